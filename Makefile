@@ -3,8 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+ARGS   ?=
 
-.PHONY: venv lock demo test check sim soak controlplane real bench
+# Two workers on two cores halve the suite; worksteal keeps both busy to the end.
+PYTEST := $(BIN)/python -m pytest
+SPREAD := -n 2 --dist worksteal
+
+.PHONY: venv lock demo test check sim mutants soak controlplane real bench
 
 venv: $(STAMP)
 
@@ -17,3 +22,33 @@ $(STAMP): tests/requirements.txt pyproject.toml
 lock: # re-resolves both lock files; needs uv on the PATH
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tests/requirements.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q -c tests/requirements.txt -o deploy/requirements.txt
+
+demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
+	$(BIN)/multisched demo $(ARGS)
+
+test: venv # everything that needs nothing but Python: unit, conformance, 30 simulated seeds, integration
+	$(PYTEST) $(SPREAD) $(ARGS)
+
+check: venv # style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
+	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)
+
+mutants: venv # deliberate defects, each of which the simulation must catch
+	$(BIN)/python -m tests.sim.mutants $(ARGS)
+
+soak: venv # the property tests with 10,000 examples each instead of 300
+	$(PYTEST) $(SPREAD) --hypothesis-profile=soak --timeout=7200 tests/unit tests/conformance $(ARGS)
+
+controlplane: # the real control plane, built once into a cache folder outside the repository; needs Go
+	tests/real/controlplane/build.sh
+
+real: venv controlplane # the same integration tests, and those that only a real API server can answer
+	$(PYTEST) --cluster=real tests/real tests/integration $(ARGS)
+
+bench: venv controlplane # multisched against kube-scheduler on one real API server; ARGS="--help" lists the scenarios
+	$(BIN)/python -m tests.perf.kube_bench $(ARGS)

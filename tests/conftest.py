@@ -1,0 +1,27 @@
+"""What every test run shares: how hard hypothesis looks, and which cluster the integration tests stand on.
+
+Owns no state. `test` is the profile of every run: the same examples each time, so that a red run is a change and not
+luck. `make soak` asks for `soak`: many more examples, new ones each night, a failing one printed so that it replays.
+No profile has a deadline: a slow machine is no bug, and pytest-timeout ends a test that hangs.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+TEST_EXAMPLES = 300
+SOAK_EXAMPLES = 10_000
+
+settings.register_profile("test", max_examples=TEST_EXAMPLES, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("soak", max_examples=SOAK_EXAMPLES, deadline=None, print_blob=True)
+settings.load_profile("test")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cluster",
+        choices=("embedded", "real"),
+        default="embedded",
+        help="where tests/integration run: multisched's own API server, or the control plane that `make controlplane` built",
+    )
