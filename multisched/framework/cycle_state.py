@@ -1,0 +1,45 @@
+"""Typed scratch memory of one scheduling attempt: what PreFilter learns, Filter and Score read."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class StateKey(Generic[T]):
+    """Names one value in a CycleState and fixes its type. Make one per plugin, at module level."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"StateKey({self.name})"
+
+
+class CycleState:
+    """Values by key object, so that two plugins cannot meet by a spelling."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[StateKey[Any], Any] = {}
+
+    def write(self, key: StateKey[T], value: T) -> None:
+        self._values[key] = value
+
+    def read(self, key: StateKey[T]) -> T:
+        """The value; KeyError if nothing was written, which the runner turns into the plugin's error."""
+        return cast(T, self._values[key])
+
+    def find(self, key: StateKey[T]) -> T | None:
+        """The value, or None if nothing was written."""
+        return cast("T | None", self._values.get(key))
+
+    def copy(self) -> CycleState:
+        """A shallow copy for an overlay: plugins copy what AddPod and RemovePod change."""
+        twin = CycleState()
+        twin._values = dict(self._values)
+        return twin

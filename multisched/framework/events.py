@@ -1,0 +1,100 @@
+"""What can happen in a cluster that may help a waiting pod, and how plugins say whether it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+
+from multisched.model.objects import Node, Pod
+
+
+class Resource(Enum):
+    """Kinds whose events can wake pods. WILDCARD stands for all."""
+
+    NODE = "Node"
+    ASSIGNED_POD = "AssignedPod"
+    UNSCHEDULED_POD = "UnscheduledPod"
+    TARGET_POD = "TargetPod"
+    """The waiting pod itself."""
+    WILDCARD = "*"
+
+
+class Action(Flag):
+    """What happened to the object, as upstream's ActionType."""
+
+    ADD = auto()
+    DELETE = auto()
+    UPDATE_NODE_ALLOCATABLE = auto()
+    UPDATE_NODE_LABEL = auto()
+    UPDATE_NODE_TAINT = auto()
+    UPDATE_NODE_CONDITION = auto()
+    UPDATE_NODE_ANNOTATION = auto()
+    UPDATE_POD_LABEL = auto()
+    UPDATE_POD_SCALE_DOWN = auto()
+    UPDATE_POD_SCALE_UP = auto()
+    UPDATE_POD_TOLERATION = auto()
+    UPDATE_POD_GATES = auto()
+    UPDATE_POD_OTHER = auto()
+    ALL = (
+        ADD
+        | DELETE
+        | UPDATE_NODE_ALLOCATABLE
+        | UPDATE_NODE_LABEL
+        | UPDATE_NODE_TAINT
+        | UPDATE_NODE_CONDITION
+        | UPDATE_NODE_ANNOTATION
+        | UPDATE_POD_LABEL
+        | UPDATE_POD_SCALE_DOWN
+        | UPDATE_POD_SCALE_UP
+        | UPDATE_POD_TOLERATION
+        | UPDATE_POD_GATES
+        | UPDATE_POD_OTHER
+    )
+
+
+UPDATE_NODE = (
+    Action.UPDATE_NODE_ALLOCATABLE
+    | Action.UPDATE_NODE_LABEL
+    | Action.UPDATE_NODE_TAINT
+    | Action.UPDATE_NODE_CONDITION
+    | Action.UPDATE_NODE_ANNOTATION
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """A kind and the actions on it that a plugin wants to hear of, or, when it happens, the actions that took place."""
+
+    resource: Resource
+    action: Action
+    label: str = ""
+    """For metrics and logs, as upstream prints it, for instance NodeAdd."""
+
+    def matches(self, happened: ClusterEvent) -> bool:
+        return (self.resource in (Resource.WILDCARD, happened.resource)) and bool(self.action & happened.action)
+
+
+class Hint(Enum):
+    """A queueing hint's answer."""
+
+    QUEUE = "Queue"
+    SKIP = "QueueSkip"
+
+
+QueueingHint = Callable[[Pod, Node | Pod | None, Node | Pod | None], Hint]
+"""(waiting pod, old object, new object) -> may this event make the pod schedulable? Sync and cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRegistration:
+    """An event that may cure a plugin's refusal, with a finer test. Without one the event always queues."""
+
+    event: ClusterEvent
+    hint: QueueingHint | None = None
+
+
+FLUSH = ClusterEvent(Resource.WILDCARD, Action.ALL, "UnschedulableTimeout")
+FORCED = ClusterEvent(Resource.WILDCARD, Action.ALL, "ForceActivate")
+NODE_ADD = ClusterEvent(Resource.NODE, Action.ADD, "NodeAdd")
+ASSIGNED_POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete")

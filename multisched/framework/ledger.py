@@ -1,0 +1,65 @@
+"""Ledger: how anything besides plain resources is held on rows (GPU devices, volumes, quota room, loans).
+
+A plugin owns its ledger; commit asks and takes, the cache gives back, audit rebuilds and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from multisched.model.objects import Node, Pod
+
+
+class Ledger(Protocol):
+    """Versioned like rows: `version(row)` rises at each change that could alter `fits` there."""
+
+    name: str
+
+    def concerns(self, pod: Pod) -> bool:
+        """True if this pod takes anything from the ledger; others are never asked about."""
+        ...
+
+    def version(self, row: int) -> int: ...
+
+    def fits(self, pod: Pod, row: int) -> str:
+        """Empty if `take` would succeed on the row now, else the reason, as users should read it."""
+        ...
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        """Holds what the pod needs and returns the annotations its binding must carry. Called only after `fits`.
+
+        Taking again for the same uid on the same row is a no-op that returns the same annotations.
+        """
+        ...
+
+    def place(self, pod: Pod, row: int) -> None:
+        """Accounts a pod that is bound already, by its annotations; never refuses: the API is the truth."""
+        ...
+
+    def give(self, uid: str) -> None:
+        """Returns what the pod held; unknown uids are ignored."""
+        ...
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        """A node appeared or changed in the row, or (None) left it. What pods hold there stays held."""
+        ...
+
+    def held(self) -> Mapping[str, object]:
+        """Everything held, uid -> a comparable value: what audit compares with a rebuilt twin."""
+        ...
+
+    def twin(self) -> Ledger:
+        """An empty ledger of the same kind and configuration: overlays copy into it, audit rebuilds in it."""
+        ...
+
+
+def rebuild(ledger: Ledger, nodes: Iterable[tuple[int, Node]], pods: Iterable[tuple[Pod, int]]) -> Ledger:
+    """A twin that holds exactly what these nodes and placed pods say."""
+    fresh = ledger.twin()
+    for row, node in nodes:
+        fresh.set_node(row, node)
+    for pod, row in pods:
+        if fresh.concerns(pod):
+            fresh.place(pod, row)
+    return fresh

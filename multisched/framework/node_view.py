@@ -1,0 +1,103 @@
+"""What plugins read about nodes: columns over rows. The node table and overlays on it are both such views.
+
+Shapes: a *column* is an array over all rows of the table, indexed by row; every array handed out is read-only. Rows of
+deleted nodes stay in the columns until reused; the rows a plugin is asked about are always live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.model.objects import Node, Pod
+from multisched.model.selectors import Taint
+
+Rows = NDArray[np.intp]
+"""Row numbers, ascending."""
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Codes = NDArray[np.uint8]
+"""One reason code per row of a Filter call; 0 passes (see ReasonTable)."""
+Scores = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class NodeView(Protocol):
+    """Read access to the node table. Amounts are int64: milli-CPU, bytes, counts."""
+
+    def allocatable(self, resource: str) -> Int64:
+        """int64[all rows]; zeros for a resource no node has."""
+        ...
+
+    def requested(self, resource: str) -> Int64:
+        """int64[all rows]: what pods on the row take, assumed ones included."""
+        ...
+
+    def scoring_requested(self, resource: str) -> Int64:
+        """int64[all rows]: as requested, but cpu and memory count defaults for containers that ask for nothing."""
+        ...
+
+    @property
+    def pod_count(self) -> Int64:
+        """int64[all rows]: pods on the row, assumed ones included."""
+        ...
+
+    @property
+    def is_unschedulable(self) -> Bools:
+        """bool[all rows]: spec.unschedulable."""
+        ...
+
+    @property
+    def taint_set(self) -> Int32:
+        """int32[all rows]: index into `taint_sets`; equal taints have equal indices."""
+        ...
+
+    @property
+    def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
+        """The distinct taint tuples in use, by index. Grows only."""
+        ...
+
+    def label_codes(self, key: str) -> Int32:
+        """int32[all rows]: code of the row's value of label `key`; 0 where it has no such label."""
+        ...
+
+    def label_values(self, key: str) -> Sequence[str]:
+        """The values behind the codes of `label_codes(key)`; entry 0 stands for absence. Grows only."""
+        ...
+
+    def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
+        """Row -> host ip ("" for all addresses) -> number of pods that hold this port there."""
+        ...
+
+    def image_users(self, name: str) -> Mapping[int, int]:
+        """Row -> size in bytes, for the rows that have the image."""
+        ...
+
+    @property
+    def node_count(self) -> int:
+        """Live nodes in the whole cluster, whatever their domain."""
+        ...
+
+    @property
+    def nodes_version(self) -> int:
+        """Raised at each change of any node object (not of pods): what a cluster-wide dependency hangs on."""
+        ...
+
+    def node(self, row: int) -> Node:
+        """The node object in a row."""
+        ...
+
+    def row_of(self, name: str) -> int | None:
+        """The row of a live node."""
+        ...
+
+    def pods_on(self, row: int) -> Sequence[Pod]:
+        """Pods on the row, assumed ones included. Builds a list: not for loops over all rows."""
+        ...
+
+    def version(self, row: int) -> int:
+        """The row's version counter, raised at each write to the row."""
+        ...

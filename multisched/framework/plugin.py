@@ -1,0 +1,335 @@
+"""The thirteen extension points, each a Protocol with its contract, and the small extras around them.
+
+A plugin is an object with a `name` that implements one or more of these. In-tree plugins are vectorised: Filter and
+Score are asked once about many rows. A plugin written for one node at a time wraps itself in `scalar.ScalarPlugin`.
+
+Common rules. Everything but PreBind, Bind, PostBind and `answer` is synchronous and pure: no I/O, no clock, no chance,
+arguments are never changed (arrays are read-only). A plugin that raises, or answers with the wrong shape, costs its pod
+one attempt: the runner turns it into an Error status with the plugin's name.
+
+Order in one attempt: PreEnqueue · QueueSort · PreFilter · Filter · (PostFilter) · PreScore · Score · NormalizeScore ·
+commit · Reserve · Permit · PreBind · Bind · PostBind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any, Protocol, runtime_checkable
+
+from multisched.framework.cycle_state import CycleState
+from multisched.framework.events import EventRegistration
+from multisched.framework.ledger import Ledger
+from multisched.framework.node_view import Codes, NodeView, Rows, Scores
+from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
+from multisched.framework.ports import Binder, BindReply, BindRequest
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+
+
+class Dependency(IntEnum):
+    """What a plugin's Filter codes or raw scores are computed from; says when a cached answer must be renewed.
+
+    Ordered: each one includes those before it.
+    """
+
+    NODE = 1
+    """The row's node object and the pod's class only."""
+    ROW = 2
+    """Also the pods on the row."""
+    CLUSTER = 3
+    """Anything about any node object or the number of nodes: renewed for all rows when `nodes_version` moves."""
+    ATTEMPT = 4
+    """Anything else (other pods, ledgers, an answer from outside): asked for all rows in every attempt."""
+
+
+class Isolation(Enum):
+    """Where a plugin's Filter and Score run. In-tree plugins run inline; code that may hang should not."""
+
+    INLINE = "inline"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+@dataclass(slots=True)
+class CycleView:
+    """What a plugin sees of one scheduling attempt. `nodes` may be an overlay; never keep a reference past the call."""
+
+    nodes: NodeView
+    state: CycleState
+    attempt: int = 1
+    answers: Mapping[str, object] = field(default_factory=dict)
+    """Plugin name -> what its `answer` returned in this attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPod:
+    """A pod with its place in time, for QueueSort."""
+
+    pod: Pod
+    queued_s: float
+    """Monotonic seconds at which it last came to the queue: renewed after each failed attempt, as upstream."""
+    attempts: int = 0
+
+
+@runtime_checkable
+class Plugin(Protocol):
+    """Anything with a name; extension points are recognised by the methods below."""
+
+    name: str
+
+
+@runtime_checkable
+class PreEnqueuePlugin(Plugin, Protocol):
+    """Decides whether a pod may enter the active queue at all."""
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Success admits; any rejection parks the pod as gated until an event this plugin registered."""
+        ...
+
+
+@runtime_checkable
+class QueueSortPlugin(Plugin, Protocol):
+    """Orders the active queue. Exactly one per domain."""
+
+    def sort_key(self, entry: QueuedPod) -> tuple[Any, ...]:
+        """Ascending: the smallest key is scheduled first. Must depend on the entry only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreFilterResult:
+    """Success, Skip (the plugin's Filter and AddPod/RemovePod are not called) or a rejection of the pod everywhere.
+
+    `nodes` narrows the search to these names; several plugins' sets are intersected.
+    """
+
+    status: Status = SUCCESS
+    nodes: frozenset[str] | None = None
+
+
+@runtime_checkable
+class PreFilterPlugin(Plugin, Protocol):
+    """Looks at the pod before any node: computes what Filter needs, may narrow the search or refuse the pod."""
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult: ...
+
+
+@runtime_checkable
+class PreFilterExtensions(Plugin, Protocol):
+    """Keeps PreFilter's state true while an overlay adds or removes pods (nominated pods, preemption dry runs, gangs)."""
+
+    def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        """`other` now stands on `row` of `cycle.nodes`; update this plugin's values in `cycle.state` (copy on write)."""
+        ...
+
+    def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        """`other` no longer stands on `row`."""
+        ...
+
+
+@runtime_checkable
+class FilterPlugin(Plugin, Protocol):
+    """Says which rows can take the pod."""
+
+    depends_on: Dependency
+    reasons: ReasonTable
+    """Turns this plugin's codes into statuses and sentences."""
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[len(rows)]: 0 passes, else a code of `reasons`. Must give the same code per row for any choice of rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PostFilterResult:
+    """Success with the node to nominate, or a rejection whose reasons end the pod's message."""
+
+    status: Status
+    nominated_node: str = ""
+
+
+class Refusals(Protocol):
+    """Why no row was feasible, for PostFilter: node name -> the status of the first plugin that refused it."""
+
+    def status_of(self, node: str) -> Status: ...
+
+    def nodes(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class PostFilterPlugin(Plugin, Protocol):
+    """Called when no row is feasible: may make room (preemption, reclaim). The first that succeeds ends the chain."""
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult: ...
+
+
+@runtime_checkable
+class PreScorePlugin(Plugin, Protocol):
+    """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score."""
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
+
+
+@runtime_checkable
+class ScorePlugin(Plugin, Protocol):
+    """Says how good each feasible row is."""
+
+    depends_on: Dependency
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[len(rows)]: raw scores, 0..MAX_SCORE unless NormalizeScore brings them there.
+
+        Must give the same score per row for any choice of rows.
+        """
+        ...
+
+
+@runtime_checkable
+class NormalizeScorePlugin(Plugin, Protocol):
+    """Brings raw scores of all feasible rows of this attempt to 0..MAX_SCORE."""
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        """int64[feasible rows] in, the same shape out; `raw` must not be changed.
+
+        A plugin whose rule is "in proportion to the largest" uses `normalize.ByLargest` instead: same answers, cheaper.
+        """
+        ...
+
+
+@runtime_checkable
+class ReservePlugin(Plugin, Protocol):
+    """Keeps a plugin's own books when a pod is assumed on a node."""
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """A rejection unreserves everything reserved so far, in reverse order, and forgets the pod."""
+        ...
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        """Undoes `reserve`. Idempotent, never fails, and may be called without `reserve` having been."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PermitResult:
+    """Allow at once (Success), reject, or Wait for at most `timeout_s` seconds."""
+
+    status: Status
+    timeout_s: float = 0.0
+
+
+@runtime_checkable
+class PermitPlugin(Plugin, Protocol):
+    """The last gate before binding: allows, rejects or holds an assumed pod."""
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult: ...
+
+
+@runtime_checkable
+class PreBindPlugin(Plugin, Protocol):
+    """Work that must be done before the pod is bound, for instance on a volume. Runs in a bind worker."""
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """May await. A rejection or an exception unreserves and forgets the pod."""
+        ...
+
+
+@runtime_checkable
+class PreBindPreFlightPlugin(Plugin, Protocol):
+    """Tells beforehand whether PreBind has work for this pod."""
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Skip: PreBind is not called for this pod."""
+        ...
+
+
+@runtime_checkable
+class BindPlugin(Plugin, Protocol):
+    """Posts the binding. The first plugin that does not pass speaks for the pod; outcomes are resolved by the caller."""
+
+    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+        """One attempt at binding to `request.node`, never another. None passes to the next Bind plugin."""
+        ...
+
+
+@runtime_checkable
+class PostBindPlugin(Plugin, Protocol):
+    """Told after a pod was bound; cannot change anything any more."""
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None: ...
+
+
+@runtime_checkable
+class EnqueueExtensions(Plugin, Protocol):
+    """Names the events that may make a pod this plugin refused schedulable. A plugin without it is woken by any event."""
+
+    def events_to_register(self) -> Sequence[EventRegistration]: ...
+
+
+@runtime_checkable
+class SignPlugin(Plugin, Protocol):
+    """What Filter and Score of this plugin read of a pod, beyond what always counts.
+
+    Labels, namespace, priority, nominated node and annotations of the pod always count. Pods with equal signatures get
+    equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod a class of its own.
+    """
+
+    def sign(self, pod: Pod) -> Hashable | None:
+        """A hashable fragment; None: this pod cannot be signed."""
+        ...
+
+
+@runtime_checkable
+class AskingPlugin(Plugin, Protocol):
+    """A plugin whose Filter or Score needs an answer from outside. Those must depend on `Dependency.ATTEMPT`.
+
+    The cycle stops after all other filters; the shell awaits `answer` within `answer_timeout_s` while other cycles go
+    on; then this plugin's Filter and Score run with `cycle.answers[self.name]`.
+    """
+
+    answer_timeout_s: float
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        """The question about the rows that passed so far, self-contained (no views); None: no answer needed."""
+        ...
+
+    def answer(self, question: object) -> Awaitable[object]:
+        """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
+        ...
+
+
+class WaitingPods(Protocol):
+    """Pods held by Permit, for plugins that decide about several at once (coscheduling)."""
+
+    def waiting(self) -> Sequence[Pod]:
+        """Pods of this domain that wait now."""
+        ...
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        """This plugin's wait for that pod is over; False if it does not wait. Binding starts when no plugin waits."""
+        ...
+
+    def reject(self, uid: str, plugin: str, reason: str) -> bool:
+        """The pod is unreserved, forgotten and requeued; False if it does not wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PluginContext:
+    """What a plugin may keep from its construction: read views and the two ways to act on others."""
+
+    domain: str
+    nodes: NodeView
+    waiting_pods: WaitingPods
+    hold: Ledgers
+    """Where a plugin registers the ledgers it owns."""
+
+
+class Ledgers(Protocol):
+    """The ledgers of the process, shared by all domains."""
+
+    def register(self, ledger: Ledger) -> Ledger:
+        """Adds the ledger, or returns the one already registered under its name."""
+        ...

@@ -1,0 +1,149 @@
+"""Protocols of the outside world: time, binding, events, pod conditions, leases.
+
+The core decides; whatever touches network, clock or chance stands behind one of these. `multisched.client` implements
+them over a Transport, `multisched.testing` under a virtual clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, auto
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The only source of time. Decisions use `monotonic`; `now` is for what people and the API read."""
+
+    def monotonic(self) -> float:
+        """Seconds; never goes back."""
+        ...
+
+    def now(self) -> datetime:
+        """UTC, timezone-aware."""
+        ...
+
+
+class BindAnswer(Enum):
+    """What one POST of pods/binding is known to have done (reference: reliability 3)."""
+
+    CREATED = auto()
+    """201: the pod is bound to the node we named."""
+    NOT_FOUND = auto()
+    """404: the pod is gone."""
+    CONFLICT = auto()
+    """409: bound, deleting, gated or of another uid; only a read of the pod tells which."""
+    THROTTLED = auto()
+    """429: nothing happened; ask again after `retry_after_s`."""
+    DENIED = auto()
+    """401 or 403 after one renewal of the credentials: nothing happened."""
+    REJECTED = auto()
+    """Another definite 4xx (400, 422, a webhook's refusal): nothing happened."""
+    NOT_SENT = auto()
+    """The connection could not be opened: nothing happened."""
+    UNKNOWN = auto()
+    """5xx, timeout, reset: it may have been bound, may still be, or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindRequest:
+    """One pod to one node. The uid is sent as a precondition: an old decision never binds a new pod of the same name."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BindReply:
+    """The answer to one POST; `message` is the server's sentence, truncated."""
+
+    answer: BindAnswer
+    retry_after_s: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTruth:
+    """What a consistent read of one pod says about where it is."""
+
+    uid: str
+    node: str
+    """Empty while unbound."""
+    is_deleting: bool
+    is_gated: bool
+
+
+class Binder(Protocol):
+    """Posts bindings and reads pods; never retries by itself: the outcome machine in `cycle` decides that."""
+
+    async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
+        """One POST with a server-side deadline (`?timeout=`) of `timeout_s`. Never raises for anything a server can do."""
+        ...
+
+    async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
+        """A consistent read. None: no such pod. Raises UnreachableError when no definite answer came."""
+        ...
+
+
+class UnreachableError(Exception):
+    """The API server gave no definite answer to a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """Names one API object, in events and in logs."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    api_version: str = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An events.k8s.io/v1 Event in our own words. `note` is cut at 1,024 bytes, as upstream."""
+
+    regarding: ObjectRef
+    type: str
+    """Normal or Warning."""
+    reason: str
+    action: str
+    note: str
+    reporter: str
+    """The schedulerName that speaks: events say who decided."""
+
+
+class EventSink(Protocol):
+    """Takes events without waiting; may aggregate, delay and, when full, drop and count them. Never slows a bind."""
+
+    def record(self, event: Event) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The PodScheduled condition of a pod that could not be placed."""
+
+    status: str
+    reason: str
+    """Unschedulable, SchedulingGated or SchedulerError."""
+    message: str
+    type: str = "PodScheduled"
+
+
+class ConditionWriter(Protocol):
+    """Writes pod conditions in the background, newest per pod only; droppable, counted, never slowing a bind."""
+
+    def write(self, pod: ObjectRef, condition: Condition) -> None: ...
+
+
+class LeaseHolder(Protocol):
+    """Leadership of one domain, judged by the local monotonic clock only."""
+
+    def may_bind(self) -> bool:
+        """True while the lease is held and its local deadline has not passed. Asked immediately before every bind POST (I9)."""
+        ...

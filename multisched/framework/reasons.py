@@ -1,0 +1,40 @@
+"""Reason codes of Filter plugins: a byte per row in the hot path, words only when someone asks."""
+
+from __future__ import annotations
+
+from multisched.framework.status import Code, Status
+
+REASON_CODES_MAX = 254
+"""Distinct (code, sentences) pairs per plugin; one more code, 255, stands for all beyond."""
+
+_OVERFLOW = 255
+
+
+class ReasonTable:
+    """Interns (status code, sentences) to 1..255. Owned by one plugin; grows only."""
+
+    def __init__(self, plugin: str) -> None:
+        self._plugin = plugin
+        self._codes: dict[tuple[Code, tuple[str, ...]], int] = {}
+        self._statuses: list[Status] = [Status(plugin=plugin)]
+
+    def code(self, code: Code, *reasons: str) -> int:
+        """The number of this reason; register fixed ones in the plugin's constructor."""
+        known = self._codes.get((code, reasons))
+        if known is not None:
+            return known
+        if len(self._statuses) > REASON_CODES_MAX:
+            return _OVERFLOW
+        self._statuses.append(Status(code, self._plugin, reasons))
+        number = len(self._statuses) - 1
+        self._codes[(code, reasons)] = number
+        return number
+
+    def status(self, number: int) -> Status:
+        """The status behind a code; 0 is success."""
+        if number < len(self._statuses):
+            return self._statuses[number]
+        return Status(Code.UNSCHEDULABLE, self._plugin, (f"{self._plugin}: more kinds of reasons than are kept apart",))
+
+    def __len__(self) -> int:
+        return len(self._statuses)

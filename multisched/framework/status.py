@@ -1,0 +1,78 @@
+"""What a plugin answers: a code, the plugin's name and its reasons. Never None: success is a value too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Code(Enum):
+    """Status codes as upstream, each with its consequence."""
+
+    SUCCESS = "Success"
+    ERROR = "Error"
+    """An internal failure (a plugin raised, answered nonsense or took too long): retried with backoff."""
+    UNSCHEDULABLE = "Unschedulable"
+    """Does not fit now; preemption might help. Waits for an event that can."""
+    UNSCHEDULABLE_AND_UNRESOLVABLE = "UnschedulableAndUnresolvable"
+    """Does not fit and preemption cannot help. Waits for an event that can."""
+    WAIT = "Wait"
+    """Permit only: hold the pod until it is allowed, rejected or timed out."""
+    SKIP = "Skip"
+    """The plugin has nothing to say about this pod: its later points are not called in this attempt."""
+    PENDING = "Pending"
+    """Waits for something outside; requeued by its event without backoff."""
+
+    @property
+    def is_rejection(self) -> bool:
+        """True for an expected refusal, as opposed to success or to a failure of ours."""
+        return self in _REJECTIONS
+
+
+_REJECTIONS = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING})
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A code with the plugin that gave it and its sentences."""
+
+    code: Code = Code.SUCCESS
+    plugin: str = ""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_success(self) -> bool:
+        return self.code is Code.SUCCESS
+
+    @property
+    def message(self) -> str:
+        """The reasons in one line, as upstream joins them."""
+        return ", ".join(self.reasons)
+
+    @staticmethod
+    def skip() -> Status:
+        return SKIP
+
+    @staticmethod
+    def unschedulable(*reasons: str) -> Status:
+        return Status(Code.UNSCHEDULABLE, reasons=reasons)
+
+    @staticmethod
+    def unresolvable(*reasons: str) -> Status:
+        return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons=reasons)
+
+    @staticmethod
+    def pending(*reasons: str) -> Status:
+        return Status(Code.PENDING, reasons=reasons)
+
+    @staticmethod
+    def error(*reasons: str) -> Status:
+        return Status(Code.ERROR, reasons=reasons)
+
+    def by(self, plugin: str) -> Status:
+        """The same status with the plugin's name on it."""
+        return self if self.plugin == plugin else Status(self.code, plugin, self.reasons)
+
+
+SUCCESS = Status()
+SKIP = Status(Code.SKIP)

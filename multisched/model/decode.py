@@ -1,0 +1,614 @@
+"""JSON of the API server to slim objects: typed, partial, interning, and never raising upward for bad objects.
+
+A pod or node whose scheduling fields cannot be read becomes one with `malformed` set, so that its owner can be told and
+everything else goes on. Only a document that is not JSON, or has no metadata, raises `DecodeError`.
+
+The decoder owns the intern tables: one per process is enough; entries live as long as the decoder and their number is
+bounded (`INTERNED_MAX`): past it the tables are emptied, which costs sharing, not correctness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from multisched.model import resources
+from multisched.model.objects import (
+    CPU,
+    MEMORY,
+    PODS,
+    HostPort,
+    Image,
+    Node,
+    NodeAffinity,
+    Owner,
+    Pod,
+    PodSpec,
+    QosClass,
+    Requests,
+)
+from multisched.model.quantity import QuantityError, milli_of_nano, value_of_nano
+from multisched.model.resources import ContainerRequests, QuantityMap, ResourceBlock
+from multisched.model.selectors import NodeSelector, NodeTerm, Operator, PreferredTerm, Requirement, Taint, Toleration
+
+INTERNED_MAX = 200_000
+LABELS_MAX = 1_024
+TOLERATIONS_MAX = 256
+AFFINITY_TERMS_MAX = 64
+SELECTOR_VALUES_MAX = 256
+CONTAINERS_MAX = 512
+ANNOTATION_BYTES_MAX = 4_096
+"""Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7)."""
+
+ALLOCATABLE_MAX = 2**55
+"""Past this a node's capacity is a mistake, and scores computed from it would overflow: 36 PB, or 36 trillion CPUs."""
+
+_UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+_EMPTY: Mapping[str, str] = {}
+
+T = TypeVar("T")
+
+
+class DecodeError(ValueError):
+    """The document is no Kubernetes object at all."""
+
+
+class _Wire(msgspec.Struct, gc=False, rename="camel"):
+    """Base of the wire shapes: camelCase names, unknown fields ignored."""
+
+
+class _OwnerReference(_Wire):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class _Metadata(_Wire):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[_OwnerReference] | None = None
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+
+
+class _Port(_Wire):
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
+class _Container(_Wire):
+    name: str = ""
+    image: str = ""
+    ports: list[_Port] | None = None
+    resources: ResourceBlock | None = None
+    restart_policy: str | None = None
+
+
+class _Toleration(_Wire):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class _Gate(_Wire):
+    name: str = ""
+
+
+class _Expression(_Wire):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class _NodeTerm(_Wire):
+    match_expressions: list[_Expression] | None = None
+    match_fields: list[_Expression] | None = None
+
+
+class _NodeSelector(_Wire):
+    node_selector_terms: list[_NodeTerm] | None = None
+
+
+class _Preferred(_Wire):
+    weight: int = 0
+    preference: _NodeTerm = msgspec.field(default_factory=_NodeTerm)
+
+
+class _NodeAffinity(_Wire):
+    required: _NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[_Preferred] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class _PodAffinity(_Wire):
+    required: list[msgspec.Raw] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[msgspec.Raw] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class _Affinity(_Wire):
+    node_affinity: _NodeAffinity | None = None
+    pod_affinity: _PodAffinity | None = None
+    pod_anti_affinity: _PodAffinity | None = None
+
+
+class _Spread(_Wire):
+    when_unsatisfiable: str = ""
+
+
+class _Claim(_Wire):
+    claim_name: str = ""
+
+
+class _Volume(_Wire):
+    persistent_volume_claim: _Claim | None = None
+    ephemeral: msgspec.Raw | None = None
+
+
+class _SharedSpec(_Wire):
+    """The part of a pod's spec that pods of one workload have in common; its encoding is the intern key."""
+
+    scheduler_name: str = "default-scheduler"
+    priority: int | None = None
+    preemption_policy: str | None = None
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    resources: ResourceBlock | None = None
+    overhead: QuantityMap = None
+    tolerations: list[_Toleration] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: _Affinity | None = None
+    host_network: bool = False
+    topology_spread_constraints: list[_Spread] | None = None
+    resource_claims: list[_Gate] | None = None
+    volumes: list[_Volume] | None = None
+
+
+class _Spec(_SharedSpec):
+    node_name: str = ""
+    scheduling_gates: list[_Gate] | None = None
+
+
+class _ContainerStatus(_Wire):
+    name: str = ""
+    resources: ResourceBlock | None = None
+    allocated_resources: QuantityMap = None
+
+
+class _Condition(_Wire):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
+class _PodStatus(_Wire):
+    phase: str = "Pending"
+    nominated_node_name: str = ""
+    start_time: datetime | None = None
+    conditions: list[_Condition] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+    resources: ResourceBlock | None = None
+    allocated_resources: QuantityMap = None
+
+
+class _Pod(_Wire):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _Taint(_Wire):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class _NodeSpec(_Wire):
+    unschedulable: bool = False
+    taints: list[_Taint] | None = None
+
+
+class _Image(_Wire):
+    names: list[str] | None = None
+    size_bytes: int = 0
+
+
+class _NodeStatus(_Wire):
+    allocatable: QuantityMap = None
+    images: list[_Image] | None = None
+
+
+class _Node(_Wire):
+    metadata: _Metadata
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+class _BareMetadata(_Wire):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Bare(_Wire):
+    metadata: _BareMetadata
+
+
+class _NodeNameOnly(_Wire):
+    node_name: str = ""
+    scheduler_name: str = ""
+
+
+class _BarePod(_Wire):
+    metadata: _BareMetadata
+    spec: _NodeNameOnly = msgspec.field(default_factory=_NodeNameOnly)
+
+
+class Refusal(ValueError):
+    """A field that cannot be scheduled by: its path and the fix."""
+
+
+class Decoder:
+    """Decodes pods and nodes; shares equal specs, labels and annotations between them."""
+
+    def __init__(self) -> None:
+        self._pod = msgspec.json.Decoder(_Pod)
+        self._node = msgspec.json.Decoder(_Node)
+        self._bare = msgspec.json.Decoder(_Bare)
+        self._bare_pod = msgspec.json.Decoder(_BarePod)
+        self._spec_key = msgspec.json.Encoder(order="deterministic")
+        self._specs: dict[bytes, PodSpec] = {}
+        self._refused: dict[bytes, str] = {}
+        self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        self._names: dict[str, str] = {}
+        self._owners: dict[tuple[str, str, str], Owner] = {}
+
+    def pod(self, document: bytes | msgspec.Raw) -> Pod:
+        """One pod; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+        try:
+            wire = self._pod.decode(document)
+        except msgspec.ValidationError as error:
+            return self._bad_pod(document, str(error))
+        except msgspec.DecodeError as error:
+            raise DecodeError(str(error)) from error
+        meta, status = wire.metadata, wire.status
+        try:
+            labels = self._mapping(meta.labels, "metadata.labels")
+            spec, refusal = self._shared_spec(wire.spec)
+            held = _held(wire, spec) if _may_be_resizing(wire) else None
+        except (Refusal, QuantityError) as error:
+            labels, spec, refusal, held = _EMPTY, PodSpec(scheduler_name=wire.spec.scheduler_name), str(error), None
+        gates = wire.spec.scheduling_gates
+        return Pod(
+            namespace=self._name(meta.namespace),
+            name=meta.name,
+            uid=meta.uid,
+            version=_version(meta.resource_version),
+            spec=spec,
+            labels=labels,
+            annotations=self._annotations(meta.annotations),
+            owner=self._owner(meta.owner_references),
+            node=self._name(wire.spec.node_name),
+            nominated_node=self._name(status.nominated_node_name),
+            phase=self._name(status.phase),
+            gates=tuple(g.name for g in gates) if gates else (),
+            is_deleting=meta.deletion_timestamp is not None,
+            created_s=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
+            started_s=status.start_time.timestamp() if status.start_time else 0.0,
+            held=held,
+            malformed=refusal,
+        )
+
+    def node(self, document: bytes | msgspec.Raw) -> Node:
+        """One node; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+        try:
+            wire = self._node.decode(document)
+        except msgspec.ValidationError as error:
+            meta = self._decode(self._bare, document).metadata
+            return Node(meta.name, meta.uid, _version(meta.resource_version), malformed=str(error))
+        except msgspec.DecodeError as error:
+            raise DecodeError(str(error)) from error
+        refusal = ""
+        allocatable: Requests = {}
+        labels = _EMPTY
+        try:
+            labels = self._mapping(wire.metadata.labels, "metadata.labels")
+            allocatable = _allocatable(wire.status.allocatable)
+        except (Refusal, QuantityError) as error:
+            refusal = str(error)
+        taints = wire.spec.taints or ()
+        return Node(
+            name=wire.metadata.name,
+            uid=wire.metadata.uid,
+            version=_version(wire.metadata.resource_version),
+            labels=labels,
+            annotations=self._annotations(wire.metadata.annotations),
+            taints=tuple(Taint(t.key, t.value, t.effect) for t in taints),
+            is_unschedulable=wire.spec.unschedulable,
+            allocatable=allocatable,
+            images=tuple(
+                Image(tuple(self._name(n) for n in i.names or ()), i.size_bytes) for i in wire.status.images or ()
+            ),
+            is_deleting=wire.metadata.deletion_timestamp is not None,
+            malformed=refusal,
+        )
+
+    def _bad_pod(self, document: bytes | msgspec.Raw, reason: str) -> Pod:
+        bare = self._decode(self._bare_pod, document)
+        meta = bare.metadata
+        return Pod(
+            meta.namespace,
+            meta.name,
+            meta.uid,
+            _version(meta.resource_version),
+            spec=PodSpec(scheduler_name=bare.spec.scheduler_name),
+            node=bare.spec.node_name,
+            malformed=reason,
+        )
+
+    @staticmethod
+    def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw) -> T:
+        try:
+            return decoder.decode(document)
+        except msgspec.DecodeError as error:
+            raise DecodeError(str(error)) from error
+
+    def _shared_spec(self, wire: _Spec) -> tuple[PodSpec, str]:
+        node_name, gates = wire.node_name, wire.scheduling_gates
+        wire.node_name, wire.scheduling_gates = "", None
+        key = self._spec_key.encode(wire)
+        wire.node_name, wire.scheduling_gates = node_name, gates
+        spec = self._specs.get(key)
+        if spec is not None:
+            return spec, self._refused.get(key, "")
+        if len(self._specs) >= INTERNED_MAX:
+            self._specs.clear()
+            self._refused.clear()
+        try:
+            spec, refusal = compile_spec(wire), ""
+        except (Refusal, QuantityError) as error:
+            spec, refusal = PodSpec(scheduler_name=wire.scheduler_name, priority=wire.priority or 0), str(error)
+            self._refused[key] = refusal
+        self._specs[key] = spec
+        return spec, refusal
+
+    def _mapping(self, pairs: dict[str, str] | None, field: str) -> Mapping[str, str]:
+        if not pairs:
+            return _EMPTY
+        if len(pairs) > LABELS_MAX:
+            raise Refusal(f"{field}: {len(pairs)} entries, more than the {LABELS_MAX} that are read; remove some")
+        key = tuple(pairs.items())
+        if len(self._maps) >= INTERNED_MAX:
+            self._maps.clear()
+        return self._maps.setdefault(key, pairs)
+
+    def _annotations(self, pairs: dict[str, str] | None) -> Mapping[str, str]:
+        if not pairs:
+            return _EMPTY
+        kept = {k: v for k, v in pairs.items() if k != _UNREAD_ANNOTATION and len(v) <= ANNOTATION_BYTES_MAX}
+        if not kept or len(kept) > LABELS_MAX:
+            return _EMPTY
+        return self._maps.setdefault(tuple(kept.items()), kept)
+
+    def _owner(self, references: list[_OwnerReference] | None) -> Owner | None:
+        for reference in references or ():
+            if reference.controller:
+                key = (reference.kind, reference.name, reference.uid)
+                if len(self._owners) >= INTERNED_MAX:
+                    self._owners.clear()
+                return self._owners.setdefault(key, Owner(*key))
+        return None
+
+    def _name(self, text: str) -> str:
+        if len(self._names) >= INTERNED_MAX:
+            self._names.clear()
+        return self._names.setdefault(text, text)
+
+
+def compile_spec(wire: _SharedSpec) -> PodSpec:
+    """The scheduling view of a spec. Raises Refusal or QuantityError for one that cannot be used."""
+    containers, inits = wire.containers or [], wire.init_containers or []
+    if len(containers) + len(inits) > CONTAINERS_MAX:
+        raise Refusal(f"spec.containers: {len(containers) + len(inits)} containers, more than {CONTAINERS_MAX}")
+    parts = [_container_requests(c) for c in containers], [_container_requests(c) for c in inits]
+    pod_level = wire.resources.requests if wire.resources else None
+    requests = resources.amounts(_checked(resources.pod_requests(*parts, pod_level, wire.overhead)))
+    scoring = resources.pod_requests(*parts, pod_level, wire.overhead, for_scoring=True)
+    return PodSpec(
+        scheduler_name=wire.scheduler_name,
+        priority=wire.priority or 0,
+        can_preempt=wire.preemption_policy != "Never",
+        requests=requests,
+        scoring_cpu_milli=milli_of_nano(scoring.get(CPU, 0)),
+        scoring_memory_bytes=value_of_nano(scoring.get(MEMORY, 0)),
+        qos=_qos(wire),
+        tolerations=_tolerations(wire.tolerations),
+        affinity=_affinity(wire),
+        host_ports=_host_ports(containers, inits),
+        images=tuple(c.image for c in (*inits, *containers)),
+        unsupported=_unsupported(wire),
+    )
+
+
+def _container_requests(container: _Container, status: _ContainerStatus | None = None) -> ContainerRequests:
+    block = container.resources
+    has_status = status is not None and status.resources is not None
+    return ContainerRequests(
+        name=container.name,
+        spec=block.requests if block else None,
+        is_sidecar=container.restart_policy == "Always",
+        actuated=status.resources.requests if status is not None and status.resources is not None else None,
+        allocated=status.allocated_resources if status is not None else None,
+        has_status=has_status,
+    )
+
+
+def _checked(requests: dict[str, int]) -> dict[str, int]:
+    for name, amount in requests.items():
+        if amount < 0:
+            raise Refusal(f"spec.containers[*].resources.requests[{name}]: is negative; requests must be 0 or more")
+    return requests
+
+
+def _qos(wire: _SharedSpec) -> QosClass:
+    empty = ResourceBlock()
+    blocks = [c.resources or empty for c in (*(wire.containers or ()), *(wire.init_containers or ()))]
+    return resources.qos_class(blocks, wire.resources)
+
+
+def _host_ports(containers: list[_Container], inits: list[_Container]) -> tuple[HostPort, ...]:
+    """Ports of containers and sidecars (source: scheduler util GetHostPorts)."""
+    holders = [*containers, *(c for c in inits if c.restart_policy == "Always")]
+    return tuple(
+        HostPort("" if p.host_ip == "0.0.0.0" else p.host_ip, p.protocol or "TCP", p.host_port)  # noqa: S104 - compared, not bound
+        for c in holders
+        for p in c.ports or ()
+        if p.host_port > 0
+    )
+
+
+def _tolerations(wire: list[_Toleration] | None) -> tuple[Toleration, ...]:
+    if not wire:
+        return ()
+    if len(wire) > TOLERATIONS_MAX:
+        raise Refusal(f"spec.tolerations: {len(wire)} entries, more than the {TOLERATIONS_MAX} that are read")
+    return tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in wire)
+
+
+def _affinity(wire: _SharedSpec) -> NodeAffinity:
+    selector = tuple(Requirement(k, Operator.IN, (v,)) for k, v in sorted((wire.node_selector or {}).items()))
+    if len(selector) > SELECTOR_VALUES_MAX:
+        raise Refusal(f"spec.nodeSelector: {len(selector)} entries, more than the {SELECTOR_VALUES_MAX} that are read")
+    affinity = wire.affinity.node_affinity if wire.affinity else None
+    if affinity is None:
+        return NodeAffinity(selector)
+    path = "spec.affinity.nodeAffinity"
+    required = affinity.required.node_selector_terms or [] if affinity.required else []
+    preferred = affinity.preferred or []
+    if len(required) + len(preferred) > AFFINITY_TERMS_MAX:
+        count = len(required) + len(preferred)
+        raise Refusal(f"{path}: {count} terms, more than the {AFFINITY_TERMS_MAX} that are read; merge some")
+    return NodeAffinity(
+        node_selector=selector,
+        required=NodeSelector(tuple(_term(t, path) for t in required)) if affinity.required else None,
+        preferred=tuple(PreferredTerm(p.weight, _term(p.preference, path)) for p in preferred),
+    )
+
+
+def _term(wire: _NodeTerm, path: str) -> NodeTerm:
+    expressions, fields = wire.match_expressions or [], wire.match_fields or []
+    if sum(len(e.values or ()) + 1 for e in (*expressions, *fields)) > SELECTOR_VALUES_MAX:
+        raise Refusal(f"{path}: a term of more than {SELECTOR_VALUES_MAX} keys and values; split or shorten it")
+    try:
+        compiled = NodeTerm(tuple(_requirement(e) for e in expressions), tuple(_requirement(e) for e in fields))
+    except ValueError:
+        return NodeTerm(is_valid=False)
+    is_valid = all(_is_valid_expression(e) for e in compiled.expressions) and all(
+        f.operator in (Operator.IN, Operator.NOT_IN) and len(f.values) == 1 for f in compiled.fields
+    )
+    return compiled if is_valid else NodeTerm(is_valid=False)
+
+
+def _requirement(wire: _Expression) -> Requirement:
+    return Requirement(wire.key, Operator(wire.operator), tuple(wire.values or ()))
+
+
+def _is_valid_expression(requirement: Requirement) -> bool:
+    """Source: apimachinery labels.NewRequirement."""
+    match requirement.operator:
+        case Operator.IN | Operator.NOT_IN:
+            return len(requirement.values) > 0
+        case Operator.EXISTS | Operator.DOES_NOT_EXIST:
+            return not requirement.values
+        case Operator.GT | Operator.LT:
+            return len(requirement.values) == 1 and _is_integer(requirement.values[0])
+
+
+def _is_integer(text: str) -> bool:
+    from multisched.model.selectors import parse_int64
+
+    return parse_int64(text) is not None
+
+
+def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
+    found = []
+    affinity = wire.affinity
+    if affinity and affinity.pod_affinity and affinity.pod_affinity.required:
+        found.append("required pod affinity")
+    if affinity and affinity.pod_anti_affinity and affinity.pod_anti_affinity.required:
+        found.append("required pod anti-affinity")
+    if any(c.when_unsatisfiable == "DoNotSchedule" for c in wire.topology_spread_constraints or ()):
+        found.append("topology spread constraints with DoNotSchedule")
+    if any(v.persistent_volume_claim or v.ephemeral for v in wire.volumes or ()):
+        found.append("persistent volume claims")
+    if wire.resource_claims:
+        found.append("resource claims")
+    return tuple(found)
+
+
+def _may_be_resizing(wire: _Pod) -> bool:
+    if not wire.spec.node_name:
+        return False
+    statuses = (*(wire.status.container_statuses or ()), *(wire.status.init_container_statuses or ()))
+    return wire.status.resources is not None or any(s.resources is not None for s in statuses)
+
+
+def _held(wire: _Pod, spec: PodSpec) -> Requests | None:
+    """Requests by status, where they differ from those of the spec (pods resized in place)."""
+    status = wire.status
+    by_name = {s.name: s for s in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))}
+    is_infeasible = False
+    for condition in status.conditions or ():
+        if condition.type == "PodResizePending":
+            is_infeasible = condition.reason == "Infeasible"
+            break
+    inits = [
+        _container_requests(c, by_name.get(c.name) if c.restart_policy == "Always" else None)
+        for c in wire.spec.init_containers or ()
+    ]
+    containers = [_container_requests(c, by_name.get(c.name)) for c in wire.spec.containers or ()]
+    exact = resources.pod_requests(
+        containers,
+        inits,
+        wire.spec.resources.requests if wire.spec.resources else None,
+        wire.spec.overhead,
+        from_status=True,
+        is_resize_infeasible=is_infeasible,
+    )
+    held = resources.amounts(exact)
+    return held if held != spec.requests else None
+
+
+def _allocatable(quantities: QuantityMap) -> Requests:
+    try:
+        found = resources.exact(quantities)
+    except QuantityError as error:
+        raise Refusal(f"status.allocatable: {error}") from error
+    scaled = {n: milli_of_nano(v) if n == CPU else value_of_nano(v) for n, v in found.items()}
+    for name, amount in scaled.items():
+        if not 0 <= amount <= ALLOCATABLE_MAX:
+            raise Refusal(
+                f"status.allocatable[{name}]: {amount} is not within 0..{ALLOCATABLE_MAX}; mend the node's capacity"
+            )
+    scaled.setdefault(PODS, 0)
+    return scaled
+
+
+def _version(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,143 @@
+"""Slim Kubernetes objects: only what scheduling reads, decoded once, shared where equal.
+
+Everything here is a value. Pods of one workload share one `PodSpec`, one labels mapping and one annotations mapping
+(interned by `multisched.model.decode`), so that a bound pod costs well under 2 KB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+from multisched.model.selectors import NodeSelector, PreferredTerm, Requirement, Taint, Toleration
+
+CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
+
+Requests = Mapping[str, int]
+"""Resource name to amount: milli-CPU for cpu, bytes or counts for everything else."""
+
+NO_REQUESTS: Requests = {}
+
+
+class QosClass(Enum):
+    """Quality of service, best first (source: component-helpers ComputePodQOS)."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class HostPort(msgspec.Struct, frozen=True, gc=False):
+    """A port a pod wants on its host. An empty ip means every address (0.0.0.0)."""
+
+    ip: str
+    protocol: str
+    port: int
+
+
+class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
+    """spec.nodeSelector and spec.affinity.nodeAffinity, compiled."""
+
+    node_selector: tuple[Requirement, ...] = ()
+    required: NodeSelector | None = None
+    preferred: tuple[PreferredTerm, ...] = ()
+
+
+class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """What scheduling reads of a pod's spec. Interned: equal specs are one object, so identity is equality."""
+
+    scheduler_name: str = "default-scheduler"
+    priority: int = 0
+    can_preempt: bool = True
+    """False for preemptionPolicy Never."""
+    requests: Requests = NO_REQUESTS
+    """What the pod takes on a node: init containers, sidecars, pod-level resources and overhead included."""
+    scoring_cpu_milli: int = 0
+    scoring_memory_bytes: int = 0
+    """As requests, with 100m CPU and 200 MiB for each container that asks for nothing (scoring only)."""
+    qos: QosClass = QosClass.BEST_EFFORT
+    tolerations: tuple[Toleration, ...] = ()
+    affinity: NodeAffinity = NodeAffinity()
+    host_ports: tuple[HostPort, ...] = ()
+    images: tuple[str, ...] = ()
+    """Image of each init container and container, in order, duplicates kept."""
+    unsupported: tuple[str, ...] = ()
+    """Constraints this version cannot honour; a pending pod that has any is refused with their names, never misplaced."""
+
+
+EMPTY_SPEC = PodSpec()
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """The controlling owner: names the service a pod belongs to."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A pod as scheduling sees it. Replaced as a whole at each update, never changed."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    """metadata.resourceVersion; 0 where the server sends one that is no integer."""
+    spec: PodSpec = EMPTY_SPEC
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    owner: Owner | None = None
+    node: str = ""
+    nominated_node: str = ""
+    phase: str = "Pending"
+    gates: tuple[str, ...] = ()
+    is_deleting: bool = False
+    created_s: float = 0.0
+    """metadata.creationTimestamp, seconds since the epoch."""
+    started_s: float = 0.0
+    """status.startTime, seconds since the epoch; 0 before the kubelet has seen it."""
+    held: Requests | None = None
+    """What a pod that is being resized in place holds, where that is more than its spec asks for."""
+    malformed: str = ""
+    """Why this pod cannot be scheduled at all: the field and what is wrong with it. Empty for a good pod."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def requests(self) -> Requests:
+        """What the pod takes on the node it is on."""
+        return self.spec.requests if self.held is None else self.held
+
+    @property
+    def is_terminal(self) -> bool:
+        """Succeeded and Failed pods hold nothing."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+class Image(msgspec.Struct, frozen=True, gc=False):
+    """A container image present on a node."""
+
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A node as scheduling sees it."""
+
+    name: str
+    uid: str
+    version: int
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    is_unschedulable: bool = False
+    allocatable: Requests = NO_REQUESTS
+    images: tuple[Image, ...] = ()
+    is_deleting: bool = False
+    malformed: str = ""
+    """Why nothing may be placed here: the field and what is wrong with it. Empty for a good node."""

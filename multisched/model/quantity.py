@@ -1,0 +1,88 @@
+"""Kubernetes quantities to int64, exactly.
+
+`"100m"`, `"1.5Gi"`, `"2e3"` and friends are parsed with integer arithmetic only; results are rounded up, as
+apimachinery's Quantity.Value and MilliValue do, and saturate at `QUANTITY_MAX`, so that sums of any number of
+parsed values can be compared without overflow.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+QUANTITY_MAX = 2**62 - 1
+"""Largest value handed out. Half of int64: the sum of any two still fits, and saturating sums stay below 2**63."""
+
+_TEXT_MAX = 64
+"""Longest text read as a quantity, in characters; upstream's parser has no use for longer ones either."""
+
+_EXPONENT_MAX = 64
+_CACHE_ENTRIES = 4096
+
+_FORM = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]?))\Z", re.ASCII)
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+
+
+class QuantityError(ValueError):
+    """Raised when a text is not a quantity; the message quotes it, truncated."""
+
+
+def parse_value(text: str | int | float) -> int:
+    """The quantity in whole units (bytes, counts), rounded away from zero; raises QuantityError."""
+    return value_of_nano(parse_nano(text))
+
+
+def parse_milli(text: str | int | float) -> int:
+    """The quantity in thousandths (milli-CPU), rounded away from zero; raises QuantityError."""
+    return milli_of_nano(parse_nano(text))
+
+
+def saturating_add(left: int, right: int) -> int:
+    """left + right, held within ±QUANTITY_MAX."""
+    return max(-QUANTITY_MAX, min(QUANTITY_MAX, left + right))
+
+
+def parse_nano(text: str | int | float) -> int:
+    """The quantity in 1e-9 units, unbounded: for sums that are rounded once, at the end; raises QuantityError."""
+    return _parse_nano(str(text))
+
+
+def value_of_nano(nano: int) -> int:
+    """Whole units, rounded away from zero and saturated."""
+    return _scaled(nano, 1_000_000_000)
+
+
+def milli_of_nano(nano: int) -> int:
+    """Thousandths, rounded away from zero and saturated."""
+    return _scaled(nano, 1_000_000)
+
+
+def _scaled(nano: int, divisor: int) -> int:
+    magnitude = min(QUANTITY_MAX, -(-abs(nano) // divisor))
+    return magnitude if nano >= 0 else -magnitude
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _parse_nano(text: str) -> int:
+    match = _FORM.match(text) if len(text) <= _TEXT_MAX else None
+    if match is None or not (match[2] or match[3]):
+        raise QuantityError(f"{text[:_TEXT_MAX]!r} is not a quantity; write for example 500m, 2, 1.5Gi or 2e3")
+    sign, whole, fraction, exponent_mark, exponent, suffix = match.groups()
+    digits, power = int((whole or "") + (fraction or "")), 9 - len(fraction or "")
+    shift = 0
+    if exponent_mark:
+        power += int(exponent)
+        if abs(int(exponent)) > _EXPONENT_MAX:
+            raise QuantityError(f"{text[:_TEXT_MAX]!r} is not a quantity: its exponent is beyond ±{_EXPONENT_MAX}")
+    elif suffix in _BINARY:
+        shift = _BINARY[suffix]
+    else:
+        power += _DECIMAL[suffix]
+    numerator, denominator = digits << shift, 1
+    if power >= 0:
+        numerator *= 10**power
+    else:
+        denominator = 10**-power
+    value = -(-numerator // denominator)
+    return -value if sign == "-" else value

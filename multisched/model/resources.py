@@ -1,0 +1,142 @@
+"""What a pod takes on a node: container, init container, sidecar, pod-level and overhead requests, exactly as upstream.
+
+Source: component-helpers 0.36 resource/helpers.go (PodRequests). Sums are kept in exact nano-units and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from multisched.model.objects import CPU, MEMORY, QosClass, Requests
+from multisched.model.quantity import milli_of_nano, parse_nano, value_of_nano
+
+SCORING_CPU_MILLI = 100
+SCORING_MEMORY_BYTES = 200 * 1024 * 1024
+"""Assumed, in scores only, for a container that asks for no CPU or memory (source: scheduler util, DefaultMilliCPURequest)."""
+
+HUGEPAGES_PREFIX = "hugepages-"
+
+QuantityText = str | int | float
+QuantityMap = dict[str, QuantityText] | None
+Exact = dict[str, int]
+"""Resource name to nano-units."""
+
+
+class ResourceBlock(msgspec.Struct, gc=False):
+    """`resources` of a container or a pod."""
+
+    requests: QuantityMap = None
+    limits: QuantityMap = None
+
+
+class ContainerRequests(msgspec.Struct, gc=False):
+    """A container as far as resources go; `actuated` and `allocated` come from its status (in-place resize)."""
+
+    name: str
+    spec: QuantityMap
+    is_sidecar: bool = False
+    actuated: QuantityMap = None
+    allocated: QuantityMap = None
+    has_status: bool = False
+
+
+def exact(quantities: QuantityMap) -> Exact:
+    """Parses a map of quantities; raises QuantityError naming the resource."""
+    return {name: parse_nano(text) for name, text in quantities.items()} if quantities else {}
+
+
+def amounts(quantities: Mapping[str, int]) -> Requests:
+    """Nano-units to milli-CPU and whole units; zero entries are kept out."""
+    return {
+        name: milli_of_nano(nano) if name == CPU else value_of_nano(nano) for name, nano in quantities.items() if nano
+    }
+
+
+def pod_requests(
+    containers: Iterable[ContainerRequests],
+    init_containers: Iterable[ContainerRequests],
+    pod_level: QuantityMap,
+    overhead: QuantityMap,
+    *,
+    for_scoring: bool = False,
+    from_status: bool = False,
+    is_resize_infeasible: bool = False,
+) -> Exact:
+    """The pod's requests in nano-units.
+
+    `for_scoring` fills in defaults for containers that ask for nothing; `from_status` counts, per container, the larger
+    of spec, actuated and allocated (only the latter two when the resize is infeasible).
+    """
+
+    def one(container: ContainerRequests) -> Exact:
+        asked = exact(container.spec)
+        if from_status and container.has_status:
+            parts = [exact(container.actuated), exact(container.allocated)]
+            asked = _maximum(*parts) if is_resize_infeasible else _maximum(asked, *parts)
+        if for_scoring:
+            asked = {CPU: SCORING_CPU_MILLI * 10**6, MEMORY: SCORING_MEMORY_BYTES * 10**9} | asked
+        return asked
+
+    total: Exact = {}
+    for container in containers:
+        _add(total, one(container))
+    sidecars: Exact = {}
+    init_peak: Exact = {}
+    for container in init_containers:
+        asked = one(container)
+        if container.is_sidecar:
+            _add(total, asked)
+            _add(sidecars, asked)
+            running = dict(sidecars)
+        else:
+            running = dict(asked)
+            _add(running, sidecars)
+        init_peak = _maximum(init_peak, running)
+    total = _maximum(total, init_peak)
+    total.update({n: v for n, v in exact(pod_level).items() if is_pod_level_resource(n)})
+    _add(total, exact(overhead))
+    return total
+
+
+def is_pod_level_resource(name: str) -> bool:
+    """The resources that spec.resources of a pod may name."""
+    return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
+
+
+def qos_class(containers: Iterable[ResourceBlock], pod_level: ResourceBlock | None) -> QosClass:
+    """Source: component-helpers / pkg/apis/core/v1/helper/qos ComputePodQOS; init containers count as containers."""
+    blocks = [pod_level] if pod_level is not None else list(containers)
+    requests: Exact = {}
+    limits: Exact = {}
+    has_both_limits = True
+    for block in blocks:
+        _add(requests, _counted(block.requests))
+        limited = _counted(block.limits)
+        _add(limits, limited)
+        if block is not pod_level or block.limits:
+            has_both_limits = has_both_limits and limited.keys() >= {CPU, MEMORY}
+    if not requests and not limits:
+        return QosClass.BEST_EFFORT
+    if has_both_limits and requests == limits:
+        return QosClass.GUARANTEED
+    return QosClass.BURSTABLE
+
+
+def _counted(quantities: QuantityMap) -> Exact:
+    return {n: v for n, v in exact(quantities).items() if n in (CPU, MEMORY) and v > 0}
+
+
+def _add(into: Exact, other: Mapping[str, int]) -> None:
+    for name, amount in other.items():
+        into[name] = into.get(name, 0) + amount
+
+
+def _maximum(*parts: Mapping[str, int]) -> Exact:
+    largest: Exact = {}
+    for part in parts:
+        for name, amount in part.items():
+            if name not in largest or amount > largest[name]:
+                largest[name] = amount
+    return largest

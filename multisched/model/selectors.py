@@ -1,0 +1,138 @@
+"""Label, node and field selectors, taints and tolerations: compiled once per distinct spec, matched often.
+
+Semantics are those of apimachinery and component-helpers 1.36: see each class for its source. Label values are opaque
+text: no regular expressions, integers parsed only for Gt and Lt and only as bounded base-10 numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+
+
+class Operator(Enum):
+    """Operators of node selector requirements and of label selector requirements."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+    GT = "Gt"
+    LT = "Lt"
+
+
+class Requirement(msgspec.Struct, frozen=True, gc=False):
+    """One `key operator values` test. Hashable, so that masks can be cached under it."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def matches_value(self, value: str | None) -> bool:
+        """True if a label with this value (None: no such label) satisfies the requirement.
+
+        NotIn and DoesNotExist hold for an absent label; Gt and Lt need both sides to be integers
+        (source: apimachinery pkg/labels/selector.go, Requirement.Matches).
+        """
+        match self.operator:
+            case Operator.IN:
+                return value is not None and value in self.values
+            case Operator.NOT_IN:
+                return value is None or value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.DOES_NOT_EXIST:
+                return value is None
+            case Operator.GT | Operator.LT:
+                return value is not None and self._compare(value)
+
+    def _compare(self, value: str) -> bool:
+        left, right = parse_int64(value), parse_int64(self.values[0]) if len(self.values) == 1 else None
+        if left is None or right is None:
+            return False
+        return left > right if self.operator is Operator.GT else left < right
+
+
+def parse_int64(text: str) -> int | None:
+    """strconv.ParseInt(text, 10, 64): an optional sign and ASCII digits within int64, else None."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits or len(digits) > 64 or not (digits.isascii() and digits.isdigit()):
+        return None
+    number = int(text)
+    return number if INT_MIN <= number <= INT_MAX else None
+
+
+class LabelSelector(msgspec.Struct, frozen=True, gc=False):
+    """All requirements must hold; no requirements match everything (metav1.LabelSelector, once it is not nil)."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(r.matches_value(labels.get(r.key)) for r in self.requirements)
+
+
+class NodeTerm(msgspec.Struct, frozen=True, gc=False):
+    """One node selector term: label expressions and field matches, all of which must hold.
+
+    `is_valid` is False for a term that does not parse (for instance Gt with two values): it matches nothing.
+    """
+
+    expressions: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+    is_valid: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        """An empty or null term matches no node (source: component-helpers scheduling/corev1/nodeaffinity)."""
+        return not self.expressions and not self.fields
+
+
+class NodeSelector(msgspec.Struct, frozen=True, gc=False):
+    """Terms, of which one must match (required node affinity)."""
+
+    terms: tuple[NodeTerm, ...] = ()
+
+
+class PreferredTerm(msgspec.Struct, frozen=True, gc=False):
+    """A node selector term with its weight (1..100)."""
+
+    weight: int
+    term: NodeTerm
+
+
+class Taint(msgspec.Struct, frozen=True, gc=False):
+    """A node's taint."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class Toleration(msgspec.Struct, frozen=True, gc=False):
+    """A pod's toleration. An empty effect tolerates all effects, an empty key with Exists all taints."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Source: k8s.io/api core/v1 toleration.go, ToleratesTaint (operators Equal, Exists, and 1.35's Lt and Gt)."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        match self.operator:
+            case "" | "Equal":
+                return self.value == taint.value
+            case "Exists":
+                return True
+            case _:
+                return False
+
+
+NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "PreferNoSchedule", "NoExecute"
