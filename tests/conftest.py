@@ -23,5 +23,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cluster",
         choices=("embedded", "real"),
         default="embedded",
-        help="where tests/integration run: multisched's own API server, or the control plane that `make controlplane` built",
+        help="where tests/integration run: our own API server, or the control plane of `make controlplane`",
     )

@@ -1,0 +1,281 @@
+"""The real control plane on loopback: etcd, kube-apiserver, kube-controller-manager and, when asked, kube-scheduler.
+
+`async with ControlPlane.start(folder) as plane` owns the processes, their ports and everything in `folder` (data,
+certificates, kubeconfigs, one log per program) until the block ends; then all of them are killed: the data is thrown
+away with the folder, so nothing is gained by waiting for a graceful end. Tests and benchmarks only; the binaries come
+from `make controlplane`.
+
+It differs from a production control plane in five ways, each because there are no machines behind it: no node
+lifecycle, no ServiceAccount admission (no pod mounts a token; TokenRequest works), no condition taints on new nodes,
+no endpoint of its own in the cluster, and an etcd that does not wait for the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import anyio
+
+from tests.real.certificates import write_certificates
+from tests.real.program import Program
+
+BUILD_SCRIPT: Final = Path(__file__).parent / "controlplane" / "build.sh"
+LOOPBACK: Final = "127.0.0.1"
+READY_TIMEOUT_S: Final = 90
+POLL_INTERVAL_S: Final = 0.1
+PROBE_TIMEOUT_S: Final = 5
+KUBECTL_TIMEOUT_S: Final = 60
+REQUESTS_INFLIGHT: Final = 4_000
+MUTATIONS_INFLIGHT: Final = 2_000
+CONTROLLER_QPS: Final = 1_000
+ADMIN: Final = "admin"
+UNPRIVILEGED: Final = "nobody"
+
+# No node lifecycle: nothing taints or evicts when the kubelets are not there. The rest is what schedulers and their
+# users touch: workloads, disruption budgets, namespaces, ownership, accounts.
+CONTROLLERS: Final = (
+    "clusterrole-aggregation-controller",
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "pod-garbage-collector-controller",
+    "replicaset-controller",
+    "serviceaccount-controller",
+    "statefulset-controller",
+    "ttl-after-finished-controller",
+)
+
+
+class NotBuiltError(RuntimeError):
+    """The binaries are not in the cache folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Free when they were picked; picked together, so that they differ."""
+
+    etcd: int
+    etcd_peer: int
+    api_server: int
+
+
+def binaries() -> Path:
+    """The folder that `make controlplane` fills; raises NotBuiltError when it did not run."""
+    folder = Path(subprocess.run([BUILD_SCRIPT, "--where"], check=True, capture_output=True, text=True).stdout.strip())
+    if not (folder / ".stamp").exists():
+        raise NotBuiltError(f"no control plane in {folder}: run `make controlplane` (needs Go, takes minutes, once)")
+    return folder
+
+
+class ControlPlane:
+    """A running control plane. Only `start` makes one; all paths lie in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.binaries = binaries()
+        self.ports = _free_ports()
+        self.url = f"https://{LOOPBACK}:{self.ports.api_server}"
+        self.etcd_url = f"http://{LOOPBACK}:{self.ports.etcd}"
+        self.certificates = write_certificates(folder)
+        self.tls = ssl.create_default_context(cafile=str(self.certificates.ca))
+        self.token = secrets.token_hex(16)
+        self.unprivileged_token = secrets.token_hex(16)
+        self.kubeconfig = self.write_kubeconfig(ADMIN, self.token)
+        self._programs: dict[str, Program] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls, folder: Path, *, controller_manager: bool = True, scheduler: bool = False
+    ) -> AsyncIterator[ControlPlane]:
+        """Ready means: /readyz says so, and namespace `default` exists. Raises ProgramEndedError or TimeoutError."""
+        await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
+        plane = cls(folder)
+        try:
+            await plane._start_etcd()
+            await plane.restart_api_server()
+            if controller_manager:
+                await plane._start("kube-controller-manager", plane._controller_manager_flags())
+            if scheduler:
+                await plane.start_scheduler()
+            yield plane
+        finally:
+            with anyio.CancelScope(shield=True):
+                for program in reversed(list(plane._programs.values())):
+                    await program.kill()
+
+    @property
+    def api_server(self) -> Program:
+        return self._programs["kube-apiserver"]
+
+    @property
+    def etcd(self) -> Program:
+        return self._programs["etcd"]
+
+    def write_kubeconfig(self, user: str, token: str) -> Path:
+        """A kubeconfig for `token`, with the CA inside, readable by its owner only."""
+        authority = base64.b64encode(self.certificates.ca.read_bytes()).decode()
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "real", "cluster": {"server": self.url, "certificate-authority-data": authority}},
+            ],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
+            "current-context": "real",
+        }
+        path = self.folder / f"{user}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(document, indent=2))
+        return path
+
+    async def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
+        """A kubeconfig with a fresh token of an existing ServiceAccount (TokenRequest): its RBAC and nothing else."""
+        token = await self.kubectl("create", "token", name, "--namespace", namespace, "--duration", "2h")
+        return self.write_kubeconfig(f"{namespace}.{name}", token.strip())
+
+    async def kubectl(self, *arguments: str, kubeconfig: Path | None = None, document: str | None = None) -> str:
+        """What kubectl 1.36.3 printed; `document` is its stdin (`-f -`). Raises CalledProcessError when it refused."""
+        command = [str(self.binaries / "kubectl"), "--kubeconfig", str(kubeconfig or self.kubeconfig), *arguments]
+        with anyio.fail_after(KUBECTL_TIMEOUT_S):
+            answer = await anyio.run_process(
+                command, input=(document or "").encode(), env=self._environment(), check=False
+            )
+        if answer.returncode != 0:
+            raise subprocess.CalledProcessError(
+                answer.returncode, command, answer.stdout.decode(), answer.stderr.decode()
+            )
+        return answer.stdout.decode()
+
+    async def kill_api_server(self) -> None:
+        """SIGKILL, as a crash: connections are cut, etcd keeps what was committed."""
+        await self.api_server.kill()
+
+    async def restart_api_server(self) -> None:
+        """Starts it on the same port and data (it must not be running) and waits until it is ready."""
+        await self._start("kube-apiserver", self._api_server_flags())
+        headers = {"Authorization": f"Bearer {self.token}"}
+        for path in ("/readyz", "/api/v1/namespaces/default"):
+            await _wait_for(self.url + path, self.api_server, headers, self.tls)
+
+    async def start_scheduler(self, *, qps: int = 5_000, burst: int = 5_000) -> Program:
+        """kube-scheduler with its default profile, no leader election, and client limits out of its way."""
+        config = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(self.kubeconfig), "qps": qps, "burst": burst},
+            "leaderElection": {"leaderElect": False},
+        }
+        path = self.folder / "kube-scheduler.json"
+        path.write_text(json.dumps(config))
+        return await self._start("kube-scheduler", [f"--config={path}", "--secure-port=0"])
+
+    async def _start(self, name: str, flags: Sequence[str]) -> Program:
+        command = [str(self.binaries / name), *flags]
+        program = await Program.start(name, command, self.folder / f"{name}.log", self._environment())
+        self._programs[name] = program
+        return program
+
+    def _environment(self) -> Mapping[str, str]:
+        """No proxy and no home of this user: kubectl caches discovery in the folder, and loopback stays loopback."""
+        kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        return {**kept, "HOME": str(self.folder)}
+
+    async def _start_etcd(self) -> None:
+        peer = f"http://{LOOPBACK}:{self.ports.etcd_peer}"
+        flags = [
+            "--name=etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={self.etcd_url}",
+            f"--advertise-client-urls={self.etcd_url}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=etcd={peer}",
+            "--quota-backend-bytes=8589934592",
+            "--unsafe-no-fsync",
+        ]
+        await self._start("etcd", flags)
+        await _wait_for(f"{self.etcd_url}/health", self.etcd, {}, None)
+
+    def _api_server_flags(self) -> list[str]:
+        tokens = self.folder / "tokens.csv"
+        tokens.touch(mode=0o600)
+        tokens.write_text(
+            f'{self.token},{ADMIN},{ADMIN},"system:masters"\n{self.unprivileged_token},{UNPRIVILEGED},{UNPRIVILEGED}\n'
+        )
+        files = self.certificates
+        return [
+            f"--etcd-servers={self.etcd_url}",
+            f"--bind-address={LOOPBACK}",
+            f"--advertise-address={LOOPBACK}",
+            f"--secure-port={self.ports.api_server}",
+            f"--cert-dir={self.folder}",
+            f"--tls-cert-file={files.serving}",
+            f"--tls-private-key-file={files.serving_key}",
+            f"--token-auth-file={tokens}",
+            "--authorization-mode=RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={files.service_account_key}",
+            f"--service-account-signing-key-file={files.service_account_key}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--endpoint-reconciler-type=none",
+            f"--max-requests-inflight={REQUESTS_INFLIGHT}",
+            f"--max-mutating-requests-inflight={MUTATIONS_INFLIGHT}",
+        ]
+
+    def _controller_manager_flags(self) -> list[str]:
+        return [
+            f"--kubeconfig={self.kubeconfig}",
+            f"--controllers={','.join(CONTROLLERS)}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            f"--kube-api-qps={CONTROLLER_QPS}",
+            f"--kube-api-burst={2 * CONTROLLER_QPS}",
+        ]
+
+
+def _free_ports() -> Ports:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return Ports(*(each.getsockname()[1] for each in sockets))
+
+
+async def _wait_for(url: str, program: Program, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+    """Returns at the first 200; raises ProgramEndedError when the program is gone, TimeoutError after the bound."""
+    timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+    connector = aiohttp.TCPConnector(ssl=tls if tls is not None else True, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+        for _ in range(round(READY_TIMEOUT_S / POLL_INTERVAL_S)):
+            program.check_running()
+            if await _answers(session, url):
+                return
+            await anyio.sleep(POLL_INTERVAL_S)
+    raise TimeoutError(f"{program.name} did not answer {url} within {READY_TIMEOUT_S} s; see {program.log}")
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
