@@ -1,0 +1,262 @@
+"""How kubelets and controllers speak to an API server: resources by name, JSON documents, over any Transport.
+
+Owns no state. Promises that a refusal (any 4xx or 5xx) is a value, `Answer`, until its reader asks for it to be raised,
+and that only a broken connection raises by itself (TransportError). Called by kubelets and controllers of this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+import msgspec
+import orjson
+
+from multisched.model.wire import JSON, MERGE_PATCH, Transport
+
+Document = dict[str, Any]
+"""One decoded API object."""
+
+LIST_PAGE_OBJECTS = 5000
+MESSAGE_CHARACTERS_MAX = 500
+_LIST_SECONDS_MAX = 30.0
+
+
+class WallClock(Protocol):
+    """What people and the API read as time; the loop's own time decides delays."""
+
+    def now(self) -> datetime:
+        """UTC, timezone-aware."""
+        ...
+
+
+class RefusedError(Exception):
+    """The server refused a request that its sender cannot do without; it may be tried again later."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(f"{answer.status} {answer.reason}: {answer.message}")
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Where objects of one kind live on an API server."""
+
+    group: str
+    """Empty for the core group."""
+    version: str
+    plural: str
+    kind: str
+    is_namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path; without a namespace, of all namespaces."""
+        parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
+        if self.is_namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        parts += [quote(part, safe="") for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node", is_namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", is_namespaced=False)
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+EVENTS = Resource("", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+JOBS = Resource("batch", "v1", "jobs", "Job")
+CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob")
+DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer; its body is decoded when asked for."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def document(self) -> Document:
+        decoded = orjson.loads(self.body)
+        if not isinstance(decoded, dict):
+            raise RefusedError(self)
+        return decoded
+
+    @property
+    def reason(self) -> str:
+        return str(self._status_body().get("reason", ""))
+
+    @property
+    def message(self) -> str:
+        return str(self._status_body().get("message", ""))[:MESSAGE_CHARACTERS_MAX]
+
+    @property
+    def retry_after_s(self) -> float:
+        text = self.headers.get("retry-after", "")
+        return float(text) if text.isdigit() else 0.0
+
+    def expect(self, *accepted: int) -> Answer:
+        """Itself if it is a success or one of the accepted statuses; else raises RefusedError."""
+        if self.is_success or self.status in accepted:
+            return self
+        raise RefusedError(self)
+
+    def _status_body(self) -> Document:
+        try:
+            decoded = orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return {}
+        return decoded if isinstance(decoded, dict) else {}
+
+
+class _ListMeta(msgspec.Struct):
+    resourceVersion: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class ListPage(msgspec.Struct):
+    """One page of a list; items stay raw until their reader knows what it wants of them."""
+
+    metadata: _ListMeta
+    items: list[msgspec.Raw]
+
+
+_LIST_PAGE = msgspec.json.Decoder(ListPage)
+
+
+class ObjectClient:
+    """Verbs over one Transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    async def call(
+        self, method: str, path: str, *, body: object = None, content_type: str = JSON, timeout_s: float = 30.0
+    ) -> Answer:
+        """One request. Raises TransportError only."""
+        data = None if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
+        response = await self.transport.request(method, path, body=data, content_type=content_type, timeout_s=timeout_s)
+        return Answer(response.status, response.body, response.headers)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Answer:
+        return await self.call("GET", resource.path(namespace, name))
+
+    async def create(self, resource: Resource, namespace: str, document: Document | bytes) -> Answer:
+        return await self.call("POST", resource.path(namespace), body=document)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        body: object,
+        subresource: str = "",
+        content_type: str = MERGE_PATCH,
+    ) -> Answer:
+        return await self.call(
+            "PATCH", resource.path(namespace, name, subresource), body=body, content_type=content_type
+        )
+
+    async def replace(
+        self, resource: Resource, namespace: str, name: str, *, document: Document, subresource: str = ""
+    ) -> Answer:
+        return await self.call("PUT", resource.path(namespace, name, subresource), body=document)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        grace_s: int | None = None,
+        propagation: str = "",
+    ) -> Answer:
+        """Deletes; with a uid, only the object of that uid (409 otherwise)."""
+        options: Document = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        if propagation:
+            options["propagationPolicy"] = propagation
+        return await self.call("DELETE", resource.path(namespace, name), body=options)
+
+    async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[ListPage]:
+        """A consistent list, page by page. Raises RefusedError (410 when the list outlived its history)."""
+        continuation = ""
+        while True:
+            parts = {**query, "limit": str(LIST_PAGE_OBJECTS)}
+            if continuation:
+                parts["continue"] = continuation
+            answer = (await self.call("GET", f"{path}?{urlencode(parts)}", timeout_s=_LIST_SECONDS_MAX)).expect()
+            page = _LIST_PAGE.decode(answer.body)
+            yield page
+            continuation = page.metadata.continue_
+            if not continuation:
+                return
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in whole seconds, as metav1.Time."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp(moment: datetime) -> str:
+    """RFC 3339 in microseconds, as metav1.MicroTime."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """A metav1.Time or MicroTime; raises ValueError."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def key_of(document: Document) -> str:
+    """namespace/name, with an empty namespace for cluster-wide objects."""
+    metadata = document["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """The namespace and the name of a key."""
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+def controller_of(document: Document) -> Document | None:
+    """The owner reference that controls this object, if any."""
+    for reference in document["metadata"].get("ownerReferences") or ():
+        if reference.get("controller"):
+            return dict(reference)
+    return None
+
+
+def owner_reference(resource: Resource, owner: Document) -> Document:
+    """The controlling reference to put on what `owner` creates."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
