@@ -1,0 +1,201 @@
+"""Plugins by name or by import path, and the set of them one domain runs.
+
+A factory is a class or function that takes any of `args` (the plugin's settings, a mapping) and `context`
+(`PluginContext`), by those names; a plugin that needs neither takes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from multisched.framework.plugin import (
+    AskingPlugin,
+    BindPlugin,
+    EnqueueExtensions,
+    FilterPlugin,
+    Isolation,
+    NormalizeScorePlugin,
+    PermitPlugin,
+    Plugin,
+    PluginContext,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScorePlugin,
+)
+
+Factory = Callable[..., Plugin]
+P = TypeVar("P")
+
+EXTENSION_POINTS: Mapping[str, type] = {
+    "PreEnqueue": PreEnqueuePlugin,
+    "QueueSort": QueueSortPlugin,
+    "PreFilter": PreFilterPlugin,
+    "Filter": FilterPlugin,
+    "PostFilter": PostFilterPlugin,
+    "PreScore": PreScorePlugin,
+    "Score": ScorePlugin,
+    "NormalizeScore": NormalizeScorePlugin,
+    "Reserve": ReservePlugin,
+    "Permit": PermitPlugin,
+    "PreBind": PreBindPlugin,
+    "Bind": BindPlugin,
+    "PostBind": PostBindPlugin,
+}
+
+
+class PluginSetupError(ValueError):
+    """A plugin cannot be found, built or combined; the message names it and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginUse:
+    """One plugin in a profile, in the order in which plugins are called."""
+
+    name: str
+    """A registered name, or `package.module:Class`."""
+    weight: int = 1
+    args: Mapping[str, Any] = field(default_factory=dict)
+    isolation: Isolation = Isolation.INLINE
+    timeout_s: float = 1.0
+    """How long an isolated Filter or Score may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The plugins of one domain."""
+
+    plugins: tuple[PluginUse, ...]
+
+
+class Registry:
+    """Name -> factory. Filled once at start; names are unique."""
+
+    def __init__(self) -> None:
+        self._factories: dict[str, tuple[Factory, str]] = {}
+
+    def add(self, name: str, factory: Factory, source: str) -> None:
+        """`source` says where it comes from (in-tree, a domain, an installed package); shown by `plugins list`."""
+        if name in self._factories:
+            raise PluginSetupError(
+                f"plugin {name}: registered by {self._factories[name][1]} already, again by {source}"
+            )
+        self._factories[name] = (factory, source)
+
+    def add_all(self, factories: Mapping[str, Factory], source: str) -> None:
+        for name, factory in factories.items():
+            self.add(name, factory, source)
+
+    def names(self) -> dict[str, str]:
+        """Name -> source."""
+        return {name: source for name, (_, source) in sorted(self._factories.items())}
+
+    def factory(self, name: str) -> Factory:
+        """Raises PluginSetupError, with the nearest known name, for one that cannot be found."""
+        if ":" in name:
+            return _import_factory(name)
+        if name not in self._factories:
+            near = difflib.get_close_matches(name, self._factories, n=1)
+            hint = f"did you mean {near[0]}?" if near else "write package.module:Class for a plugin of your own"
+            raise PluginSetupError(f"plugin {name}: not known; {hint}")
+        return self._factories[name][0]
+
+    def build(self, use: PluginUse, context: PluginContext) -> Plugin:
+        """Calls the factory with what it takes. Whatever it raises becomes a PluginSetupError naming the plugin."""
+        factory = self.factory(use.name)
+        offered = {"args": use.args, "context": context}
+        wanted = inspect.signature(factory).parameters
+        if use.args and "args" not in wanted:
+            raise PluginSetupError(f"plugin {use.name}: takes no args; remove them")
+        try:
+            plugin = factory(**{key: value for key, value in offered.items() if key in wanted})
+        except Exception as error:
+            raise PluginSetupError(f"plugin {use.name}: {error}") from error
+        if not isinstance(plugin, Plugin) or not extension_points(plugin):
+            raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.plugin")
+        return plugin
+
+
+def _import_factory(path: str) -> Factory:
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise PluginSetupError(f"plugin {path}: cannot import {module_name}: {error}") from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise PluginSetupError(f"plugin {path}: {module_name} has no class or function {attribute}")
+    return cast(Factory, factory)
+
+
+def extension_points(plugin: object) -> list[str]:
+    """The points a plugin implements, in the order of a pod's way."""
+    return [point for point, protocol in EXTENSION_POINTS.items() if isinstance(plugin, protocol)]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPlugin:
+    """A plugin with how this profile uses it."""
+
+    plugin: Plugin
+    use: PluginUse
+
+
+class PluginSet:
+    """The built plugins of one domain, by extension point, each in profile order."""
+
+    def __init__(self, built: Iterable[BuiltPlugin]) -> None:
+        self.built = tuple(built)
+        plugins = [b.plugin for b in self.built]
+        self.uses = {b.plugin.name: b.use for b in self.built}
+        _refuse_doubles(plugins)
+        self.pre_enqueue = _those(plugins, PreEnqueuePlugin)
+        self.pre_filter = _those(plugins, PreFilterPlugin)
+        self.filter = _those(plugins, FilterPlugin)
+        self.post_filter = _those(plugins, PostFilterPlugin)
+        self.pre_score = _those(plugins, PreScorePlugin)
+        self.score = tuple(p for p in _those(plugins, ScorePlugin) if self.uses[p.name].weight > 0)
+        self.reserve = _those(plugins, ReservePlugin)
+        self.permit = _those(plugins, PermitPlugin)
+        self.pre_bind = _those(plugins, PreBindPlugin)
+        self.bind = _those(plugins, BindPlugin)
+        self.post_bind = _those(plugins, PostBindPlugin)
+        self.enqueue_extensions = _those(plugins, EnqueueExtensions)
+        self.asking = _those(plugins, AskingPlugin)
+        sorts = _those(plugins, QueueSortPlugin)
+        if len(sorts) != 1:
+            names = ", ".join(p.name for p in sorts) or "none"
+            raise PluginSetupError(f"profile: exactly one QueueSort plugin is needed, found {names}")
+        self.queue_sort = sorts[0]
+        if not self.bind:
+            raise PluginSetupError("profile: a Bind plugin is needed; enable DefaultBinder")
+
+    def weight(self, plugin: Plugin) -> int:
+        return self.uses[plugin.name].weight
+
+
+def build_profile(profile: Profile, registry: Registry, context: PluginContext) -> PluginSet:
+    """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be."""
+    return PluginSet(BuiltPlugin(registry.build(use, context), use) for use in profile.plugins)
+
+
+def _those(plugins: list[Plugin], protocol: type[P]) -> tuple[P, ...]:
+    return tuple(p for p in plugins if isinstance(p, protocol))
+
+
+def _refuse_doubles(plugins: list[Plugin]) -> None:
+    seen: set[str] = set()
+    for plugin in plugins:
+        if plugin.name in seen:
+            raise PluginSetupError(f"profile: plugin {plugin.name} is enabled twice; remove one")
+        seen.add(plugin.name)
