@@ -1,0 +1,268 @@
+"""Credentials by way of kubernetes-asyncio: kubeconfig (certificates, tokens, exec, OIDC) and the in-cluster service account.
+
+Owns the narrow import of that package and the current credentials of one transport. Promises that credentials are
+re-read at least once a minute while requests are made, at once after a 401, never by two requests at a time, and that
+no secret is part of a message. Called by `transport` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+from multisched.client.errors import STATUS_TEXT_CHARS_MAX, CredentialsError
+
+REREAD_INTERVAL_S: Final = 60.0
+FORCED_INTERVAL_S: Final = 2.0
+"""A lasting 401 re-reads (and runs an exec plugin) no more often than this."""
+LOAD_TIMEOUT_S: Final = 30.0
+"""An exec plugin that takes longer has failed."""
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_PACKAGE: Final = "kubernetes_asyncio"
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """The four parts of kubernetes-asyncio that are used. Untyped: its configuration classes are generated code."""
+
+    new_configuration: Any
+    load_kube_config: Any
+    load_incluster_config: Any
+    new_rest_client: Any
+    default_kubeconfig: str
+
+
+@cache
+def import_vendor() -> Vendor:
+    """Imports configuration loading and session making, without the generated models and APIs.
+
+    `import kubernetes_asyncio` pulls in some 900 modules: 0.5 s and 38 MB (measured) that nothing here uses. Unless
+    somebody has imported the whole package already, its two package initialisers are stood in for while the parts
+    load, and everything is taken out of `sys.modules` again, so that a plugin can still import the real package.
+    """
+    if _PACKAGE in sys.modules:
+        return _load_parts()
+    with _without_initialisers():
+        return _load_parts()
+
+
+def _load_parts() -> Vendor:
+    configuration = importlib.import_module(f"{_PACKAGE}.client.configuration")
+    rest = importlib.import_module(f"{_PACKAGE}.client.rest")
+    config = importlib.import_module(f"{_PACKAGE}.config")
+    return Vendor(
+        new_configuration=configuration.Configuration,
+        load_kube_config=config.load_kube_config,
+        load_incluster_config=config.load_incluster_config,
+        new_rest_client=rest.RESTClientObject,
+        default_kubeconfig=config.KUBE_CONFIG_DEFAULT_LOCATION,
+    )
+
+
+@contextmanager
+def _without_initialisers() -> Iterator[None]:
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise CredentialsError("the package kubernetes-asyncio is not installed")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    package, client = ModuleType(_PACKAGE), ModuleType(f"{_PACKAGE}.client")
+    package.__path__ = [str(root)]
+    client.__path__ = [str(root / "client")]
+    sys.modules[_PACKAGE], sys.modules[f"{_PACKAGE}.client"] = package, client
+    try:
+        configuration = importlib.import_module(f"{_PACKAGE}.client.configuration")
+        client.Configuration = configuration.Configuration  # type: ignore[attr-defined]
+        client.ApiClient = object  # type: ignore[attr-defined] # named in signatures of functions that are not called
+        yield
+    finally:
+        for name in [name for name in sys.modules if name == _PACKAGE or name.startswith(f"{_PACKAGE}.")]:
+            del sys.modules[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Everything needed to reach and convince one API server, as read at one moment."""
+
+    host: str
+    authorization: str
+    """The whole header value; empty for client certificates or none."""
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    verify_tls: bool
+    tls_server_name: str | None
+    proxy: str | None
+    file_stamps: tuple[tuple[int, int], ...]
+    """Modification time and size of the three files: a renewed certificate keeps its name."""
+    configuration: Any
+
+    def connects_like(self, other: Access) -> bool:
+        """True if connections made for `other` serve this one too."""
+        return _connection_parts(self) == _connection_parts(other)
+
+
+def _connection_parts(access: Access) -> tuple[object, ...]:
+    files = (access.ca_file, access.cert_file, access.key_file, access.file_stamps)
+    return (access.host, files, access.verify_tls, access.tls_server_name, access.proxy)
+
+
+class CredentialSource(Protocol):
+    """Where credentials are read from."""
+
+    async def load(self, *, is_forced: bool) -> Access:
+        """Reads again; `is_forced` after a 401: what was cached is no good. Raises CredentialsError."""
+        ...
+
+
+class KubeconfigSource:
+    """A kubeconfig file; `context` or its current one."""
+
+    def __init__(self, vendor: Vendor, path: Path, context: str | None = None) -> None:
+        self._vendor = vendor
+        self._path = path
+        self._context = context
+        self._loader: Any = None
+        self._configuration: Any = None
+
+    async def load(self, *, is_forced: bool) -> Access:
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                return await self._load(is_forced=is_forced)
+        except TimeoutError as error:
+            raise CredentialsError(
+                f"kubeconfig {self._path}: its exec plugin took over {LOAD_TIMEOUT_S:.0f} s"
+            ) from error
+        except CredentialsError:
+            raise
+        except Exception as error:
+            text = str(error)[:STATUS_TEXT_CHARS_MAX]
+            raise CredentialsError(f"kubeconfig {self._path}: {type(error).__name__}: {text}") from error
+
+    async def _load(self, *, is_forced: bool) -> Access:
+        if self._loader is None or (is_forced and self._loader.provider != "oidc"):
+            # A new loader forgets what an exec plugin said and sees a rewritten file. An OIDC loader is kept: it alone
+            # has the newest refresh token (its persister cannot be used: it is called with an argument it does not take).
+            if not self._path.exists():
+                raise CredentialsError(f"no kubeconfig at {self._path}")
+            self._configuration = self._vendor.new_configuration()
+            self._loader = await self._vendor.load_kube_config(
+                config_file=str(self._path),
+                context=self._context,
+                client_configuration=self._configuration,
+                persist_config=False,
+            )
+        elif not self._is_exec_without_expiry():
+            await self._loader.load_and_set(self._configuration)
+        return _access(self._configuration)
+
+    def _is_exec_without_expiry(self) -> bool:
+        """Such a credential is good until a 401 (client-go's rule); the library would run the plugin at each look."""
+        user = self._loader._user  # noqa: SLF001 -- the library's own refresh_token() asks the same
+        return user is not None and "exec" in user and not hasattr(self._loader, "exec_plugin_expiry")
+
+
+class InClusterSource:
+    """The service account of the pod we run in; kubelet rotates its token file."""
+
+    def __init__(self, vendor: Vendor, directory: Path = SERVICE_ACCOUNT) -> None:
+        self._vendor = vendor
+        self._directory = directory
+
+    async def load(self, *, is_forced: bool) -> Access:
+        configuration = self._vendor.new_configuration()
+        try:
+            self._vendor.load_incluster_config(
+                client_configuration=configuration,
+                try_refresh_token=False,
+                token_filename=str(self._directory / "token"),
+                cert_filename=str(self._directory / "ca.crt"),
+            )
+        except Exception as error:
+            raise CredentialsError(f"no service account: {str(error)[:STATUS_TEXT_CHARS_MAX]}") from error
+        return _access(configuration)
+
+
+def _access(configuration: Any) -> Access:
+    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    return Access(
+        host=configuration.host.rstrip("/"),
+        authorization=configuration.api_key.get("BearerToken", "").strip(),
+        ca_file=files[0],
+        cert_file=files[1],
+        key_file=files[2],
+        verify_tls=configuration.verify_ssl,
+        tls_server_name=configuration.tls_server_name,
+        proxy=configuration.proxy,
+        file_stamps=tuple(_stamp(file) for file in files),
+        configuration=configuration,
+    )
+
+
+def _stamp(file: str | None) -> tuple[int, int]:
+    if file is None:
+        return (0, 0)
+    try:
+        stat = Path(file).stat()
+    except OSError:
+        return (0, 0)
+    return (stat.st_mtime_ns, stat.st_size)
+
+
+class Credentials:
+    """The current Access, renewed on the way of requests: no task of its own, nothing to stop."""
+
+    def __init__(self, source: CredentialSource, access: Access) -> None:
+        self._source = source
+        self._loop = asyncio.get_running_loop()
+        self._renewal = asyncio.Lock()
+        self._read_at = self._loop.time()
+        self._forced_at = float("-inf")
+        self.access = access
+        self.renewals = 0
+        self.failures = 0
+
+    @classmethod
+    async def load(cls, source: CredentialSource) -> Credentials:
+        return cls(source, await source.load(is_forced=False))
+
+    @property
+    def is_due(self) -> bool:
+        return self._loop.time() - self._read_at >= REREAD_INTERVAL_S and not self._renewal.locked()
+
+    def expire(self) -> None:
+        """The next request reads again, though not within FORCED_INTERVAL_S (a certificate was refused)."""
+        if self._loop.time() - self._read_at >= FORCED_INTERVAL_S:
+            self._read_at = float("-inf")
+
+    async def reread(self) -> None:
+        """The minutely look. A failure keeps what we have: it may still be good, and a 401 will tell."""
+        async with self._renewal:
+            await self._read(is_forced=False)
+
+    async def renew(self, refused: Access) -> bool:
+        """After a 401 for `refused`: True if there is something else to try now."""
+        async with self._renewal:
+            if self.access is refused and self._loop.time() - self._forced_at >= FORCED_INTERVAL_S:
+                self._forced_at = self._loop.time()
+                await self._read(is_forced=True)
+        is_same = self.access.authorization == refused.authorization and self.access.connects_like(refused)
+        return not is_same
+
+    async def _read(self, *, is_forced: bool) -> None:
+        self._read_at = self._loop.time()
+        try:
+            self.access = await self._source.load(is_forced=is_forced)
+        except CredentialsError:
+            self.failures += 1
+        else:
+            self.renewals += 1

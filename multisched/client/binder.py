@@ -1,0 +1,141 @@
+"""Posts bindings and reads pods over a Transport: the network half of the bind outcome machine (reference: reliability 3).
+
+Owns nothing but its counters. Promises one request per call, an exact answer for everything a server can do, and never
+a retry of its own: `cycle` decides what an answer means. Called by the bind workers of the shell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import orjson
+
+from multisched.client.errors import error_for, parse_status, retry_after_s
+from multisched.client.limits import WriteLimiter
+from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
+from multisched.model.wire import ConnectFailedError, Response, Transport, TransportError
+
+ANSWER_GRACE_S: Final = 1.0
+"""The client waits this much longer than the server's own deadline, so that the server's verdict can still arrive."""
+
+_DEFINITE: Final = {
+    401: BindAnswer.DENIED,
+    403: BindAnswer.DENIED,
+    404: BindAnswer.NOT_FOUND,
+    408: BindAnswer.UNKNOWN,  # a proxy gave up waiting; the server behind it may not have
+    409: BindAnswer.CONFLICT,
+    429: BindAnswer.THROTTLED,
+}
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    uid: str = ""
+    deletion_timestamp: str | None = msgspec.field(name="deletionTimestamp", default=None)
+
+
+class _Spec(msgspec.Struct, gc=False):
+    node_name: str = msgspec.field(name="nodeName", default="")
+    scheduling_gates: list[msgspec.Raw] | None = msgspec.field(name="schedulingGates", default=None)
+
+
+class _Pod(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_pod_decoder = msgspec.json.Decoder(_Pod)
+
+
+@dataclass(slots=True)
+class BinderStatistics:
+    """Counters since start."""
+
+    posts: int = 0
+    created: int = 0
+    throttled: int = 0
+    unknown: int = 0
+    reads: int = 0
+
+
+class ApiBinder:
+    """`ports.Binder` over any Transport."""
+
+    def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
+        self._transport = transport
+        self._limiter = limiter
+        self._counters = BinderStatistics()
+
+    async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
+        """One POST; the server drops it after `timeout_s`, so a late bind of an old leader dies with it (I9)."""
+        path = f"{_pod_path(request.namespace, request.name)}/binding?timeout={max(int(timeout_s * 1000), 1)}ms"
+        body = orjson.dumps(_binding(request))
+        self._counters.posts += 1
+        await self._limiter.enter_bind()
+        try:
+            response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s + ANSWER_GRACE_S)
+        except ConnectFailedError as error:
+            return BindReply(BindAnswer.NOT_SENT, message=str(error))
+        except TransportError as error:
+            self._counters.unknown += 1
+            return BindReply(BindAnswer.UNKNOWN, message=str(error))
+        finally:
+            self._limiter.leave_bind()
+        return self._reply(response)
+
+    async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
+        """A GET without resourceVersion: served from the quorum, never from a lagging cache."""
+        self._counters.reads += 1
+        try:
+            response = await self._transport.request("GET", _pod_path(namespace, name), timeout_s=timeout_s)
+        except TransportError as error:
+            raise UnreachableError(f"pod {namespace}/{name} could not be read: {error}") from error
+        if response.status == 404:
+            return None
+        if response.status != 200:
+            raise UnreachableError(f"pod {namespace}/{name} could not be read") from error_for(response)
+        try:
+            pod = _pod_decoder.decode(response.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UnreachableError(f"pod {namespace}/{name} was answered with something else than a pod") from error
+        return PodTruth(
+            uid=pod.metadata.uid,
+            node=pod.spec.node_name,
+            is_deleting=pod.metadata.deletion_timestamp is not None,
+            is_gated=bool(pod.spec.scheduling_gates),
+        )
+
+    def statistics(self) -> BinderStatistics:
+        return replace(self._counters)
+
+    def _reply(self, response: Response) -> BindReply:
+        status = response.status
+        if 200 <= status < 300:
+            self._counters.created += 1
+            return BindReply(BindAnswer.CREATED)
+        answer = _DEFINITE.get(status, BindAnswer.UNKNOWN if status >= 500 else BindAnswer.REJECTED)
+        wait_s = retry_after_s(response)
+        if answer is BindAnswer.THROTTLED:
+            self._counters.throttled += 1
+            self._limiter.note_throttled(wait_s)
+        elif answer is BindAnswer.UNKNOWN:
+            self._counters.unknown += 1
+        return BindReply(answer, retry_after_s=wait_s, message=parse_status(response.body).message or f"HTTP {status}")
+
+
+def _binding(request: BindRequest) -> dict[str, object]:
+    metadata: dict[str, object] = {"name": request.name, "namespace": request.namespace, "uid": request.uid}
+    if request.annotations:
+        metadata["annotations"] = dict(request.annotations)
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": metadata,
+        "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
+    }
+
+
+def _pod_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"

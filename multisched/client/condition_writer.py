@@ -1,0 +1,195 @@
+"""Writes the PodScheduled condition of pods that could not be placed, in the background.
+
+Owns the newest unwritten condition per pod and what was last written. Promises that `write` never waits, that only the
+newest condition of a pod is sent, an unchanged one never, and that the pod's uid is a precondition. The shell runs
+`run()`; everybody else sees `ports.ConditionWriter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+import anyio
+import orjson
+
+from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.limits import WriteLimiter
+from multisched.framework.ports import Clock, Condition, ObjectRef
+from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
+
+logger = logging.getLogger(__name__)
+
+PENDING_MAX: Final = 32_768
+WRITTEN_MAX: Final = 16_384
+"""Pods whose last written condition is remembered."""
+WORKERS: Final = 2
+ATTEMPTS_MAX: Final = 4
+RETRY_DELAY_S: Final = 1.0
+WRITE_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class ConditionStatistics:
+    """Counters since start, and the present backlog."""
+
+    written: int = 0
+    superseded: int = 0
+    unchanged: int = 0
+    dropped_full: int = 0
+    dropped_refused: int = 0
+    dropped_unreachable: int = 0
+    retries: int = 0
+    backlog: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    condition: Condition
+    since: str
+    """lastTransitionTime: when the condition took its present status."""
+
+
+class ApiConditionWriter:
+    """`ports.ConditionWriter` over any Transport."""
+
+    def __init__(self, transport: Transport, limiter: WriteLimiter, clock: Clock) -> None:
+        self._transport = transport
+        self._limiter = limiter
+        self._clock = clock
+        self._pending: OrderedDict[str, tuple[ObjectRef, Condition]] = OrderedDict()
+        self._writing: set[str] = set()
+        self._written: OrderedDict[str, _Written] = OrderedDict()
+        self._wakeup = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._counters = ConditionStatistics()
+
+    def write(self, pod: ObjectRef, condition: Condition) -> None:
+        """Queues the condition, instead of an older unwritten one of the same pod. Never waits; drops and counts when full."""
+        uid = pod.uid
+        if uid in self._pending:
+            self._counters.superseded += 1
+        elif uid not in self._writing and self._is_written(uid, condition):
+            self._counters.unchanged += 1
+            return
+        elif len(self._pending) >= PENDING_MAX:
+            self._counters.dropped_full += 1
+            return
+        self._pending[uid] = (pod, condition)
+        self._idle.clear()
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        async with anyio.create_task_group() as workers:
+            for _ in range(WORKERS):
+                workers.start_soon(self._work)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Waits until everything queued has been written or dropped, for at most `timeout_s`; True if so."""
+        with anyio.move_on_after(timeout_s):
+            await self._idle.wait()
+        return self._idle.is_set()
+
+    def statistics(self) -> ConditionStatistics:
+        return replace(self._counters, backlog=len(self._pending) + len(self._writing))
+
+    def _is_written(self, uid: str, condition: Condition) -> bool:
+        written = self._written.get(uid)
+        return written is not None and written.condition == condition
+
+    async def _work(self) -> None:
+        while True:
+            uid = self._next_uid()
+            if uid is None:
+                self._wakeup.clear()
+                await self._wakeup.wait()
+                continue
+            pod, condition = self._pending.pop(uid)
+            self._writing.add(uid)
+            try:
+                await self._write(pod, condition)
+            finally:
+                self._writing.discard(uid)
+                self._after_write(uid)
+
+    def _next_uid(self) -> str | None:
+        """The longest waiting pod that no other worker is writing: two writes for one pod must not overtake each other."""
+        return next((uid for uid in self._pending if uid not in self._writing), None)
+
+    def _after_write(self, uid: str) -> None:
+        if uid in self._pending:
+            self._wakeup.set()
+        if not self._pending and not self._writing:
+            self._idle.set()
+
+    async def _write(self, pod: ObjectRef, condition: Condition) -> None:
+        if self._is_written(pod.uid, condition):
+            self._counters.unchanged += 1
+            return
+        since = self._since(pod.uid, condition)
+        for attempt in range(ATTEMPTS_MAX):
+            await self._limiter.admit_background()
+            if pod.uid in self._pending:
+                self._counters.superseded += 1
+                return
+            try:
+                response = await self._patch(pod, condition, since)
+            except TransportError:
+                wait_s = RETRY_DELAY_S * 2**attempt
+            else:
+                if response.status == 200:
+                    self._remember(pod.uid, _Written(condition, since))
+                    return
+                if response.status != 429 and response.status < 500:
+                    self._refuse(pod, response)
+                    return
+                wait_s = max(retry_after_s(response), RETRY_DELAY_S)
+                if response.status == 429:
+                    self._limiter.note_throttled(wait_s)
+            self._counters.retries += 1
+            await asyncio.sleep(wait_s)
+        self._counters.dropped_unreachable += 1
+
+    def _since(self, uid: str, condition: Condition) -> str:
+        written = self._written.get(uid)
+        if written is not None and written.condition.status == condition.status:
+            return written.since
+        return f"{self._clock.now():%Y-%m-%dT%H:%M:%SZ}"
+
+    def _remember(self, uid: str, written: _Written) -> None:
+        self._counters.written += 1
+        self._written[uid] = written
+        self._written.move_to_end(uid)
+        if len(self._written) > WRITTEN_MAX:
+            self._written.popitem(last=False)
+
+    def _refuse(self, pod: ObjectRef, response: Response) -> None:
+        """404 and 409 (another uid) are pods that are gone; everything else deserves a line."""
+        self._counters.dropped_refused += 1
+        if response.status in (404, 409):
+            return
+        message = parse_status(response.body).message
+        logger.warning(
+            "pod condition refused",
+            extra={"pod": f"{pod.namespace}/{pod.name}", "status": response.status, "error": message},
+        )
+
+    async def _patch(self, pod: ObjectRef, condition: Condition, since: str) -> Response:
+        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}/status"
+        entry = {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": since,
+        }
+        body = orjson.dumps({"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}})
+        return await self._transport.request(
+            "PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH, timeout_s=WRITE_TIMEOUT_S
+        )

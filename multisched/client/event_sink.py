@@ -1,0 +1,308 @@
+"""Writes events.k8s.io/v1 Events in the background.
+
+Owns the queue of unsent events and the recent series. Promises that `record` never waits, that repeats become one
+Event with a count, that binds go first (`WriteLimiter`), and that what is dropped is counted. The shell runs `run()`;
+everybody else sees `ports.EventSink`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+import anyio
+import orjson
+
+from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.lease import micro_time
+from multisched.client.limits import WriteLimiter
+from multisched.framework.ports import Clock, Event
+from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
+
+logger = logging.getLogger(__name__)
+
+QUEUE_EVENTS_MAX: Final = 32_768
+SERIES_MAX: Final = 4_096
+"""Events remembered for counting repeats."""
+SERIES_FLUSH_S: Final = 30.0
+"""A series that went on is written again this often."""
+SERIES_IDLE_S: Final = 360.0
+"""After so long a silence a repeat is a new Event (client-go's six minutes)."""
+WORKERS: Final = 4
+ATTEMPTS_MAX: Final = 4
+RETRY_DELAY_S: Final = 1.0
+WRITE_TIMEOUT_S: Final = 10.0
+NOTE_BYTES_MAX: Final = 1_024
+FIELD_CHARS_MAX: Final = 128
+"""Of action, reason and reportingInstance."""
+NAME_CHARS_MAX: Final = 253
+
+_Key = tuple[str, str, str, str, str, str, str]
+
+
+@dataclass(slots=True)
+class EventStatistics:
+    """Counters since start, and the present backlog."""
+
+    recorded: int = 0
+    aggregated: int = 0
+    stored: int = 0
+    patched: int = 0
+    dropped_full: int = 0
+    dropped_refused: int = 0
+    dropped_unreachable: int = 0
+    retries: int = 0
+    backlog: int = 0
+
+
+class _Entry:
+    """One Event object: unsent, sent, or sent and since repeated."""
+
+    __slots__ = ("count", "event", "first_seen", "is_queued", "is_stored", "key", "last_at", "last_seen", "name")
+
+    def __init__(self, event: Event, key: _Key, seen: str, at: float) -> None:
+        self.event = event
+        self.key = key
+        self.count = 1
+        self.first_seen = seen
+        self.last_seen = seen
+        self.last_at = at
+        self.name = ""
+        self.is_queued = True
+        self.is_stored = False
+
+
+class ApiEventSink:
+    """`ports.EventSink` over any Transport. `instance` names this process in `reportingInstance`."""
+
+    def __init__(self, transport: Transport, limiter: WriteLimiter, clock: Clock, *, instance: str) -> None:
+        if not instance:
+            raise ValueError("the API server refuses events without a reporting instance")
+        self._transport = transport
+        self._limiter = limiter
+        self._clock = clock
+        self._instance = instance[:FIELD_CHARS_MAX]
+        self._queue: deque[_Entry] = deque()
+        self._series: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._repeated: dict[_Key, _Entry] = {}
+        self._wakeup = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._busy_workers = 0
+        self._last_suffix = 0
+        self._counters = EventStatistics()
+
+    def record(self, event: Event) -> None:
+        """Queues the event, or counts it into an equal one of the last minutes. Never waits; drops and counts when full."""
+        self._counters.recorded += 1
+        now, at = micro_time(self._clock.now()), self._clock.monotonic()
+        key = _key(event)
+        known = self._series.get(key)
+        if known is not None and at - known.last_at < SERIES_IDLE_S:
+            self._repeat(known, now, at)
+            return
+        if len(self._queue) >= QUEUE_EVENTS_MAX:
+            self._counters.dropped_full += 1
+            return
+        entry = _Entry(event, key, now, at)
+        self._remember(entry)
+        self._enqueue(entry)
+
+    async def run(self) -> None:
+        """Writes until cancelled; the workers are all there is to stop."""
+        async with anyio.create_task_group() as workers:
+            for _ in range(WORKERS):
+                workers.start_soon(self._work)
+            workers.start_soon(self._flush_series)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Waits until everything queued has been written or dropped, for at most `timeout_s`; True if so."""
+        self._queue_repeated()
+        with anyio.move_on_after(timeout_s):
+            await self._idle.wait()
+        return self._idle.is_set()
+
+    def statistics(self) -> EventStatistics:
+        return replace(self._counters, backlog=len(self._queue) + self._busy_workers)
+
+    # ---- queue
+
+    def _repeat(self, entry: _Entry, now: str, at: float) -> None:
+        self._counters.aggregated += 1
+        entry.count += 1
+        entry.last_seen = now
+        entry.last_at = at
+        self._series.move_to_end(entry.key)
+        if entry.is_stored and not entry.is_queued:
+            self._repeated[entry.key] = entry
+
+    def _remember(self, entry: _Entry) -> None:
+        self._series[entry.key] = entry
+        if len(self._series) > SERIES_MAX:
+            _, oldest = self._series.popitem(last=False)
+            if self._repeated.pop(oldest.key, None) is not None:
+                self._enqueue(oldest)
+
+    def _enqueue(self, entry: _Entry) -> None:
+        entry.is_queued = True
+        self._queue.append(entry)
+        self._idle.clear()
+        self._wakeup.set()
+
+    async def _flush_series(self) -> None:
+        """Writes new counts from time to time: a hot series costs two requests a minute, however hot it is."""
+        while True:
+            await asyncio.sleep(SERIES_FLUSH_S)
+            self._queue_repeated()
+
+    def _queue_repeated(self) -> None:
+        for entry in self._repeated.values():
+            self._enqueue(entry)
+        self._repeated.clear()
+
+    # ---- workers
+
+    async def _work(self) -> None:
+        while True:
+            while not self._queue:
+                self._wakeup.clear()
+                await self._wakeup.wait()
+            entry = self._queue.popleft()
+            self._busy_workers += 1
+            try:
+                await self._write(entry)
+            finally:
+                self._busy_workers -= 1
+                if not self._queue and not self._busy_workers:
+                    self._idle.set()
+
+    async def _write(self, entry: _Entry) -> None:
+        """One event, tried a few times; then it is dropped and counted."""
+        for attempt in range(ATTEMPTS_MAX):
+            await self._limiter.admit_background()
+            try:
+                response = await self._send(entry)
+            except TransportError:
+                wait_s = RETRY_DELAY_S * 2**attempt
+            else:
+                if response.status < 300:
+                    self._settle(entry)
+                    return
+                if response.status != 429 and response.status < 500:
+                    self._refuse(entry, response)
+                    return
+                wait_s = max(retry_after_s(response), RETRY_DELAY_S)
+                if response.status == 429:
+                    self._limiter.note_throttled(wait_s)
+            self._counters.retries += 1
+            await asyncio.sleep(wait_s)
+        self._counters.dropped_unreachable += 1
+        self._forget(entry)
+
+    def _settle(self, entry: _Entry) -> None:
+        if entry.is_stored:
+            self._counters.patched += 1
+        else:
+            self._counters.stored += 1
+            entry.is_stored = True
+        entry.is_queued = False
+
+    def _refuse(self, entry: _Entry, response: Response) -> None:
+        """A definite no: the namespace is going, a webhook or RBAC objects, or the stored Event is gone."""
+        self._counters.dropped_refused += 1
+        self._forget(entry)
+        message = parse_status(response.body).message
+        logger.info("event refused", extra={"reason": entry.event.reason, "status": response.status, "error": message})
+
+    def _forget(self, entry: _Entry) -> None:
+        """A later repeat starts anew."""
+        if self._series.get(entry.key) is entry:
+            del self._series[entry.key]
+        self._repeated.pop(entry.key, None)
+
+    async def _send(self, entry: _Entry) -> Response:
+        path = f"/apis/events.k8s.io/v1/namespaces/{quote(_namespace(entry.event), safe='')}/events"
+        if entry.is_stored:
+            body = orjson.dumps({"series": _series(entry)})
+            path = f"{path}/{quote(entry.name, safe='')}"
+            return await self._transport.request(
+                "PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH, timeout_s=WRITE_TIMEOUT_S
+            )
+        if not entry.name:
+            entry.name = self._new_name(entry.event.regarding.name)
+        response = await self._transport.request(
+            "POST", path, body=orjson.dumps(self._body(entry)), timeout_s=WRITE_TIMEOUT_S
+        )
+        if response.status == 409:
+            # Our own earlier try whose answer was lost, since the name is unique: it is stored.
+            return Response(200, b"")
+        return response
+
+    def _new_name(self, subject: str) -> str:
+        """`<object>.<hex>`, as client-go: the time in microseconds, made unique within this process."""
+        micros = int(self._clock.now().timestamp() * 1_000_000)
+        self._last_suffix = max(self._last_suffix + 1, micros * 1_000)
+        suffix = f".{self._last_suffix:x}"
+        return subject[: NAME_CHARS_MAX - len(suffix)].rstrip(".-") + suffix
+
+    def _body(self, entry: _Entry) -> dict[str, object]:
+        event = entry.event
+        regarding = event.regarding
+        body: dict[str, object] = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": entry.name, "namespace": _namespace(event)},
+            "eventTime": entry.first_seen,
+            "reportingController": event.reporter,
+            "reportingInstance": self._instance,
+            "action": event.action[:FIELD_CHARS_MAX] or event.reason[:FIELD_CHARS_MAX],
+            "reason": event.reason[:FIELD_CHARS_MAX],
+            "type": event.type,
+            "note": cut_note(event.note),
+            "regarding": {
+                "apiVersion": regarding.api_version,
+                "kind": regarding.kind,
+                "name": regarding.name,
+                "namespace": regarding.namespace,
+                "uid": regarding.uid,
+            },
+        }
+        if entry.count > 1:
+            body["series"] = _series(entry)
+        return body
+
+
+def cut_note(note: str) -> str:
+    """At most 1,024 bytes of UTF-8, whole characters."""
+    if len(note) <= NOTE_BYTES_MAX // 4:
+        return note
+    encoded = note.encode("utf-8", "replace")
+    if len(encoded) <= NOTE_BYTES_MAX:
+        return note
+    return encoded[: NOTE_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."
+
+
+def _key(event: Event) -> _Key:
+    """What makes two events one series. The note counts too: another sentence is other news."""
+    return (
+        event.regarding.uid,
+        event.regarding.name,
+        event.reason,
+        event.action,
+        event.type,
+        event.reporter,
+        event.note,
+    )
+
+
+def _namespace(event: Event) -> str:
+    """Events about cluster-scoped objects live in `default` (the API server insists)."""
+    return event.regarding.namespace or "default"
+
+
+def _series(entry: _Entry) -> dict[str, object]:
+    return {"count": entry.count, "lastObservedTime": entry.last_seen}

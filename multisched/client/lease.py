@@ -1,0 +1,399 @@
+"""Leadership of one domain by a coordination.k8s.io Lease, judged by the local monotonic clock only.
+
+Owns the elector and the lease's local deadline. Promises that `may_bind` turns false before another replica can rightly
+hold the lease (I9), that only *changes* of the record count and no clock but ours, that no call can overrun the renew
+deadline, and that stopping gives the lease back. The rules are client-go's (tools/leaderelection); the release, the
+per-call deadlines and the waiting after an expired lease are ours. One task per domain runs `run()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from typing import Final
+from urllib.parse import quote
+
+import anyio
+import msgspec
+import orjson
+
+from multisched.framework.ports import Clock
+from multisched.model.wire import Response, Transport, TransportError
+
+logger = logging.getLogger(__name__)
+
+RETRY_JITTER: Final = 1.2
+CALL_TIMEOUT_S: Final = 5.0
+"""Of one call; less if the renew deadline is nearer."""
+RELEASE_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """client-go's defaults and checks; `bind_deadline_s` is how long a bind of the former leader may still be on its way."""
+
+    duration_s: float = 15.0
+    renew_deadline_s: float = 10.0
+    retry_period_s: float = 2.0
+    bind_deadline_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.duration_s < 1 or self.duration_s != int(self.duration_s):
+            raise ValueError(f"the lease duration is whole seconds, at least 1, got {self.duration_s}")
+        if self.duration_s <= self.renew_deadline_s:
+            raise ValueError(
+                f"lease duration {self.duration_s} s must exceed the renew deadline {self.renew_deadline_s} s"
+            )
+        if self.retry_period_s <= 0 or self.renew_deadline_s <= RETRY_JITTER * self.retry_period_s:
+            raise ValueError(
+                f"the renew deadline {self.renew_deadline_s} s must exceed {RETRY_JITTER} x the retry period {self.retry_period_s} s"
+            )
+        if not 0 <= self.bind_deadline_s <= self.duration_s - self.renew_deadline_s:
+            raise ValueError(
+                f"the bind deadline {self.bind_deadline_s} s must fit between renew deadline and lease duration"
+            )
+
+
+class LeaseState(Enum):
+    """Where the keeper stands."""
+
+    STANDBY = auto()
+    """Somebody else leads, or nobody knows."""
+    LEADING = auto()
+    """We hold the lease."""
+    RELEASED = auto()
+    """Stopped for good."""
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    name: str = ""
+    version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class _Spec(msgspec.Struct, gc=False):
+    holder: str | None = msgspec.field(name="holderIdentity", default=None)
+    duration_s: int | None = msgspec.field(name="leaseDurationSeconds", default=None)
+    acquire_time: str | None = msgspec.field(name="acquireTime", default=None)
+    renew_time: str | None = msgspec.field(name="renewTime", default=None)
+    transitions: int | None = msgspec.field(name="leaseTransitions", default=None)
+
+
+class _Lease(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_lease_decoder = msgspec.json.Decoder(_Lease)
+
+
+class _NoAnswerError(Exception):
+    """This try failed; there is another one in a retry period."""
+
+
+class LeaseKeeper:
+    """`ports.LeaseHolder` for one Lease object. `identity` must differ between any two processes."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        rng: random.Random,
+        settings: LeaseSettings | None = None,
+        on_change: Callable[[LeaseState], None] | None = None,
+    ) -> None:
+        self._transport = transport
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
+        self._path = f"{self._collection}/{quote(name, safe='')}"
+        self._name = name
+        self._namespace = namespace
+        self._identity = identity
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings if settings is not None else LeaseSettings()
+        self._on_change = on_change
+        self._state = LeaseState.STANDBY
+        self._term = 0
+        self._observed: _Lease | None = None
+        self._observed_at = 0.0
+        self._saw_another_holder = False
+        self._renewed_at = float("-inf")
+        self._bind_from = float("inf")
+        self._acquired_after_expiry = False
+        self._claim: bool | None = None
+        """Set while a record in our name can only be our own: whether we took it from a holder that had let it expire."""
+        self._held = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    @property
+    def state(self) -> LeaseState:
+        return self._state
+
+    @property
+    def term(self) -> int:
+        """Number of the present or last holding, from 1."""
+        return self._term
+
+    @property
+    def acquired_after_expiry(self) -> bool:
+        """True if the lease was taken from a holder that did not give it back: its last binds may still be on their way."""
+        return self._acquired_after_expiry
+
+    def may_bind(self) -> bool:
+        """True from the end of the waiting after an expired lease until `renew_deadline_s` after the last renewal *began*.
+
+        The difference to the lease's duration is the margin for the binds that are sent in the last moment (I9).
+        """
+        now = self._clock.monotonic()
+        return self._state is LeaseState.LEADING and self._bind_from <= now < self._deadline()
+
+    def may_bind_in_s(self) -> float:
+        """Seconds until `may_bind` turns true by itself; 0 if it is, infinite while another leads."""
+        if self._state is not LeaseState.LEADING:
+            return float("inf")
+        return max(self._bind_from - self._clock.monotonic(), 0.0)
+
+    async def wait_held(self) -> None:
+        """Returns once we lead; `may_bind_in_s` may still be positive."""
+        await self._held.wait()
+
+    async def release(self) -> None:
+        """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
+        self._stop.set()
+        await self._stopped.wait()
+
+    async def run(self) -> None:
+        """Competes for the lease until released or cancelled; a lost lease is reported and competed for again."""
+        try:
+            while not self._stop.is_set():
+                if self._state is LeaseState.LEADING:
+                    await self._hold()
+                else:
+                    await self._acquire()
+        finally:
+            await self._end()
+
+    # ---- standing by
+
+    async def _acquire(self) -> None:
+        if not await self._try_once(CALL_TIMEOUT_S):
+            await self._pause(self._standby_pause_s())
+
+    def _standby_pause_s(self) -> float:
+        """Half to one retry period, and never past the moment the lease we see runs out: the takeover waits for nobody."""
+        pause_s = self._settings.retry_period_s * (1 - 0.5 * self._rng.random())
+        if self._observed is None or not self._observed.spec.holder:
+            return pause_s
+        left_s = self._expires_at(self._observed) - self._clock.monotonic()
+        return min(pause_s, left_s) if left_s > 0 else pause_s
+
+    def _lead(self, *, after_expiry: bool, started: float) -> None:
+        self._term += 1
+        self._acquired_after_expiry = after_expiry
+        wait_s = self._settings.bind_deadline_s if after_expiry else 0.0
+        self._bind_from = self._clock.monotonic() + wait_s
+        self._renewed_at = started
+        self._held.set()
+        logger.info("lease acquired", extra={"lease": self._name, "term": self._term, "after_expiry": after_expiry})
+        self._enter(LeaseState.LEADING)
+
+    # ---- leading
+
+    async def _hold(self) -> None:
+        """Renews until the deadline passes without a renewal, another holder appears, or we are stopped."""
+        await self._pause(self._settings.retry_period_s)
+        while not self._stop.is_set() and self._state is LeaseState.LEADING:
+            remaining_s = self._deadline() - self._clock.monotonic()
+            if remaining_s <= 0:
+                self._lose("the renew deadline passed")
+            elif await self._try_once(min(CALL_TIMEOUT_S, remaining_s)):
+                return
+            elif self._state is LeaseState.LEADING:
+                remaining_s = self._deadline() - self._clock.monotonic()
+                await self._pause(max(min(self._settings.retry_period_s, remaining_s), 0.0))
+
+    def _deadline(self) -> float:
+        return self._renewed_at + self._settings.renew_deadline_s
+
+    def _lose(self, why: str) -> None:
+        logger.error("lease lost", extra={"lease": self._name, "term": self._term, "why": why})
+        self._held.clear()
+        self._claim = False  # what we may still have on its way is in our own cache
+        self._enter(LeaseState.STANDBY)
+
+    def _enter(self, state: LeaseState) -> None:
+        assert self._state is not LeaseState.RELEASED, "a released lease is not taken up again"
+        self._state = state
+        if self._on_change is not None:
+            self._on_change(state)
+
+    # ---- one try
+
+    async def _try_once(self, timeout_s: float) -> bool:
+        """Creates, takes or renews the lease once, all calls together within `timeout_s`. True if we hold it now."""
+        with anyio.move_on_after(timeout_s):
+            try:
+                return await self._take_or_renew(timeout_s)
+            except (_NoAnswerError, TransportError) as error:
+                logger.info("lease call failed", extra={"lease": self._name, "error": str(error)})
+        return False
+
+    async def _take_or_renew(self, timeout_s: float) -> bool:
+        started = self._clock.monotonic()
+        if self._state is LeaseState.LEADING and self._observed is not None:
+            # The usual case costs one call. A refusal (409) means only that our picture is old.
+            response = await self._write(self._observed, timeout_s)
+            if response.status == 200:
+                self._renewed(response, started)
+                return True
+        lease = await self._read(timeout_s)
+        started = self._clock.monotonic()
+        if lease is None:
+            return await self._create(timeout_s, started)
+        if not self._is_free(lease):
+            if self._state is LeaseState.LEADING:
+                self._lose(f"held by {lease.spec.holder!r}"[:256])
+            return False
+        return await self._write_and_lead(lease, timeout_s, started)
+
+    async def _write_and_lead(self, lease: _Lease, timeout_s: float, started: float) -> bool:
+        if self._claim is None:
+            self._claim = bool(lease.spec.holder)
+        after_expiry = self._claim
+        response = await self._write(lease, timeout_s)
+        if response.status != 200:
+            return False
+        self._renewed(response, started)
+        if self._state is not LeaseState.LEADING:
+            self._lead(after_expiry=after_expiry, started=started)
+        return True
+
+    def _renewed(self, response: Response, started: float) -> None:
+        self._observe(self._decode(response))
+        self._renewed_at = started
+
+    def _is_free(self, lease: _Lease) -> bool:
+        """True if the record is ours (a former process under our name does not count), given back, or unchanged before our eyes for its whole duration."""
+        self._observe(lease)
+        holder = lease.spec.holder or ""
+        if not holder or (holder == self._identity and self._state is LeaseState.LEADING):
+            return True
+        if holder == self._identity and self._claim is not None:
+            return True
+        self._claim = None
+        self._saw_another_holder = True
+        return self._clock.monotonic() >= self._expires_at(lease)
+
+    def _expires_at(self, lease: _Lease) -> float:
+        """When the record as it was last *changed* runs out, by our clock and its own duration."""
+        duration_s = lease.spec.duration_s if lease.spec.duration_s is not None else self._settings.duration_s
+        return self._observed_at + duration_s
+
+    def _observe(self, lease: _Lease) -> None:
+        if self._observed is None or self._observed.spec != lease.spec:
+            self._observed_at = self._clock.monotonic()
+        self._observed = lease
+
+    # ---- calls
+
+    async def _read(self, timeout_s: float) -> _Lease | None:
+        response = await self._transport.request("GET", self._path, timeout_s=timeout_s)
+        if response.status == 404:
+            return None
+        if response.status != 200:
+            raise _NoAnswerError(f"GET answered {response.status}")
+        return self._decode(response)
+
+    async def _create(self, timeout_s: float, started: float) -> bool:
+        """A lease that others held and that somebody deleted counts as expired: its holder does not know yet."""
+        body = self._body(_Lease(_Metadata()), holder=self._identity, duration_s=int(self._settings.duration_s))
+        if self._claim is None:
+            self._claim = self._saw_another_holder
+        path = f"{self._collection}{_deadline_query(timeout_s)}"
+        response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s)
+        if response.status != 201:
+            return False
+        self._renewed(response, started)
+        if self._state is not LeaseState.LEADING:
+            self._lead(after_expiry=self._claim, started=started)
+        return True
+
+    async def _write(self, lease: _Lease, timeout_s: float) -> Response:
+        body = self._body(lease, holder=self._identity, duration_s=int(self._settings.duration_s))
+        path = f"{self._path}{_deadline_query(timeout_s)}"
+        response = await self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
+        if response.status not in (200, 404, 409):
+            raise _NoAnswerError(f"PUT answered {response.status}")
+        return response
+
+    def _decode(self, response: Response) -> _Lease:
+        try:
+            return _lease_decoder.decode(response.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _NoAnswerError("the answer is no Lease") from error
+
+    def _body(self, lease: _Lease, *, holder: str, duration_s: int) -> bytes:
+        now = micro_time(self._clock.now())
+        is_ours = lease.spec.holder == self._identity and self._state is LeaseState.LEADING
+        transitions = lease.spec.transitions or 0
+        is_first = not lease.metadata.version
+        metadata = {"name": self._name, "namespace": self._namespace, "resourceVersion": lease.metadata.version}
+        if is_first:
+            del metadata["resourceVersion"]
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": duration_s,
+            "acquireTime": lease.spec.acquire_time if is_ours and lease.spec.acquire_time else now,
+            "renewTime": now,
+            "leaseTransitions": transitions if is_ours or is_first else transitions + 1,
+        }
+        return orjson.dumps(
+            {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        )
+
+    # ---- end
+
+    async def _end(self) -> None:
+        """Gives the lease back if it is ours, also when cancelled: the one bounded call that cancellation must not stop."""
+        was_leading = self._state is LeaseState.LEADING
+        self._bind_from = float("inf")
+        with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_TIMEOUT_S):
+            if was_leading and self._observed is not None:
+                await self._give_back(self._observed)
+        self._held.clear()
+        self._enter(LeaseState.RELEASED)
+        self._stopped.set()
+
+    async def _give_back(self, lease: _Lease) -> None:
+        body = self._body(lease, holder="", duration_s=1)
+        try:
+            response = await self._transport.request("PUT", self._path, body=body, timeout_s=RELEASE_TIMEOUT_S)
+        except TransportError as error:
+            logger.warning("lease not released", extra={"lease": self._name, "error": str(error)})
+            return
+        if response.status != 200:
+            logger.warning("lease not released", extra={"lease": self._name, "status": response.status})
+
+    async def _pause(self, delay_s: float) -> None:
+        """Sleeps, unless stopped."""
+        with anyio.move_on_after(delay_s):
+            await self._stop.wait()
+
+
+def micro_time(moment: datetime) -> str:
+    """Kubernetes MicroTime: always UTC, always six digits."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"
+
+
+def _deadline_query(timeout_s: float) -> str:
+    """A write that the server takes up later than we wait for must not land."""
+    return f"?timeout={max(int(timeout_s * 1000), 1)}ms"

@@ -1,0 +1,94 @@
+"""Consistent lists in pages, as raw JSON per object.
+
+Owns nothing. Promises that all pages of one iteration come from one version of the store, that it asks without a
+resourceVersion (the quorum answers; client-go's own first list may be arbitrarily old), and that it raises instead of
+returning half a list. Used by reflectors and by the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from multisched.client.errors import error_for
+from multisched.model.wire import Transport
+
+PAGE_ITEMS: Final = 1_000
+LIST_TIMEOUT_S: Final = 60.0
+"""Per page."""
+
+
+class MalformedAnswerError(Exception):
+    """A 200 whose body is no list: truncated, garbage, or another kind of document."""
+
+
+class _ListMetadata(msgspec.Struct, gc=False):
+    version: str = msgspec.field(name="resourceVersion", default="")
+    continue_token: str = msgspec.field(name="continue", default="")
+
+
+class _ListBody(msgspec.Struct, gc=False):
+    metadata: _ListMetadata
+    items: list[msgspec.Raw] | None = None
+
+
+_list_decoder = msgspec.json.Decoder(_ListBody)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some objects of a list. The raws are views into one answer: decode them soon, or they keep all of it alive.
+
+    Items of a list carry neither kind nor apiVersion.
+    """
+
+    items: list[msgspec.Raw]
+    version: str
+
+
+def with_query(path: str, **parameters: str) -> str:
+    """`path` with the non-empty parameters appended."""
+    present = {name: value for name, value in parameters.items() if value}
+    return f"{path}?{urlencode(present, quote_via=quote)}" if present else path
+
+
+async def list_pages(
+    transport: Transport,
+    path: str,
+    *,
+    field_selector: str = "",
+    label_selector: str = "",
+    page_items: int = PAGE_ITEMS,
+    timeout_s: float = LIST_TIMEOUT_S,
+) -> AsyncGenerator[Page, None]:
+    """Yields every page. `page_items=0` asks for all at once.
+
+    Raises TransportError, MalformedAnswerError, or an ApiError: `Gone` means that the continue token expired between
+    two pages, and that everything yielded so far belongs to a list that will never be complete.
+    """
+    token = ""
+    while True:
+        url = with_query(
+            path,
+            fieldSelector=field_selector,
+            labelSelector=label_selector,
+            limit=str(page_items) if page_items else "",
+            **{"continue": token},
+        )
+        response = await transport.request("GET", url, timeout_s=timeout_s)
+        if response.status != 200:
+            raise error_for(response)
+        try:
+            body = _list_decoder.decode(response.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedAnswerError(f"the list of {path} is no list") from error
+        if not body.metadata.version:
+            raise MalformedAnswerError(f"the list of {path} has no resourceVersion")
+        yield Page(body.items or [], body.metadata.version)
+        token = body.metadata.continue_token
+        if not token:
+            return

@@ -1,0 +1,439 @@
+"""HTTP to one API server: `connect()` and the Transport on aiohttp, with session, TLS and credentials from kubernetes-asyncio.
+
+Owns the connections. Promises what `model.wire.Transport` says: a status never raises; `ConnectFailedError` only if
+nothing was sent, `AnswerLostError` for every doubt; no answer is read past its cap, nothing is inflated, and every
+connection is given back or aborted. The shell opens one per process and hands it to everything else in this package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from multisched.client.auth import (
+    Access,
+    Credentials,
+    CredentialSource,
+    InClusterSource,
+    KubeconfigSource,
+    Vendor,
+    import_vendor,
+)
+from multisched.client.errors import CredentialsError
+from multisched.model.wire import (
+    ANSWER_BYTES_MAX,
+    JSON,
+    AnswerLostError,
+    ConnectFailedError,
+    LineStream,
+    Response,
+    TransportError,
+)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+WATCH_ANSWER_TIMEOUT_S: Final = 30.0
+"""Until a watch, once connected, has sent its status line."""
+CONNECTIONS_MAX: Final = 512
+READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""etcd refuses objects over 1.5 MiB by default and 8 MiB where operators raise it; a watch line adds little."""
+ERROR_BODY_BYTES_MAX: Final = 1024 * 1024
+USER_AGENT: Final = "multisched"
+
+_NOT_SENT: Final = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ClientHttpProxyError,
+    aiohttp.InvalidURL,
+)
+_LOST: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+@asynccontextmanager
+async def connect(kubeconfig: Path | None = None, context: str | None = None) -> AsyncIterator[HttpTransport]:
+    """An authenticated transport: from `kubeconfig`, else the pod's service account, else the user's default kubeconfig.
+
+    Makes no request. Raises CredentialsError if there is nothing usable.
+    """
+    vendor = import_vendor()
+    credentials = await _find_credentials(vendor, kubeconfig, context)
+    async with open_transport(vendor, credentials) as transport:
+        yield transport
+
+
+@asynccontextmanager
+async def open_transport(vendor: Vendor, credentials: Credentials) -> AsyncIterator[HttpTransport]:
+    """The transport for credentials that were found elsewhere."""
+    transport = HttpTransport(vendor, credentials)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+async def _find_credentials(vendor: Vendor, kubeconfig: Path | None, context: str | None) -> Credentials:
+    if kubeconfig is not None:
+        return await Credentials.load(KubeconfigSource(vendor, kubeconfig, context))
+    inside: CredentialSource = InClusterSource(vendor)
+    try:
+        return await Credentials.load(inside)
+    except CredentialsError as outside:
+        default = Path(vendor.default_kubeconfig)
+        try:
+            return await Credentials.load(KubeconfigSource(vendor, default, context))
+        except CredentialsError as error:
+            raise CredentialsError(f"{error}; {outside}") from error
+
+
+@dataclass(slots=True)
+class TransportStatistics:
+    """Counters since start."""
+
+    requests: int = 0
+    streams: int = 0
+    connect_failures: int = 0
+    lost_answers: int = 0
+    unauthorized: int = 0
+    sessions: int = 0
+
+
+class _Channel:
+    """One aiohttp session for one Access; outlives a renewal of the certificates only until its last request is done."""
+
+    def __init__(self, vendor: Vendor, access: Access) -> None:
+        access.configuration.connection_pool_maxsize = CONNECTIONS_MAX
+        rest = vendor.new_rest_client(access.configuration)
+        connector = rest.pool_manager.connector
+        # The library's session looks for a netrc file and for proxies in a thread at each request (trust_env). Its
+        # connector, with TLS and certificates set up, moves into a session that does not; the proxy is found once.
+        rest.pool_manager.detach()
+        self.session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=READ_BUFFER_BYTES,
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        self.access = access
+        self.users = 0
+        self.is_retired = False
+        self._base = access.host
+        self._proxy = access.proxy or _proxy_of_environment(access.host)
+        self._server_name = access.tls_server_name
+        self._headers: dict[tuple[str, str], CIMultiDict[str]] = {}
+
+    async def send(
+        self, method: str, path: str, headers: CIMultiDict[str], body: bytes | None, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        return await self.session.request(
+            method,
+            URL(self._base + path, encoded=True),
+            data=body,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            proxy=self._proxy,
+            server_hostname=self._server_name,
+        )
+
+    def headers(self, accept: str, content_type: str) -> CIMultiDict[str]:
+        """The headers of a request; `content_type` is empty without a body."""
+        prepared = self._headers.get((accept, content_type))
+        if prepared is None:
+            prepared = CIMultiDict({"Accept": accept, "Accept-Encoding": "identity", "User-Agent": USER_AGENT})
+            if content_type:
+                prepared["Content-Type"] = content_type
+            if self.access.authorization:
+                prepared["Authorization"] = self.access.authorization
+            self._headers[accept, content_type] = prepared
+        return prepared
+
+    def adopt(self, access: Access) -> None:
+        """A new token over the same connections."""
+        self.access = access
+        self._headers.clear()
+
+
+def _proxy_of_environment(host: str) -> str | None:
+    """HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as kubectl honours them."""
+    parts = urlsplit(host)
+    if parts.hostname is None or proxy_bypass(parts.hostname):
+        return None
+    return getproxies().get(parts.scheme)
+
+
+class HttpTransport:
+    """`model.wire.Transport` over HTTP/1.1 with keep-alive."""
+
+    def __init__(self, vendor: Vendor, credentials: Credentials) -> None:
+        self._vendor = vendor
+        self._credentials = credentials
+        self._counters = TransportStatistics()
+        self._channel = self._open_channel()
+        self._retired: set[_Channel] = set()
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+
+    @property
+    def host(self) -> str:
+        """The server's base address, for messages."""
+        return self._credentials.access.host
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        """See `model.wire.Transport`. A 401 is asked once more if the credentials have changed."""
+        content_type = content_type if body is not None else ""
+        channel = await self._take_channel()
+        access = channel.access
+        response = await self._exchange(channel, method, path, body, (accept, content_type), timeout_s)
+        if response.status != 401:
+            return response
+        renewed = await self._renewed(access)
+        if renewed is None:
+            return response
+        return await self._exchange(renewed, method, path, body, (accept, content_type), timeout_s)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        """See `model.wire.Transport`. Leaving it aborts the connection: a TLS goodbye to a silent peer lasts half a minute."""
+        self._counters.streams += 1
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s, sock_read=idle_timeout_s
+        )
+        channel = await self._take_channel()
+        access = channel.access
+        response = await self._open_stream(channel, path, timeout)
+        if response.status == 401:
+            renewed = await self._renewed_for_stream(channel, response, access)
+            if renewed is not None:
+                channel = renewed
+                response = await self._open_stream(channel, path, timeout)
+        try:
+            yield HttpLineStream(response)
+        finally:
+            await self._end_stream(channel, response)
+
+    def statistics(self) -> TransportStatistics:
+        return replace(self._counters)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        for channel in (self._channel, *self._retired):
+            await channel.session.close()
+        self._retired.clear()
+
+    # ---- one exchange
+
+    async def _exchange(
+        self, channel: _Channel, method: str, path: str, body: bytes | None, types: tuple[str, str], timeout_s: float
+    ) -> Response:
+        self._counters.requests += 1
+        channel.users += 1
+        try:
+            answer = await channel.send(method, path, channel.headers(*types), body, self._timeout(timeout_s))
+            try:
+                content = await _read_capped(answer, ANSWER_BYTES_MAX)
+            except BaseException:
+                answer.close()
+                raise
+            answer.release()
+            return Response(answer.status, content, _lower(answer.headers))
+        except _LOST as error:
+            raise self._failure(error, method) from error
+        finally:
+            await self._give_back(channel)
+
+    async def _open_stream(
+        self, channel: _Channel, path: str, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        channel.users += 1
+        try:
+            async with asyncio.timeout((timeout.connect or CONNECT_TIMEOUT_S) + WATCH_ANSWER_TIMEOUT_S):
+                return await channel.send("GET", path, channel.headers(JSON, ""), None, timeout)
+        except _LOST as error:
+            await self._give_back(channel)
+            raise self._failure(error, "GET") from error
+        except BaseException:
+            await self._give_back(channel)
+            raise
+
+    async def _end_stream(self, channel: _Channel, response: aiohttp.ClientResponse) -> None:
+        connection = response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+        response.close()
+        await self._give_back(channel)
+
+    def _failure(self, error: BaseException, method: str) -> TransportError:
+        if isinstance(error, _NOT_SENT):
+            self._counters.connect_failures += 1
+            if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
+                self._credentials.expire()
+            return ConnectFailedError(f"cannot connect to {self.host}: {_reason(error)}")
+        self._counters.lost_answers += 1
+        return AnswerLostError(f"no complete answer to {method} from {self.host}: {_reason(error)}")
+
+    def _timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
+        timeout = self._timeouts.get(timeout_s)
+        if timeout is None:
+            if len(self._timeouts) >= 64:
+                self._timeouts.clear()
+            # Connecting ends first, so that a server that cannot be reached is told from one that did not answer.
+            connect_s = min(CONNECT_TIMEOUT_S, timeout_s * 0.8)
+            timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_s, sock_connect=connect_s)
+            self._timeouts[timeout_s] = timeout
+        return timeout
+
+    # ---- channels
+
+    def _open_channel(self) -> _Channel:
+        self._counters.sessions += 1
+        return _Channel(self._vendor, self._credentials.access)
+
+    async def _take_channel(self) -> _Channel:
+        if self._credentials.is_due:
+            await self._credentials.reread()
+        return self._current_channel()
+
+    async def _renewed(self, refused: Access) -> _Channel | None:
+        """The channel to repeat a refused request on; None if the credentials are still the same.
+
+        `refused` is what the request was sent with: another request may have brought new ones in the meantime.
+        """
+        self._counters.unauthorized += 1
+        if not await self._credentials.renew(refused):
+            return None
+        return self._current_channel()
+
+    async def _renewed_for_stream(
+        self, channel: _Channel, response: aiohttp.ClientResponse, refused: Access
+    ) -> _Channel | None:
+        try:
+            renewed = await self._renewed(refused)
+        except BaseException:
+            await self._end_stream(channel, response)
+            raise
+        if renewed is not None:
+            await self._end_stream(channel, response)
+        return renewed
+
+    def _current_channel(self) -> _Channel:
+        """The channel of the current credentials: the same one with a new token, or a new one for new certificates."""
+        access = self._credentials.access
+        channel = self._channel
+        if access is channel.access:
+            return channel
+        if access.connects_like(channel.access):
+            channel.adopt(access)
+            return channel
+        channel.is_retired = True
+        self._retired.add(channel)
+        self._channel = self._open_channel()
+        return self._channel
+
+    async def _give_back(self, channel: _Channel) -> None:
+        channel.users -= 1
+        if channel.is_retired and channel.users == 0:
+            self._retired.discard(channel)
+            await channel.session.close()
+
+
+class HttpLineStream:
+    """`model.wire.LineStream`: chunks as they come, cut at newlines."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._ready: list[bytes] = []
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+        self.status = response.status
+        self.headers: Mapping[str, str] = _lower(response.headers)
+
+    async def read_body(self) -> bytes:
+        """At most 1 MiB."""
+        try:
+            return await _read_capped(self._response, ERROR_BODY_BYTES_MAX)
+        except _LOST as error:
+            raise AnswerLostError(f"the answer broke off: {_reason(error)}") from error
+
+    def __aiter__(self) -> HttpLineStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._ready:
+            chunk = await self._read_chunk()
+            if not chunk:
+                if self._rest:
+                    raise AnswerLostError("the stream ended inside a line")
+                raise StopAsyncIteration
+            self._cut(chunk)
+        return self._ready.pop()
+
+    async def _read_chunk(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except _LOST as error:
+            raise AnswerLostError(f"the stream broke: {_reason(error)}") from error
+
+    def _cut(self, chunk: bytes) -> None:
+        """Appends whole lines to `_ready`, last first; keeps the unfinished rest in pieces, so that long lines cost O(n)."""
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        if lines:
+            if self._rest:
+                self._rest.append(lines[0])
+                lines[0] = b"".join(self._rest)
+                self._rest.clear()
+                self._rest_bytes = 0
+            lines.reverse()
+            self._ready = [line for line in lines if line]
+        if tail:
+            self._rest.append(tail)
+            self._rest_bytes += len(tail)
+            if self._rest_bytes > LINE_BYTES_MAX:
+                raise AnswerLostError(f"a line of the stream exceeds {LINE_BYTES_MAX} bytes")
+
+
+async def _read_capped(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    """The whole body; refuses one that is longer before it is all in memory."""
+    length = response.content_length
+    if length is not None and length > bytes_max:
+        raise aiohttp.ClientPayloadError(f"an answer of {length} bytes exceeds {bytes_max}")
+    if length is not None:
+        return await response.read()
+    chunks, total = [], 0
+    while chunk := await response.content.readany():
+        total += len(chunk)
+        if total > bytes_max:
+            raise aiohttp.ClientPayloadError(f"the answer exceeds {bytes_max} bytes")
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _lower(headers: Mapping[str, str]) -> Mapping[str, str]:
+    return MappingProxyType({name.lower(): value for name, value in headers.items()})
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}".strip()[:256]
