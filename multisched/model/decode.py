@@ -43,8 +43,8 @@ CONTAINERS_MAX = 512
 ANNOTATION_BYTES_MAX = 4_096
 """Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7)."""
 
-ALLOCATABLE_MAX = 2**55
-"""Past this a node's capacity is a mistake, and scores computed from it would overflow: 36 PB, or 36 trillion CPUs."""
+ALLOCATABLE_MAX = 2**50
+"""Past this a node's capacity is a mistake, and scores computed from it would overflow: a petabyte, or a trillion CPUs."""
 
 _UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 _EMPTY: Mapping[str, str] = {}

@@ -56,13 +56,19 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What the pod takes on a node: init containers, sidecars, pod-level resources and overhead included."""
     scoring_cpu_milli: int = 0
     scoring_memory_bytes: int = 0
-    """As requests, with 100m CPU and 200 MiB for each container that asks for nothing (scoring only)."""
+    """As requests, with 100m CPU and 200 MiB for each container that asks for nothing: what a pending pod is scored by."""
+    placed_cpu_milli: int = 0
+    placed_memory_bytes: int = 0
+    """What a placed pod adds to its row's scoring_requested: as above, but beside pod-level requests the defaults count
+    only for a resource that nothing in the pod asks for (source: scheduler framework types.go, CalculateResource)."""
     qos: QosClass = QosClass.BEST_EFFORT
     tolerations: tuple[Toleration, ...] = ()
     affinity: NodeAffinity = NodeAffinity()
     host_ports: tuple[HostPort, ...] = ()
     images: tuple[str, ...] = ()
     """Image of each init container and container, in order, duplicates kept."""
+    image_volumes: tuple[str, ...] = ()
+    """Image of each volume that is one, in order, duplicates kept."""
     unsupported: tuple[str, ...] = ()
     """Constraints this version cannot honour; a pending pod that has any is refused with their names, never misplaced."""
 
@@ -100,7 +106,9 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     started_s: float = 0.0
     """status.startTime, seconds since the epoch; 0 before the kubelet has seen it."""
     held: Requests | None = None
-    """What a pod that is being resized in place holds, where that is more than its spec asks for."""
+    """What a pod that is being resized in place holds, where that differs from what its spec asks for."""
+    held_scoring: tuple[int, int] | None = None
+    """The same for scoring: milli-CPU and memory bytes."""
     malformed: str = ""
     """Why this pod cannot be scheduled at all: the field and what is wrong with it. Empty for a good pod."""
 
@@ -112,6 +120,13 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     def requests(self) -> Requests:
         """What the pod takes on the node it is on."""
         return self.spec.requests if self.held is None else self.held
+
+    @property
+    def scoring_requests(self) -> tuple[int, int]:
+        """Milli-CPU and memory bytes the pod adds to `scoring_requested` of the node it is on."""
+        if self.held_scoring is not None:
+            return self.held_scoring
+        return self.spec.placed_cpu_milli, self.spec.placed_memory_bytes
 
     @property
     def is_terminal(self) -> bool:

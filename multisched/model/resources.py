@@ -9,14 +9,20 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from multisched.model.objects import CPU, MEMORY, QosClass, Requests
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, QosClass, Requests
 from multisched.model.quantity import milli_of_nano, parse_nano, value_of_nano
+from multisched.model.selectors import is_qualified_name
 
 SCORING_CPU_MILLI = 100
 SCORING_MEMORY_BYTES = 200 * 1024 * 1024
 """Assumed, in scores only, for a container that asks for no CPU or memory (source: scheduler util, DefaultMilliCPURequest)."""
 
+REQUEST_MAX = 2**51
+"""Requests count as at most this: more than any node has (`decode.ALLOCATABLE_MAX`), little enough that sums cannot overflow."""
+
 HUGEPAGES_PREFIX = "hugepages-"
+_NATIVE_DOMAIN = "kubernetes.io/"
+_QUOTA_PREFIX = "requests."
 
 QuantityText = str | int | float
 QuantityMap = dict[str, QuantityText] | None
@@ -32,7 +38,7 @@ class ResourceBlock(msgspec.Struct, gc=False):
 
 
 class ContainerRequests(msgspec.Struct, gc=False):
-    """A container as far as resources go; `actuated` and `allocated` come from its status (in-place resize)."""
+    """A container, or a pod with its pod-level requests; the status fields are for in-place resize."""
 
     name: str
     spec: QuantityMap
@@ -50,7 +56,9 @@ def exact(quantities: QuantityMap) -> Exact:
 def amounts(quantities: Mapping[str, int]) -> Requests:
     """Nano-units to milli-CPU and whole units; zero entries are kept out."""
     return {
-        name: milli_of_nano(nano) if name == CPU else value_of_nano(nano) for name, nano in quantities.items() if nano
+        name: min(REQUEST_MAX, milli_of_nano(nano) if name == CPU else value_of_nano(nano))
+        for name, nano in quantities.items()
+        if nano
     }
 
 

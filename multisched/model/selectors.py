@@ -13,6 +13,9 @@ import msgspec
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
+NODE_NAME_FIELD = "metadata.name"
+"""The only field that node selector terms may match; any other reads as an empty text."""
+
 
 class Operator(Enum):
     """Operators of node selector requirements and of label selector requirements."""
@@ -78,7 +81,8 @@ class LabelSelector(msgspec.Struct, frozen=True, gc=False):
 class NodeTerm(msgspec.Struct, frozen=True, gc=False):
     """One node selector term: label expressions and field matches, all of which must hold.
 
-    `is_valid` is False for a term that does not parse (for instance Gt with two values): it matches nothing.
+    `is_valid` is False for a term that does not parse (for instance Gt with two values): it matches nothing. What could
+    be read of it is kept, since PreFilter narrows by the field matches of such a term too.
     """
 
     expressions: tuple[Requirement, ...] = ()
@@ -88,13 +92,24 @@ class NodeTerm(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_empty(self) -> bool:
         """An empty or null term matches no node (source: component-helpers scheduling/corev1/nodeaffinity)."""
-        return not self.expressions and not self.fields
+        return self.is_valid and not self.expressions and not self.fields
+
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        """True if a node with these labels and this name satisfies the term."""
+        if not self.is_valid or self.is_empty:
+            return False
+        return all(r.matches_value(labels.get(r.key)) for r in self.expressions) and all(
+            r.matches_value(name if r.key == NODE_NAME_FIELD else "") for r in self.fields
+        )
 
 
 class NodeSelector(msgspec.Struct, frozen=True, gc=False):
     """Terms, of which one must match (required node affinity)."""
 
     terms: tuple[NodeTerm, ...] = ()
+
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        return any(term.matches(labels, name) for term in self.terms)
 
 
 class PreferredTerm(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,38 @@
+"""Which rows changed since when: the clock of every cached mask and score."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from multisched.framework.node_view import Rows
+
+CHANGES_KEPT = 1 << 16
+"""Changes remembered; a reader that falls further behind renews everything."""
+
+
+class ChangeLog:
+    """A ring of changed rows. `sequence` counts all changes ever made."""
+
+    __slots__ = ("_ring", "sequence")
+
+    def __init__(self) -> None:
+        self._ring = np.zeros(CHANGES_KEPT, np.int32)
+        self.sequence = 0
+
+    def note(self, row: int) -> None:
+        self._ring[self.sequence % CHANGES_KEPT] = row
+        self.sequence += 1
+
+    def since(self, sequence: int) -> Rows | None:
+        """Distinct rows changed after `sequence`, ascending; None when that is too long ago to know."""
+        missed = self.sequence - sequence
+        if missed == 1:
+            return self._ring[[sequence % CHANGES_KEPT]].astype(np.intp)
+        if missed > CHANGES_KEPT:
+            return None
+        start, end = sequence % CHANGES_KEPT, self.sequence % CHANGES_KEPT
+        if missed == 0 or start < end:
+            changed = self._ring[start:end] if missed else self._ring[:0]
+        else:
+            changed = np.concatenate((self._ring[start:], self._ring[:end]))
+        return np.unique(changed).astype(np.intp)

@@ -1,0 +1,220 @@
+"""ClusterCache: every pod that stands on a node, by our assumption or by the API server's word.
+
+Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an assumed pod leaves that state only by a
+definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
+A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
+
+Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
+own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from multisched.model.objects import Node, Pod
+from multisched.state.domain_rows import DomainRows
+from multisched.state.ledgers import LedgerBook
+from multisched.state.node_table import NodeTable
+
+NO_ROW = -1
+
+
+class CacheCorruptedError(AssertionError):
+    """The cache was asked for a transition that cannot happen; its content can no longer be trusted."""
+
+
+class PodState(Enum):
+    """Where a pod is in its life on a node."""
+
+    ASSUMED = auto()
+    CONFIRMED = auto()
+
+
+@dataclass(slots=True)
+class PlacedPod:
+    """A pod on a node. `row` is NO_ROW while its node is unknown."""
+
+    pod: Pod
+    node: str
+    row: int
+    state: PodState
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What assuming gave: the annotations that the binding must carry."""
+
+    node: str
+    annotations: Mapping[str, str]
+
+
+class ClusterCache:
+    """Nodes and the pods on them. All writes are synchronous and whole; readers hold `nodes` as a view."""
+
+    def __init__(self, ledgers: LedgerBook | None = None) -> None:
+        self.nodes = NodeTable()
+        self.ledgers = ledgers if ledgers is not None else LedgerBook()
+        self._domains: list[DomainRows] = []
+        self._placed: dict[str, PlacedPod] = {}
+        self._strays: dict[str, set[str]] = {}
+
+    def add_domain(self, domain: DomainRows) -> None:
+        """Keeps the domain's rows true from now on."""
+        self._domains.append(domain)
+        for row, node in self.nodes.live_rows():
+            domain.set_node(row, node)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> Node | None:
+        """A node appeared or changed. Returns what was known of it before.
+
+        A node of another uid under the same name is another node: the old one is removed first, and gets a new row.
+        """
+        row = self.nodes.row_of(node.name)
+        before = self.nodes.node(row) if row is not None else None
+        if before is not None and before.uid != node.uid:
+            self.remove_node(node.name)
+        row = self.nodes.set_node(node)
+        self.ledgers.set_node(row, node)
+        for domain in self._domains:
+            domain.set_node(row, node)
+        for uid in sorted(self._strays.pop(node.name, ())):
+            entry = self._placed[uid]
+            entry.row = row
+            self.nodes.add_pod(row, entry.pod)
+            self.ledgers.place(entry.pod, row)
+        return before
+
+    def remove_node(self, name: str) -> Node | None:
+        """A node is gone; its pods become strays until their own deletions arrive. Returns the node, if known."""
+        row = self.nodes.row_of(name)
+        if row is None:
+            return None
+        node = self.nodes.node(row)
+        for uid in list(self.nodes.pods_by_uid(row)):
+            self.nodes.remove_pod(row, uid)
+            self.ledgers.give(uid)
+            self._placed[uid].row = NO_ROW
+            self._strays.setdefault(name, set()).add(uid)
+        self.nodes.remove_node(name)
+        self.ledgers.set_node(row, None)
+        for domain in self._domains:
+            domain.set_node(row, None)
+        return node
+
+    # -- pods ------------------------------------------------------------------------------------------------------
+
+    def assume(self, pod: Pod, row: int) -> Assumption:
+        """Puts an unbound pod's use on a row. Only `commit` calls this, after checking that it fits (I1)."""
+        if pod.uid in self._placed:
+            raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
+        node = self.nodes.node(row).name
+        self.nodes.add_pod(row, pod)
+        annotations = self.ledgers.take(pod, row)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
+        return Assumption(node, annotations)
+
+    def forget(self, uid: str) -> bool:
+        """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed it."""
+        entry = self._placed.get(uid)
+        if entry is None or entry.state is not PodState.ASSUMED:
+            return False
+        self._drop(entry)
+        return True
+
+    def place(self, pod: Pod) -> PlacedPod | None:
+        """The API server says the pod is on `pod.node`: confirms an assumption, adds, moves or updates.
+
+        Returns the entry as it was before, if there was one.
+        """
+        known = self._placed.get(pod.uid)
+        if known is None:
+            self._add(pod)
+            return None
+        before = PlacedPod(known.pod, known.node, known.row, known.state)
+        if known.state is PodState.CONFIRMED and known.node != pod.node:
+            raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) moved from {known.node} to {pod.node}")
+        if known.node != pod.node:
+            # Another scheduler was faster: our assumption goes, its placement counts.
+            self._drop(known)
+            self._add(pod)
+            return before
+        known.state = PodState.CONFIRMED
+        if known.row != NO_ROW and _differs(known.pod, pod):
+            self.nodes.remove_pod(known.row, pod.uid)
+            self.nodes.add_pod(known.row, pod)
+        elif known.row != NO_ROW:
+            self.nodes.replace_pod(known.row, pod)
+        if known.row != NO_ROW:
+            self.ledgers.place(pod, known.row)
+        known.pod = pod
+        return before
+
+    def remove(self, uid: str) -> PlacedPod | None:
+        """The pod is gone, or has ended and holds nothing any more. Returns what was placed."""
+        entry = self._placed.get(uid)
+        if entry is not None:
+            self._drop(entry)
+        return entry
+
+    def _add(self, pod: Pod) -> None:
+        row = self.nodes.row_of(pod.node)
+        self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
+        if row is None:
+            self._strays.setdefault(pod.node, set()).add(pod.uid)
+            return
+        self.nodes.add_pod(row, pod)
+        self.ledgers.place(pod, row)
+
+    def _drop(self, entry: PlacedPod) -> None:
+        uid = entry.pod.uid
+        if entry.row == NO_ROW:
+            strays = self._strays[entry.node]
+            strays.discard(uid)
+            if not strays:
+                del self._strays[entry.node]
+        else:
+            self.nodes.remove_pod(entry.row, uid)
+            self.ledgers.give(uid)
+        del self._placed[uid]
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def placed(self, uid: str) -> PlacedPod | None:
+        return self._placed.get(uid)
+
+    def is_assumed(self, uid: str) -> bool:
+        entry = self._placed.get(uid)
+        return entry is not None and entry.state is PodState.ASSUMED
+
+    def __iter__(self) -> Iterator[PlacedPod]:
+        return iter(self._placed.values())
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    def assumed_count(self) -> int:
+        return sum(entry.state is PodState.ASSUMED for entry in self._placed.values())
+
+    def validate(self) -> None:
+        """Asserts every cross-index and every sum; raises CacheCorruptedError. For tests and the audit."""
+        for uid, entry in self._placed.items():
+            if entry.row == NO_ROW:
+                is_indexed = uid in self._strays.get(entry.node, ())
+            else:
+                is_indexed = self.nodes.pods_by_uid(entry.row).get(uid) is entry.pod
+            if not is_indexed:
+                raise CacheCorruptedError(f"pod {entry.pod.key} ({uid}) is not where its entry says: row {entry.row}")
+        on_rows = sum(len(self.nodes.pods_by_uid(row)) for row, _ in self.nodes.live_rows())
+        strays = sum(len(uids) for uids in self._strays.values())
+        if on_rows + strays != len(self._placed):
+            raise CacheCorruptedError(f"{on_rows} pods on rows and {strays} strays, but {len(self._placed)} entries")
+        self.nodes.validate()
+
+
+def _differs(before: Pod, after: Pod) -> bool:
+    return before.spec is not after.spec or before.held != after.held

@@ -1,0 +1,62 @@
+"""Which rows a domain may use: its own by home rule, others by loan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from multisched.framework.node_view import Bools, Int32, Rows
+from multisched.model.objects import Node
+from multisched.state.node_table import grown
+
+NodeRule = Callable[[Node], bool]
+
+
+class DomainRows:
+    """The rows of one domain, kept as nodes come, change and go. `generation` rises when the set changes."""
+
+    def __init__(self, domain: str, is_usable: NodeRule) -> None:
+        self.domain = domain
+        self._is_usable = is_usable
+        self._member = np.zeros(64, np.bool_)
+        self._rows: Rows = np.zeros(0, np.intp)
+        self._position: Int32 = np.full(64, -1, np.int32)
+        self._is_stale = False
+        self.generation = 0
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        """A node appeared or changed in the row, or (None) left it."""
+        while row >= len(self._member):
+            self._member = grown(self._member, 2 * len(self._member))
+        belongs = node is not None and not node.malformed and not node.is_deleting and self._is_usable(node)
+        if belongs != bool(self._member[row]):
+            self._member[row] = belongs
+            self._is_stale = True
+            self.generation += 1
+
+    @property
+    def rows(self) -> Rows:
+        """Usable rows, ascending."""
+        self._renew()
+        return self._rows
+
+    @property
+    def position(self) -> Int32:
+        """int32[rows of the table, at least]: index into `rows`, -1 for rows that are not the domain's."""
+        self._renew()
+        return self._position
+
+    def has(self, row: int) -> bool:
+        return row < len(self._member) and bool(self._member[row])
+
+    def members(self) -> Bools:
+        return self._member
+
+    def _renew(self) -> None:
+        if not self._is_stale:
+            return
+        self._rows = np.flatnonzero(self._member)
+        self._position = np.full(len(self._member), -1, np.int32)
+        self._position[self._rows] = np.arange(len(self._rows), dtype=np.int32)
+        self._is_stale = False

@@ -1,0 +1,392 @@
+"""NodeTable: a struct of arrays, one row per node; the truth about what is on every node.
+
+Promises: int64 columns throughout (float never decides a fit); one version counter per row, raised at each write; rows
+of deleted nodes are reused, columns grow by doubling. Only `ClusterCache` writes; plugins read it as a `NodeView`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.framework.node_view import Bools, Int32, Int64
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
+from multisched.model.selectors import Taint
+from multisched.state.change_log import ChangeLog
+
+ROWS_INITIAL = 64
+LABEL_COLUMNS_MAX = 512
+"""Label keys with a column; beyond it the column unused for longest goes (it is rebuilt when asked for again)."""
+
+RESOURCES_MAX = 256
+"""Distinct resource names with a column. A node's further extended resources are not schedulable."""
+
+SCORED = (CPU, MEMORY)
+A = TypeVar("A", bound=NDArray[Any])
+_NO_USERS: Mapping[int, Mapping[str, int]] = {}
+_NO_SIZES: Mapping[int, int] = {}
+
+
+class LabelColumn:
+    """Codes of one label key over all rows; code 0 is absence."""
+
+    __slots__ = ("_index", "codes", "values")
+
+    def __init__(self, capacity: int) -> None:
+        self.codes = np.zeros(capacity, np.int32)
+        self.values: list[str] = [""]
+        self._index: dict[str, int] = {}
+
+    def set(self, row: int, value: str | None) -> None:
+        if value is None:
+            self.codes[row] = 0
+            return
+        code = self._index.get(value)
+        if code is None:
+            code = self._index[value] = len(self.values)
+            self.values.append(value)
+        self.codes[row] = code
+
+    def grow(self, capacity: int) -> None:
+        self.codes = grown(self.codes, capacity)
+
+
+class NodeTable:
+    """Columns by resource, label and taint set; pods, ports and images by row."""
+
+    def __init__(self) -> None:
+        self._capacity = ROWS_INITIAL
+        self.size = 0
+        """Rows ever used; live rows are below it."""
+        self._free: list[int] = []
+        self._nodes: list[Node | None] = []
+        self._row_of: dict[str, int] = {}
+        self._pods: list[dict[str, Pod]] = []
+        self._resources: dict[str, int] = {CPU: 0, MEMORY: 1, EPHEMERAL_STORAGE: 2, PODS: 3}
+        self._allocatable = np.zeros((8, ROWS_INITIAL), np.int64)
+        self._requested = np.zeros((8, ROWS_INITIAL), np.int64)
+        self._scoring = np.zeros((len(SCORED), ROWS_INITIAL), np.int64)
+        self._pod_count = np.zeros(ROWS_INITIAL, np.int64)
+        self._unschedulable = np.zeros(ROWS_INITIAL, np.bool_)
+        self._taint_set = np.zeros(ROWS_INITIAL, np.int32)
+        self._versions = np.zeros(ROWS_INITIAL, np.int64)
+        self._taint_sets: list[tuple[Taint, ...]] = [()]
+        self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}
+        self._labels: dict[str, LabelColumn] = {}
+        self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
+        self._images: dict[str, dict[int, int]] = {}
+        self._absent: Int64 = frozen(np.zeros(ROWS_INITIAL, np.int64))
+        self._views: dict[tuple[str, str], Int64] = {}
+        self.node_log = ChangeLog()
+        """Rows whose node object changed."""
+        self.row_log = ChangeLog()
+        """Rows whose node object or pods changed."""
+        self.nodes_version = 0
+
+    # -- what plugins read (NodeView) ------------------------------------------------------------------------------
+
+    def allocatable(self, resource: str) -> Int64:
+        return self._column("allocatable", self._allocatable, resource)
+
+    def requested(self, resource: str) -> Int64:
+        return self._column("requested", self._requested, resource)
+
+    def scoring_requested(self, resource: str) -> Int64:
+        if resource in SCORED:
+            key = ("scoring", resource)
+            if key not in self._views:
+                self._views[key] = frozen(self._scoring[SCORED.index(resource)])
+            return self._views[key]
+        return self.requested(resource)
+
+    @property
+    def pod_count(self) -> Int64:
+        return frozen(self._pod_count)
+
+    @property
+    def is_unschedulable(self) -> Bools:
+        return frozen(self._unschedulable)
+
+    @property
+    def taint_set(self) -> Int32:
+        return frozen(self._taint_set)
+
+    @property
+    def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
+        return self._taint_sets
+
+    def label_codes(self, key: str) -> Int32:
+        return frozen(self._label(key).codes)
+
+    def label_values(self, key: str) -> Sequence[str]:
+        return self._label(key).values
+
+    def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
+        return self._ports.get((protocol, port), _NO_USERS)
+
+    def image_users(self, name: str) -> Mapping[int, int]:
+        return self._images.get(name, _NO_SIZES)
+
+    @property
+    def node_count(self) -> int:
+        return len(self._row_of)
+
+    def node(self, row: int) -> Node:
+        node = self._nodes[row]
+        if node is None:
+            raise KeyError(f"row {row} has no node")
+        return node
+
+    def row_of(self, name: str) -> int | None:
+        return self._row_of.get(name)
+
+    def pods_on(self, row: int) -> Sequence[Pod]:
+        return list(self._pods[row].values())
+
+    def version(self, row: int) -> int:
+        return int(self._versions[row])
+
+    # -- what the cache writes -------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> int:
+        """Puts a node into its row, a new one if needed; pods on it stay. Returns the row."""
+        row = self._row_of.get(node.name)
+        if row is None:
+            row = self._take_row()
+            self._row_of[node.name] = row
+            before = None
+        else:
+            before = self._nodes[row]
+        self._nodes[row] = node
+        self._write_allocatable(row, node)
+        self._unschedulable[row] = node.is_unschedulable
+        self._taint_set[row] = self._taint_code(node.taints)
+        for key, column in self._labels.items():
+            column.set(row, node.labels.get(key))
+        if before is None or before.images != node.images:
+            self._write_images(row, before, node)
+        self.nodes_version += 1
+        self.node_log.note(row)
+        self._touch(row)
+        return row
+
+    def remove_node(self, name: str) -> int:
+        """Empties and frees the node's row; the caller has moved its pods away. Returns the row."""
+        row = self._row_of.pop(name)
+        if self._pods[row]:
+            raise AssertionError(f"row {row} of node {name} is freed while {len(self._pods[row])} pods stand on it")
+        self._write_images(row, self._nodes[row], None)
+        self._nodes[row] = None
+        self._allocatable[:, row] = 0
+        self._taint_set[row] = 0
+        self._unschedulable[row] = False
+        for column in self._labels.values():
+            column.set(row, None)
+        heapq.heappush(self._free, row)
+        self.nodes_version += 1
+        self.node_log.note(row)
+        self._touch(row)
+        return row
+
+    def add_pod(self, row: int, pod: Pod) -> None:
+        """Accounts a pod on a row, whether it fits or not: what is there is there."""
+        if pod.uid in self._pods[row]:
+            raise AssertionError(f"pod {pod.key} ({pod.uid}) is on row {row} already")
+        self._pods[row][pod.uid] = pod
+        self._account(row, pod, 1)
+
+    def remove_pod(self, row: int, uid: str) -> Pod:
+        """Takes a pod off a row; returns what was accounted for it."""
+        pod = self._pods[row].pop(uid)
+        self._account(row, pod, -1)
+        return pod
+
+    def replace_pod(self, row: int, pod: Pod) -> None:
+        """A newer object of a pod on the row that takes just what the old one took (labels or phase may differ)."""
+        before = self._pods[row][pod.uid]
+        self._pods[row][pod.uid] = pod
+        if before.labels is not pod.labels or before.is_deleting != pod.is_deleting:
+            self._touch(row)
+
+    # -- introspection ---------------------------------------------------------------------------------------------
+
+    def live_rows(self) -> Iterable[tuple[int, Node]]:
+        """Rows with a node, ascending."""
+        return ((row, node) for row, node in enumerate(self._nodes) if node is not None)
+
+    def pods_by_uid(self, row: int) -> Mapping[str, Pod]:
+        """The row's pods; a live view for the cache and the audit."""
+        return self._pods[row]
+
+    @property
+    def resources(self) -> Iterable[str]:
+        """Names of all resources with a column."""
+        return self._resources
+
+    @property
+    def capacity(self) -> int:
+        """Length of every column."""
+        return self._capacity
+
+    def validate(self) -> None:
+        """Asserts that every sum of every live row is the sum over its pods (I4)."""
+        for row, node in self.live_rows():
+            sums = dict.fromkeys(self._resources, 0)
+            cpu = memory = 0
+            for pod in self._pods[row].values():
+                for name, amount in pod.requests.items():
+                    if name in sums:
+                        sums[name] += amount
+                scored = scoring_amounts(pod)
+                cpu, memory = cpu + scored[0], memory + scored[1]
+            found = {name: int(self._requested[index, row]) for name, index in self._resources.items()}
+            if found != sums or [cpu, memory] != self._scoring[:, row].tolist():
+                raise AssertionError(f"row {row} ({node.name}): columns say {found}, its pods {sums}")
+            if int(self._pod_count[row]) != len(self._pods[row]):
+                raise AssertionError(f"row {row} ({node.name}): pod count {self._pod_count[row]}")
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _column(self, kind: str, array: Int64, resource: str) -> Int64:
+        key = (kind, resource)
+        view = self._views.get(key)
+        if view is None:
+            index = self._resources.get(resource)
+            if index is None:
+                return self._absent
+            view = self._views[key] = frozen(array[index])
+        return view
+
+    def _take_row(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        if self.size == self._capacity:
+            self._grow_rows()
+        self._nodes.append(None)
+        self._pods.append({})
+        self.size += 1
+        return self.size - 1
+
+    def _grow_rows(self) -> None:
+        self._capacity *= 2
+        self._allocatable = grown(self._allocatable, self._capacity)
+        self._requested = grown(self._requested, self._capacity)
+        self._scoring = grown(self._scoring, self._capacity)
+        self._pod_count = grown(self._pod_count, self._capacity)
+        self._unschedulable = grown(self._unschedulable, self._capacity)
+        self._taint_set = grown(self._taint_set, self._capacity)
+        self._versions = grown(self._versions, self._capacity)
+        self._absent = frozen(np.zeros(self._capacity, np.int64))
+        for column in self._labels.values():
+            column.grow(self._capacity)
+        self._views.clear()
+
+    def _resource_index(self, name: str) -> int | None:
+        index = self._resources.get(name)
+        if index is not None:
+            return index
+        if len(self._resources) >= RESOURCES_MAX:
+            return None
+        index = self._resources[name] = len(self._resources)
+        if index >= len(self._allocatable):
+            empty = np.zeros_like(self._allocatable)
+            self._allocatable = np.concatenate((self._allocatable, empty))
+            self._requested = np.concatenate((self._requested, empty))
+            self._views.clear()
+        return index
+
+    def _write_allocatable(self, row: int, node: Node) -> None:
+        self._allocatable[:, row] = 0
+        if node.malformed:
+            return
+        for name, amount in node.allocatable.items():
+            index = self._resource_index(name)
+            if index is not None:
+                self._allocatable[index, row] = amount
+
+    def _write_images(self, row: int, before: Node | None, after: Node | None) -> None:
+        for image in before.images if before else ():
+            for name in image.names:
+                users = self._images.get(name)
+                if users is not None:
+                    users.pop(row, None)
+                    if not users:
+                        del self._images[name]
+        for image in after.images if after else ():
+            for name in image.names:
+                self._images.setdefault(name, {})[row] = image.size_bytes
+
+    def _account(self, row: int, pod: Pod, sign: int) -> None:
+        requested = self._requested
+        for name, amount in pod.requests.items():
+            index = self._resources.get(name)
+            if index is None:
+                index = self._resource_index(name)
+                requested = self._requested
+            if index is not None:
+                requested[index, row] += sign * amount
+        cpu, memory = scoring_amounts(pod)
+        self._scoring[0, row] += sign * cpu
+        self._scoring[1, row] += sign * memory
+        self._pod_count[row] += sign
+        if pod.spec.host_ports:
+            self._account_ports(row, pod, sign)
+        self._touch(row)
+
+    def _account_ports(self, row: int, pod: Pod, sign: int) -> None:
+        for port in pod.spec.host_ports:
+            users = self._ports.setdefault((port.protocol, port.port), {})
+            by_ip = users.setdefault(row, {})
+            by_ip[port.ip] = by_ip.get(port.ip, 0) + sign
+            if not by_ip[port.ip]:
+                del by_ip[port.ip]
+            if not by_ip:
+                del users[row]
+            if not users:
+                del self._ports[(port.protocol, port.port)]
+
+    def _taint_code(self, taints: tuple[Taint, ...]) -> int:
+        code = self._taint_index.get(taints)
+        if code is None:
+            code = self._taint_index[taints] = len(self._taint_sets)
+            self._taint_sets.append(taints)
+        return code
+
+    def _label(self, key: str) -> LabelColumn:
+        column = self._labels.pop(key, None)
+        if column is None:
+            if len(self._labels) >= LABEL_COLUMNS_MAX:
+                del self._labels[next(iter(self._labels))]
+            column = LabelColumn(self._capacity)
+            for row, node in self.live_rows():
+                column.set(row, node.labels.get(key))
+        self._labels[key] = column
+        return column
+
+    def _touch(self, row: int) -> None:
+        self._versions[row] += 1
+        self.row_log.note(row)
+
+
+def scoring_amounts(pod: Pod) -> tuple[int, int]:
+    """CPU and memory as scores count them; a resized pod counts what it holds where that is more."""
+    cpu, memory = pod.spec.scoring_cpu_milli, pod.spec.scoring_memory_bytes
+    if pod.held is None:
+        return cpu, memory
+    return max(cpu, pod.held.get(CPU, 0)), max(memory, pod.held.get(MEMORY, 0))
+
+
+def frozen(array: A) -> A:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def grown(array: A, capacity: int) -> A:
+    grown = np.zeros((*array.shape[:-1], capacity), array.dtype)
+    grown[..., : array.shape[-1]] = array
+    return cast(A, grown)

@@ -1,0 +1,164 @@
+"""Overlay: one copy-on-write view over the node table, with pods added and removed in thought.
+
+Nominated pods, dry runs, gangs and what-if all use it; nothing else does the same job. It is a `NodeView` like the table
+itself. Columns of amounts are copied whole on the first change (30 us at 5,000 nodes); everything that pods cannot
+change is read through. An overlay is used within one synchronous step and never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from multisched.framework.cycle_state import CycleState
+from multisched.framework.node_view import Bools, Int32, Int64
+from multisched.framework.plugin import CycleView, PreFilterExtensions
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import CPU, MEMORY, Node, Pod
+from multisched.model.selectors import Taint
+from multisched.state.node_table import NodeTable, frozen, scoring_amounts
+
+
+class Overlay:
+    """A NodeView in which some pods stand elsewhere, or not at all."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._changed: dict[tuple[str, str], Int64] = {}
+        self._pod_count: Int64 | None = None
+        self._pods: dict[int, dict[str, Pod]] = {}
+        self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def add_pod(self, row: int, pod: Pod) -> None:
+        """The pod stands on the row, whether it fits or not."""
+        self._row_pods(row)[pod.uid] = pod
+        self._account(row, pod, 1)
+
+    def remove_pod(self, row: int, uid: str) -> Pod:
+        """The pod no longer stands on the row; KeyError if it did not."""
+        pod = self._row_pods(row).pop(uid)
+        self._account(row, pod, -1)
+        return pod
+
+    def _row_pods(self, row: int) -> dict[str, Pod]:
+        if row not in self._pods:
+            self._pods[row] = dict(self._table.pods_by_uid(row))
+        return self._pods[row]
+
+    def _account(self, row: int, pod: Pod, sign: int) -> None:
+        for name, amount in pod.requests.items():
+            self._writable("requested", name)[row] += sign * amount
+        for name, amount in zip((CPU, MEMORY), scoring_amounts(pod), strict=True):
+            self._writable("scoring", name)[row] += sign * amount
+        if self._pod_count is None:
+            self._pod_count = self._table.pod_count.copy()
+        self._pod_count[row] += sign
+        for port in pod.spec.host_ports:
+            key = (port.protocol, port.port)
+            if key not in self._ports:
+                self._ports[key] = {r: dict(ips) for r, ips in self._table.port_users(*key).items()}
+            by_ip = self._ports[key].setdefault(row, {})
+            by_ip[port.ip] = by_ip.get(port.ip, 0) + sign
+            if not by_ip[port.ip]:
+                del by_ip[port.ip]
+
+    def _writable(self, kind: str, resource: str) -> Int64:
+        column = self._changed.get((kind, resource))
+        if column is None:
+            source = self._table.requested if kind == "requested" else self._table.scoring_requested
+            column = self._changed[(kind, resource)] = np.array(source(resource))
+        return column
+
+    # -- NodeView --------------------------------------------------------------------------------------------------
+
+    def allocatable(self, resource: str) -> Int64:
+        return self._table.allocatable(resource)
+
+    def requested(self, resource: str) -> Int64:
+        changed = self._changed.get(("requested", resource))
+        return self._table.requested(resource) if changed is None else frozen(changed)
+
+    def scoring_requested(self, resource: str) -> Int64:
+        changed = self._changed.get(("scoring", resource))
+        if changed is not None:
+            return frozen(changed)
+        return self._table.scoring_requested(resource) if resource in (CPU, MEMORY) else self.requested(resource)
+
+    @property
+    def pod_count(self) -> Int64:
+        return self._table.pod_count if self._pod_count is None else frozen(self._pod_count)
+
+    @property
+    def is_unschedulable(self) -> Bools:
+        return self._table.is_unschedulable
+
+    @property
+    def taint_set(self) -> Int32:
+        return self._table.taint_set
+
+    @property
+    def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
+        return self._table.taint_sets
+
+    def label_codes(self, key: str) -> Int32:
+        return self._table.label_codes(key)
+
+    def label_values(self, key: str) -> Sequence[str]:
+        return self._table.label_values(key)
+
+    def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
+        return self._ports.get((protocol, port)) or self._table.port_users(protocol, port)
+
+    def image_users(self, name: str) -> Mapping[int, int]:
+        return self._table.image_users(name)
+
+    @property
+    def node_count(self) -> int:
+        return self._table.node_count
+
+    @property
+    def nodes_version(self) -> int:
+        return self._table.nodes_version
+
+    def node(self, row: int) -> Node:
+        return self._table.node(row)
+
+    def row_of(self, name: str) -> int | None:
+        return self._table.row_of(name)
+
+    def pods_on(self, row: int) -> Sequence[Pod]:
+        return list(self._pods[row].values()) if row in self._pods else self._table.pods_on(row)
+
+    def version(self, row: int) -> int:
+        return self._table.version(row)
+
+
+class OverlayCycle:
+    """An overlay with its own copy of the cycle state, kept true by the plugins' AddPod and RemovePod."""
+
+    def __init__(
+        self, table: NodeTable, state: CycleState, pod: Pod, plugins: Sequence[PreFilterExtensions], attempt: int
+    ) -> None:
+        self._overlay = Overlay(table)
+        self._pod = pod
+        self._plugins = plugins
+        self.view = CycleView(self._overlay, state.copy(), attempt)
+
+    def add_pod(self, other: Pod, row: int) -> Status:
+        """The first plugin that does not agree ends it; the overlay must then be dropped."""
+        self._overlay.add_pod(row, other)
+        return self._tell("add_pod", other, row)
+
+    def remove_pod(self, other: Pod, row: int) -> Status:
+        self._overlay.remove_pod(row, other.uid)
+        return self._tell("remove_pod", other, row)
+
+    def _tell(self, what: str, other: Pod, row: int) -> Status:
+        for plugin in self._plugins:
+            status: Status = getattr(plugin, what)(self.view, self._pod, other, row)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
