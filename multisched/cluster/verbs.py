@@ -1,0 +1,288 @@
+"""From a parsed target to an answer: the verbs on objects and on what lies below them.
+
+`Verbs` owns no state; it decodes bodies, chooses the handler, and encodes answers. Authorisation happened before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from multisched.cluster import errors, forms, patch, subresources
+from multisched.cluster.metadata import key_of
+from multisched.cluster.objects import DeleteOptions, Objects
+from multisched.cluster.reads import JSON_HEADERS, Reads, chosen_items, selection
+from multisched.cluster.request import ApiRequest, Target
+from multisched.cluster.resources import Catalog, Document, Resource
+from multisched.cluster.watch import WatchStream
+from multisched.model.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
+
+BODY_BYTES_MAX = 3 * 1024 * 1024
+"""Largest request body, as upstream."""
+YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
+ACCEPTED_TYPES = ("application/json", "application/yaml")
+RETURNS_DELETED = frozenset(
+    {
+        "pods",
+        "services",
+        "serviceaccounts",
+        "persistentvolumeclaims",
+        "persistentvolumes",
+        "podtemplates",
+        "resourcequotas",
+    }
+)
+"""Kinds whose delete answers with the object and not with a Status."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request with everything that was found out about it."""
+
+    request: ApiRequest
+    target: Target
+    resource: Resource
+
+    @property
+    def namespace(self) -> str:
+        """The namespace objects of this call live in."""
+        return self.target.namespace if self.resource.namespaced else ""
+
+    def refuse_method(self) -> errors.ApiError:
+        """405 for this call."""
+        return errors.method_not_allowed(self.resource.group, self.resource.plural, self.request.method)
+
+
+def answered(status: int, body: bytes, warnings: tuple[str, ...] = ()) -> Response:
+    """A JSON answer; warnings travel in their header."""
+    if not warnings:
+        return Response(status, body, JSON_HEADERS)
+    said = ", ".join(f'299 - "{_header_text(warning)}"' for warning in warnings)
+    return Response(status, body, {**JSON_HEADERS, "warning": said})
+
+
+def _header_text(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+
+
+def decode(request: ApiRequest) -> Document:
+    """The body as a document; 400, 413 or 415 when it is none."""
+    body = request.body or b""
+    if len(body) > BODY_BYTES_MAX:
+        message = f"Request entity too large: limit is {BODY_BYTES_MAX}"
+        raise errors.ApiError(413, "RequestEntityTooLarge", message)
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as problem:
+        document = _decode_yaml(body, request.content_type, problem)
+    if not isinstance(document, dict):
+        raise errors.bad_request("couldn't get version/kind; json parse error: the body is not an object")
+    return document
+
+
+def _decode_yaml(body: bytes, content_type: str, problem: orjson.JSONDecodeError) -> Any:
+    if content_type.partition(";")[0].strip() not in YAML_TYPES:
+        raise errors.bad_request(f"the object provided is unrecognized (must be of type Object): {problem}")
+    import yaml
+
+    try:
+        # Timestamps stay text: JSON knows none.
+        return orjson.loads(
+            orjson.dumps(yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), default=str)
+        )  # noqa: S506
+    except (yaml.YAMLError, TypeError) as bad:
+        raise errors.bad_request(f"error parsing YAML: {bad}") from None
+
+
+def prune_nulls(value: Any) -> Any:
+    """A document without nulls: a null field means an absent one in every Kubernetes type."""
+    if isinstance(value, dict):
+        return {key: prune_nulls(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        return [prune_nulls(entry) for entry in value]
+    return value
+
+
+@dataclass(slots=True)
+class Verbs:
+    """Answers resource requests."""
+
+    catalog: Catalog
+    objects: Objects
+    reads: Reads
+
+    def answer(self, request: ApiRequest, target: Target) -> Response | WatchStream:
+        """One answer, or ApiError."""
+        resource = self.catalog.find(target.group, target.version, target.plural)
+        if resource is None:
+            raise errors.path_not_found()
+        call = Call(request, target, resource)
+        if target.subresource:
+            return self._below(call)
+        if target.verb not in resource.verbs:
+            raise call.refuse_method()
+        handler = getattr(self, "_" + target.verb)
+        answer: Response | WatchStream = handler(call)
+        return answer
+
+    def _form(self, call: Call) -> forms.Form:
+        from multisched.cluster import table
+
+        shape = forms.negotiate(call.request.accept)
+        return forms.Form(call.resource, shape, call.target.params.get("includeObject", "Metadata"), table.render)
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    def _get(self, call: Call) -> Response:
+        stored = self.objects.stored(call.resource, call.namespace, call.target.name)
+        version = call.target.params.get("resourceVersion", "")
+        if version.isdigit() and int(version) > self.objects.store.version:
+            raise errors.version_too_large(int(version), self.objects.store.version)
+        return answered(200, self._form(call).one(stored.raw))
+
+    def _list(self, call: Call) -> Response:
+        return self.reads.list(call.resource, call.target, self._form(call))
+
+    def _watch(self, call: Call) -> WatchStream:
+        return self.reads.watch(call.resource, call.target, self._form(call))
+
+    # -- writes --------------------------------------------------------------------------------------------------
+
+    def _document(self, call: Call) -> Document:
+        document = decode(call.request)
+        resource = call.resource
+        kind, api_version = document.get("kind"), document.get("apiVersion")
+        if kind and kind != resource.kind:
+            raise errors.bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+                f"the body is of kind {kind}"
+            )
+        if api_version and api_version != resource.api_version:
+            raise errors.bad_request(
+                f"the API version in the data ({api_version}) does not match the expected API version ({resource.api_version})"
+            )
+        if b"null" in (call.request.body or b""):
+            document = prune_nulls(document)
+        return forms.inward(resource, document)
+
+    def _create(self, call: Call) -> Response:
+        document = self._document(call)
+        raw = self.objects.create(call.resource, document, call.namespace, is_dry_run=call.target.is_dry_run)
+        return answered(201, self._form(call).one(raw))
+
+    def _update(self, call: Call) -> Response:
+        return self._replace(call, self._document(call))
+
+    def _replace(self, call: Call, document: Document) -> Response:
+        target, resource = call.target, call.resource
+        key = key_of(resource, call.namespace, target.name)
+        if not target.subresource and key not in self.objects.store.collection(resource.storage_key).objects:
+            raise errors.not_found(resource.group, resource.plural, target.name)
+        raw = self.objects.replace(
+            resource,
+            call.namespace,
+            target.name,
+            document,
+            subresource=target.subresource,
+            is_dry_run=target.is_dry_run,
+        )
+        return answered(200, self._form(call).one(raw))
+
+    def _patch(self, call: Call) -> Response:
+        media = call.request.content_type.partition(";")[0].strip()
+        stored = self.objects.stored(call.resource, call.namespace, call.target.name)
+        current = orjson.loads(forms.outward(call.resource, stored.raw))
+        patched = self._patched(call, media, current)
+        patched = {key: value if key == "status" else prune_nulls(value) for key, value in patched.items()}
+        return self._replace(call, forms.inward(call.resource, patched))
+
+    def _patched(self, call: Call, media: str, current: Document) -> Document:
+        if media == JSON_PATCH:
+            try:
+                operations = orjson.loads(call.request.body or b"")
+            except orjson.JSONDecodeError as problem:
+                raise errors.bad_request(f"error decoding patch: {problem}") from None
+            patched = patch.json_patch(current, operations)
+        elif media == MERGE_PATCH:
+            patched = patch.merge(current, decode(call.request))
+        elif media == STRATEGIC_MERGE_PATCH and not call.resource.is_custom:
+            patched = patch.strategic(call.resource.kind, current, decode(call.request))
+        else:
+            supported = [JSON_PATCH, MERGE_PATCH, "application/apply-patch+yaml"]
+            if not call.resource.is_custom:
+                supported.insert(2, STRATEGIC_MERGE_PATCH)
+            raise errors.unsupported_media(media, supported)
+        if not isinstance(patched, dict):
+            raise errors.bad_request("the patched document is no object")
+        return patched
+
+    # -- deletes -------------------------------------------------------------------------------------------------
+
+    def _options(self, call: Call) -> DeleteOptions:
+        given = decode(call.request) if call.request.body else {}
+        params = call.target.params
+        grace = params.get("gracePeriodSeconds") or given.get("gracePeriodSeconds")
+        preconditions = given.get("preconditions") or {}
+        propagation = params.get("propagationPolicy") or given.get("propagationPolicy") or ""
+        if given.get("orphanDependents") or params.get("orphanDependents") == "true":
+            propagation = "Orphan"
+        if "All" in (given.get("dryRun") or ()):
+            call.target.params = {**params, "dryRun": "All"}
+        uid, version = preconditions.get("uid") or "", preconditions.get("resourceVersion") or ""
+        return DeleteOptions(None if grace is None else int(grace), uid, version, propagation)
+
+    def _delete(self, call: Call) -> Response:
+        options = self._options(call)
+        resource, name = call.resource, call.target.name
+        stored = self.objects.stored(resource, call.namespace, name)
+        raw, is_gone = self.objects.delete(resource, call.namespace, name, options, is_dry_run=call.target.is_dry_run)
+        if not is_gone or resource.storage_key in RETURNS_DELETED:
+            return answered(200, self._form(call).one(raw))
+        details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": stored.uid}
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": {key: value for key, value in details.items() if value},
+        }
+        return answered(200, orjson.dumps(status))
+
+    def _deletecollection(self, call: Call) -> Response:
+        options = self._options(call)
+        resource = call.resource
+        collection = self.objects.store.collection(resource.storage_key)
+        deleted = []
+        for key, _stored in chosen_items(collection, selection(resource, call.target)):
+            namespace, _, name = key.rpartition("/")
+            raw, _is_gone = self.objects.delete(resource, namespace, name, options, is_dry_run=call.target.is_dry_run)
+            deleted.append(raw)
+        return answered(200, self._form(call).many(deleted, self.objects.store.version, "", None))
+
+    # -- subresources --------------------------------------------------------------------------------------------
+
+    def _below(self, call: Call) -> Response | WatchStream:
+        name, verb = call.target.subresource, call.target.verb
+        known = call.resource.subresource(name)
+        if known is None:
+            raise errors.path_not_found()
+        if verb not in known.verbs:
+            raise call.refuse_method()
+        if name in ("status", "ephemeralcontainers", "resize"):
+            return getattr(self, "_" + verb)(call)  # type: ignore[no-any-return]
+        if name == "binding" and call.resource.storage_key == "pods":
+            return self._bind(call)
+        raise errors.path_not_found()
+
+    def _bind(self, call: Call) -> Response:
+        body = subresources.bind(
+            self.objects,
+            call.resource,
+            call.namespace,
+            call.target.name,
+            decode(call.request),
+            is_dry_run=call.target.is_dry_run,
+        )
+        return answered(201, body)
