@@ -39,6 +39,7 @@ PROBE_TIMEOUT_S: Final = 5
 KUBECTL_TIMEOUT_S: Final = 60
 REQUESTS_INFLIGHT: Final = 4_000
 MUTATIONS_INFLIGHT: Final = 2_000
+DELETE_WORKERS: Final = 8
 CONTROLLER_QPS: Final = 1_000
 ADMIN: Final = "admin"
 UNPRIVILEGED: Final = "nobody"
@@ -239,6 +240,7 @@ class ControlPlane:
             "--endpoint-reconciler-type=none",
             f"--max-requests-inflight={REQUESTS_INFLIGHT}",
             f"--max-mutating-requests-inflight={MUTATIONS_INFLIGHT}",
+            f"--delete-collection-workers={DELETE_WORKERS}",
         ]
 
     def _controller_manager_flags(self) -> list[str]:

@@ -1,0 +1,247 @@
+"""The benchmark's own client of the API server: it fills and empties the cluster and keeps the time of each bind.
+
+`BenchClient` owns one aiohttp session; `BindWatch` owns one watch. Neither shares code with multisched's client, so that
+a fault there cannot hide here. Both are cheap, because they run on the cores that are being measured: the watch asks
+for metadata only, of bound pods only, and looks for a name in each line instead of decoding it.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+import aiohttp
+import anyio
+import orjson
+
+from tests.perf.workload import NAMESPACE
+from tests.real.control_plane import ControlPlane
+
+IN_FLIGHT: Final = 32
+PAGE_SIZE: Final = 1_000
+REQUEST_TIMEOUT_S: Final = 120
+WATCH_TIMEOUT_S: Final = 3_600
+MAX_RESUMES: Final = 1_000
+CLEAN_TIMEOUT_S: Final = 300
+CLEAN_POLL_S: Final = 0.5
+ERROR_CHARS: Final = 300
+
+PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+EVENTS: Final = f"/api/v1/namespaces/{NAMESPACE}/events"
+NODES: Final = "/api/v1/nodes"
+LEASES: Final = "/apis/coordination.k8s.io/v1/leases"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+class UnexpectedAnswerError(RuntimeError):
+    """The API server refused something that the benchmark needs."""
+
+
+class BenchClient:
+    """Requests as cluster admin. Every method raises UnexpectedAnswerError on an answer that is no success."""
+
+    def __init__(self, plane: ControlPlane, session: aiohttp.ClientSession) -> None:
+        self._plane = plane
+        self._session = session
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, plane: ControlPlane) -> AsyncIterator[BenchClient]:
+        headers = {"Authorization": f"Bearer {plane.token}", "Accept-Encoding": "identity"}
+        connector = aiohttp.TCPConnector(ssl=plane.tls, limit=0)
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+            client = cls(plane, session)
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+            await client.create("/api/v1/namespaces", namespace)
+            yield client
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> float:
+        """POST; the client's time at which the answer was here."""
+        async with self._session.post(
+            self._plane.url + path, data=orjson.dumps(body), headers={"Content-Type": "application/json"}
+        ) as answer:
+            await _checked(answer, path)
+            await answer.read()
+            return time.monotonic()
+
+    async def create_all(self, path: str, bodies: Iterable[Mapping[str, Any]], in_flight: int = IN_FLIGHT) -> None:
+        """POSTs every body, `in_flight` at a time."""
+
+        async def work(waiting: Iterator[Mapping[str, Any]]) -> None:
+            for body in waiting:
+                await self.create(path, body)
+
+        shared = iter(bodies)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(in_flight):
+                tasks.start_soon(work, shared)
+
+    async def bind_all(self, bindings: Iterable[tuple[str, str]]) -> list[float]:
+        """Posts a Binding per (pod, node); the times of the answers."""
+        times: list[float] = []
+
+        async def work(waiting: Iterator[tuple[str, str]]) -> None:
+            for pod, node in waiting:
+                target = {"apiVersion": "v1", "kind": "Node", "name": node}
+                body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+                times.append(await self.create(f"{PODS}/{pod}/binding", body))
+
+        shared = iter(bindings)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(IN_FLIGHT):
+                tasks.start_soon(work, shared)
+        return times
+
+    async def items(self, path: str, accept: str = "application/json") -> AsyncIterator[dict[str, Any]]:
+        """Every object of a collection, in pages."""
+        query = {"limit": str(PAGE_SIZE)}
+        while True:
+            page = await self._get(path, query, accept)
+            for item in page["items"] or ():
+                yield item
+            query["continue"] = page["metadata"].get("continue", "")
+            if not query["continue"]:
+                return
+
+    async def count(self, path: str) -> int:
+        """How many objects a collection holds, without reading them."""
+        page = await self._get(path, {"limit": "1"}, METADATA_LIST_ONLY)
+        return len(page["items"] or ()) + int(page["metadata"].get("remainingItemCount", 0))
+
+    async def resource_version(self, path: str) -> str:
+        page = await self._get(path, {"limit": "1"}, METADATA_LIST_ONLY)
+        return str(page["metadata"]["resourceVersion"])
+
+    async def empty(self, path: str) -> None:
+        """Deletes a collection, grace 0, and returns when it is empty; TimeoutError after the bound."""
+        with anyio.fail_after(CLEAN_TIMEOUT_S):
+            while await self.count(path):
+                # The API server gives one such request a minute; what is left then is asked for again.
+                async with self._session.delete(self._plane.url + path, params={"gracePeriodSeconds": "0"}) as answer:
+                    await answer.read()
+                    if answer.status not in (200, 504):
+                        await _checked(answer, path)
+                await anyio.sleep(CLEAN_POLL_S)
+
+    async def delete_leases(self, name_part: str) -> None:
+        """Removes leader leases, so that no contender waits for one of an earlier round."""
+        names = [
+            (item["metadata"]["namespace"], item["metadata"]["name"])
+            async for item in self.items(LEASES, METADATA_LIST_ONLY)
+        ]
+        for namespace, name in names:
+            if name_part in name or name_part in namespace:
+                path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+                async with self._session.delete(self._plane.url + path) as answer:
+                    await _checked(answer, path)
+
+    async def compact(self) -> None:
+        """Drops etcd's history, so that the last round runs on as small a store as the first."""
+        key = base64.b64encode(b"compact_rev_key").decode()
+        revision = (await self._etcd("kv/range", {"key": key}))["header"]["revision"]
+        await self._etcd("kv/compaction", {"revision": revision, "physical": True})
+
+    @asynccontextmanager
+    async def watch_binds(self) -> AsyncIterator[BindWatch]:
+        """A watch of all binds from now on; its reader ends with the block, and fails the block when it cannot go on."""
+        watch = BindWatch(self._open_watch, await self.resource_version(PODS))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.read)
+            yield watch
+            tasks.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _open_watch(self, version: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        query = {
+            "watch": "true",
+            "fieldSelector": "spec.nodeName!=",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_TIMEOUT_S),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
+        async with self._session.get(
+            self._plane.url + PODS, params=query, headers={"Accept": METADATA_ONLY}, timeout=timeout
+        ) as answer:
+            await _checked(answer, PODS)
+            yield answer
+
+    async def _get(self, path: str, query: Mapping[str, str], accept: str) -> dict[str, Any]:
+        async with self._session.get(self._plane.url + path, params=query, headers={"Accept": accept}) as answer:
+            await _checked(answer, path)
+            document: dict[str, Any] = orjson.loads(await answer.read())
+            return document
+
+    async def _etcd(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        async with self._session.post(f"{self._plane.etcd_url}/v3/{method}", data=orjson.dumps(body)) as answer:
+            await _checked(answer, method)
+            document: dict[str, Any] = orjson.loads(await answer.read())
+            return document
+
+
+class BindWatch:
+    """When the client saw each pod bound: an object enters a watch of `spec.nodeName!=` exactly once, when it is bound.
+
+    The API server closes the stream of a watcher that falls behind by some tens of milliseconds, which a client on the
+    same two cores does in any burst; so the watch resumes at the last version it saw, as every reflector does.
+    """
+
+    def __init__(
+        self, open_watch: Callable[[str], AbstractAsyncContextManager[aiohttp.ClientResponse]], version: str
+    ) -> None:
+        self.bound_at: dict[str, float] = {}
+        self.resumed = 0
+        self._open = open_watch
+        self._version = version
+
+    async def read(self) -> None:
+        for _ in range(MAX_RESUMES):
+            async with self._open(self._version) as answer:
+                await self._read_stream(answer)
+            self.resumed += 1
+        raise UnexpectedAnswerError(f"the API server closed the benchmark's watch {MAX_RESUMES} times")
+
+    async def _read_stream(self, answer: aiohttp.ClientResponse) -> None:
+        rest = b""
+        async for chunk in answer.content.iter_any():
+            now = time.monotonic()
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(line, now)
+
+    async def wait(self, names: Iterable[str], stall_s: float, poll_s: float = 0.05) -> bool:
+        """True when all of `names` are bound; False when no bind has come for `stall_s`."""
+        missing = set(names)
+        progress_at, seen = time.monotonic(), len(self.bound_at)
+        while missing:
+            await anyio.sleep(poll_s)
+            if len(self.bound_at) != seen:
+                progress_at, seen = time.monotonic(), len(self.bound_at)
+                if seen >= len(missing):
+                    missing -= self.bound_at.keys()
+            elif time.monotonic() - progress_at > stall_s:
+                return False
+        return True
+
+    def _take(self, line: bytes, now: float) -> None:
+        if line.startswith(b'{"type":"ERROR"'):
+            raise UnexpectedAnswerError(line[:ERROR_CHARS].decode(errors="replace"))
+        self._version = _text_after(line, b'"resourceVersion":"')
+        if line.startswith(b'{"type":"ADDED"'):
+            self.bound_at.setdefault(_text_after(line, b'"name":"'), now)
+
+
+def _text_after(line: bytes, key: bytes) -> str:
+    """The string value of the first `key`: metadata comes first, and its name and version in it."""
+    start = line.index(key) + len(key)
+    return line[start : line.index(b'"', start)].decode()
+
+
+async def _checked(answer: aiohttp.ClientResponse, path: str) -> None:
+    if answer.status >= 400:
+        text = (await answer.text())[:ERROR_CHARS]
+        raise UnexpectedAnswerError(f"{answer.method} {path}: {answer.status} {text}")

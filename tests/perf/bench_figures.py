@@ -1,0 +1,164 @@
+"""What a round of the benchmark measured, the medians of several, and the bars they are held against.
+
+Pure values and text: no network, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Final
+
+from tests.perf.contenders import KUBE_SCHEDULER, MULTISCHED
+
+MEBIBYTE: Final = 1 << 20
+
+MIN_SPEEDUP: Final = 2.5
+MAX_CPU_SHARE: Final = 0.2
+MAX_RSS_SHARE: Final = 1.0
+MAX_FIRST_BIND_S: Final = 5.0
+MAX_BURST_SPAN_S: Final = 5.0
+MAX_STEADY_P99_MS: Final = 250.0
+MIN_EVENTS_STORED: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One run of one scheduler on waiting pods. Times are the client's; CPU and memory the kernel's.
+
+    `cpu_ms_per_pod` counts from the start of the process until its events are stored; `events_stored` is the share of
+    pods with their Scheduled event `EVENTS_WAIT_S` after the last bind at the latest; `dropped` the pods without.
+    """
+
+    pods: int
+    bound: int
+    pods_per_s: float
+    span_s: float
+    first_bind_s: float
+    cpu_ms_per_pod: float
+    peak_rss_mib: float
+    overcommitted: int
+    events_stored: float
+    events_after_s: float
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingRound:
+    """A client that only posts bindings."""
+
+    binds_per_s: float
+    client_cpu_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyRound:
+    """Online pods at a steady rate while another domain takes a burst; latencies from created to bound.
+
+    Created is when the API server's answer to the create was here; `p99_from_sent_ms` counts the create itself too.
+    """
+
+    pods: int
+    bound: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    p99_from_sent_ms: float
+    burst_bound: int
+    burst_span_s: float
+    overcommitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One figure against its limit."""
+
+    text: str
+    value: float
+    met: bool
+
+
+def medians(rounds: Sequence[Any]) -> dict[str, float]:
+    """Field by field over rounds of one kind."""
+    rows = [asdict(each) for each in rounds]
+    return {field: median(row[field] for row in rows) for field in rows[0]}
+
+
+def table(results: Mapping[str, Sequence[Any]]) -> str:
+    """A column per contender, a line per figure: the median, and in brackets each round's where rounds differ."""
+    fields = list(dict.fromkeys(field for rounds in results.values() for field in asdict(rounds[0])))
+    lines = [["", *results]]
+    for field in fields:
+        cells = [_cell([asdict(each).get(field) for each in rounds]) for rounds in results.values()]
+        lines.append([field, *cells])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _cell(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    middle = _number(median(known))
+    each = [_number(value) for value in known]
+    return middle if len(set(each)) == 1 else f"{middle} ({' '.join(each)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
+
+
+def plain_bars(results: Mapping[str, Sequence[Round]]) -> list[Bar]:
+    """What multisched must show on plain pods; the ratios only when kube-scheduler ran too."""
+    if MULTISCHED not in results:
+        return []
+    ours = medians(results[MULTISCHED])
+    bars = [
+        _at_most("process start to first bind, s", ours["first_bind_s"], MAX_FIRST_BIND_S),
+        *_safety_bars(results[MULTISCHED]),
+        _at_least("events stored in time, worst round", _worst_events(results[MULTISCHED]), MIN_EVENTS_STORED),
+    ]
+    if KUBE_SCHEDULER in results:
+        theirs = medians(results[KUBE_SCHEDULER])
+        bars += [
+            _at_least("pods/s, times kube-scheduler's", ours["pods_per_s"] / theirs["pods_per_s"], MIN_SPEEDUP),
+            _at_most(
+                "CPU/pod, times kube-scheduler's", ours["cpu_ms_per_pod"] / theirs["cpu_ms_per_pod"], MAX_CPU_SHARE
+            ),
+            _at_most("peak RSS, times kube-scheduler's", ours["peak_rss_mib"] / theirs["peak_rss_mib"], MAX_RSS_SHARE),
+        ]
+    return bars
+
+
+def burst_bars(rounds: Sequence[Round]) -> list[Bar]:
+    span = medians(rounds)["span_s"]
+    return [_at_most("first to last bind of the burst, s", span, MAX_BURST_SPAN_S), *_safety_bars(rounds)]
+
+
+def steady_bars(rounds: Sequence[SteadyRound]) -> list[Bar]:
+    p99 = medians(rounds)["p99_ms"]
+    return [_at_most("created to bound beside a burst, p99, ms", p99, MAX_STEADY_P99_MS), *_safety_bars(rounds)]
+
+
+def _safety_bars(rounds: Sequence[Round] | Sequence[SteadyRound]) -> list[Bar]:
+    return [
+        _at_most("overcommitted nodes, all rounds", sum(each.overcommitted for each in rounds), 0),
+        _at_most("pods not bound, all rounds", sum(each.pods - each.bound for each in rounds), 0),
+    ]
+
+
+def _worst_events(rounds: Sequence[Round]) -> float:
+    return min(each.events_stored for each in rounds)
+
+
+def _at_most(text: str, value: float, limit: float) -> Bar:
+    return Bar(f"{text} <= {_number(limit)}", value, value <= limit)
+
+
+def _at_least(text: str, value: float, limit: float) -> Bar:
+    return Bar(f"{text} >= {_number(limit)}", value, value >= limit)
+
+
+def verdict(bars: Sequence[Bar]) -> str:
+    return "\n".join(f"{'pass' if bar.met else 'FAIL'}  {bar.text}: {_number(bar.value)}" for bar in bars)

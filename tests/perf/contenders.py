@@ -1,0 +1,43 @@
+"""The schedulers that the benchmark compares, each started the way its user would, as a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.real.control_plane import ControlPlane
+from tests.real.program import Program
+
+KUBE_SCHEDULER: Final = "kube-scheduler"
+MULTISCHED: Final = "multisched"
+CEILING: Final = "ceiling"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """`plain_name` is the schedulerName that plain pods carry to be its."""
+
+    name: str
+    plain_name: str
+    start: Callable[[ControlPlane], Awaitable[Program]]
+
+
+def kube_scheduler(qps: int) -> Contender:
+    """Default profile; `qps` lifts the client limit (50 as shipped) that would otherwise be all one measures."""
+    return Contender(KUBE_SCHEDULER, "default-scheduler", lambda plane: plane.start_scheduler(qps=qps, burst=qps))
+
+
+def multisched(config: Path | None) -> Contender:
+    """`multisched run` of this very environment; without a configuration it serves its three domains as shipped."""
+    program = Path(sys.executable).with_name("multisched")
+
+    async def start(plane: ControlPlane) -> Program:
+        command = [str(program), "run", "--kubeconfig", str(plane.kubeconfig)]
+        if config is not None:
+            command += ["--config", str(config)]
+        return await Program.start(MULTISCHED, command, plane.folder / "multisched.log")
+
+    return Contender(MULTISCHED, "forecast-scheduler", start)

@@ -1,0 +1,337 @@
+"""`make bench`: multisched against kube-scheduler on one real API server, and the ceiling that server sets.
+
+    python -m tests.perf.kube_bench [--scenario plain job-burst steady] [--only multisched kube-scheduler ceiling]
+                                    [--nodes 5000] [--pods 10000] [--rounds 3] [--check] [--json FILE]
+
+plain      pods wait, a scheduler starts, the client's watch times every bind. The contenders alternate, round by round,
+           on the same server, nodes and pods; between rounds pods, events and leases are deleted and etcd compacted.
+job-burst  3,000 job pods wait on 1,000 virtual nodes.
+steady     forecast pods come at 50/s while the job domain takes a burst of 5,000.
+
+Events are on in both schedulers and their CPU counts: a round ends when every pod's Scheduled event is stored, or
+`EVENTS_WAIT_S` after the last bind. `--check` makes a missed bar exit 1. Both schedulers run as cluster admin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import orjson
+
+from tests.perf import workload
+from tests.perf.bench_client import EVENTS, NODES, PODS, BenchClient, BindWatch
+from tests.perf.bench_figures import (
+    MEBIBYTE,
+    Bar,
+    CeilingRound,
+    Round,
+    SteadyRound,
+    burst_bars,
+    plain_bars,
+    steady_bars,
+    table,
+    verdict,
+)
+from tests.perf.contenders import CEILING, KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
+from tests.real.control_plane import ControlPlane
+from tests.real.program import Program
+
+SCENARIOS: Final = ("plain", "job-burst", "steady")
+CONTENDERS: Final = (MULTISCHED, KUBE_SCHEDULER, CEILING)
+KUBE_QPS: Final = 5_000
+
+BURST_NODES: Final = 1_000
+BURST_PODS: Final = 3_000
+STEADY_PODS_PER_S: Final = 50
+STEADY_S: Final = 30
+STEADY_BURST_AT_S: Final = 5
+STEADY_BURST_PODS: Final = 5_000
+STEADY_BURST_IN_FLIGHT: Final = 8
+FORECAST: Final = "forecast-scheduler"
+JOB: Final = "job-scheduler"
+
+SETTLE_S: Final = 3.0
+STALL_S: Final = 60.0
+EVENTS_WAIT_S: Final = 60.0
+EVENTS_POLL_S: Final = 0.5
+STOP_GRACE_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    nodes: int
+    pods: int
+    rounds: int
+    scenarios: Sequence[str]
+    only: Sequence[str]
+    config: Path | None
+    kube_qps: int
+    logs: Path | None
+
+
+async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mapping[str, Sequence[Any]], list[Bar]]:
+    """One scenario on a control plane of its own: results per contender, and the bars that apply."""
+    async with ControlPlane.start(folder, controller_manager=False) as plane, BenchClient.open(plane) as client:
+        bench = Bench(plane, client, options)
+        if name == "plain":
+            results = await bench.plain()
+            rounds = {contender: each for contender, each in results.items() if contender != CEILING}
+            return results, plain_bars(rounds)
+        if name == "job-burst":
+            burst = await bench.job_burst()
+            return {MULTISCHED: burst}, burst_bars(burst)
+        steady = await bench.steady()
+        return {MULTISCHED: steady}, steady_bars(steady)
+
+
+class Bench:
+    """The rounds on one control plane. Nodes stay from round to round; everything else is removed after each."""
+
+    def __init__(self, plane: ControlPlane, client: BenchClient, options: Options) -> None:
+        self._plane = plane
+        self._client = client
+        self._options = options
+
+    async def plain(self) -> dict[str, list[Any]]:
+        """Alternates over the contenders, so that a machine that slows down slows all of them."""
+        nodes = list(workload.work_nodes(self._options.nodes))
+        await self._client.create_all(NODES, nodes)
+        contenders = [multisched(self._options.config), kube_scheduler(self._options.kube_qps)]
+        results: dict[str, list[Any]] = {name: [] for name in CONTENDERS if name in self._options.only}
+        for number in range(self._options.rounds):
+            for contender in contenders:
+                if contender.name in results:
+                    waiting = workload.pods(self._options.pods, contender.plain_name)
+                    measured = await self._measure(contender, list(waiting))
+                    _say(f"plain {number + 1}: {contender.name} {measured}")
+                    results[contender.name].append(measured)
+            if CEILING in results:
+                ceiling = await self._ceiling([node["metadata"]["name"] for node in nodes])
+                _say(f"plain {number + 1}: {ceiling}")
+                results[CEILING].append(ceiling)
+        return results
+
+    async def job_burst(self) -> list[Round]:
+        await self._client.create_all(NODES, workload.virtual_nodes(BURST_NODES))
+        rounds = []
+        for number in range(self._options.rounds):
+            measured = await self._measure(multisched(self._options.config), list(workload.pods(BURST_PODS, JOB)))
+            _say(f"job-burst {number + 1}: {measured}")
+            rounds.append(measured)
+        return rounds
+
+    async def steady(self) -> list[SteadyRound]:
+        await self._client.create_all(NODES, workload.work_nodes(self._options.nodes))
+        await self._client.create_all(NODES, workload.virtual_nodes(BURST_NODES))
+        rounds = []
+        for number in range(self._options.rounds):
+            measured = await self._steady_round(multisched(self._options.config))
+            _say(f"steady {number + 1}: {measured}")
+            rounds.append(measured)
+        return rounds
+
+    async def _measure(self, contender: Contender, pods: list[dict[str, Any]]) -> Round:
+        """Pods wait; the contender starts; the round ends when its events are stored; the cluster is emptied."""
+        await self._client.create_all(PODS, pods)
+        await anyio.sleep(SETTLE_S)
+        async with self._client.watch_binds() as watch:
+            started_at = time.monotonic()
+            program = await contender.start(self._plane)
+            try:
+                await watch.wait((pod["metadata"]["name"] for pod in pods), STALL_S)
+                events_after_s = await self._wait_for_events(watch)
+                usage = program.usage()
+                stored = await self._pods_with_event()
+            finally:
+                await self._stop(program)
+        overcommitted = await self._overcommitted()
+        await self._clean()
+        times = watch.bound_at.values()
+        first, last = min(times, default=math.inf), max(times, default=math.inf)
+        return Round(
+            pods=len(pods),
+            bound=len(times),
+            pods_per_s=len(times) / (last - first) if last > first else 0.0,
+            span_s=last - first if times else math.inf,
+            first_bind_s=first - started_at,
+            cpu_ms_per_pod=1_000 * usage.cpu_s / max(len(times), 1),
+            peak_rss_mib=usage.peak_rss_bytes / MEBIBYTE,
+            overcommitted=overcommitted,
+            events_stored=stored / len(pods),
+            events_after_s=events_after_s,
+            dropped=len(times) - stored,
+        )
+
+    async def _ceiling(self, nodes: Sequence[str]) -> CeilingRound:
+        pods = list(workload.pods(self._options.pods, "nobody"))
+        await self._client.create_all(PODS, pods)
+        await anyio.sleep(SETTLE_S)
+        names = [pod["metadata"]["name"] for pod in pods]
+        cpu_before = time.process_time()
+        times = await self._client.bind_all((name, nodes[index % len(nodes)]) for index, name in enumerate(names))
+        cpu_s = time.process_time() - cpu_before
+        await self._clean()
+        return CeilingRound(len(times) / (max(times) - min(times)), 1_000 * cpu_s / len(times))
+
+    async def _steady_round(self, contender: Contender) -> SteadyRound:
+        """Open loop: a pod is sent every 20 ms however long the earlier ones take; the burst comes in between."""
+        sent: dict[str, float] = {}
+        created: dict[str, float] = {}
+        burst = list(workload.pods(STEADY_BURST_PODS, JOB, "burst"))
+        names = [f"steady-{index:05}" for index in range(STEADY_PODS_PER_S * STEADY_S)]
+
+        async def send(name: str) -> None:
+            sent[name] = time.monotonic()
+            created[name] = await self._client.create(PODS, workload.pod(name, FORECAST))
+
+        async def send_steadily() -> None:
+            started_at = time.monotonic()
+            async with anyio.create_task_group() as sending:
+                for index, name in enumerate(names):
+                    await anyio.sleep(max(0.0, started_at + index / STEADY_PODS_PER_S - time.monotonic()))
+                    sending.start_soon(send, name)
+
+        async with self._client.watch_binds() as watch:
+            program = await contender.start(self._plane)
+            try:
+                await self._wait_until_serving(watch)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(send_steadily)
+                    await anyio.sleep(STEADY_BURST_AT_S)
+                    await self._client.create_all(PODS, burst, STEADY_BURST_IN_FLIGHT)
+                await watch.wait([*names, *(pod["metadata"]["name"] for pod in burst)], STALL_S)
+            finally:
+                await self._stop(program)
+        overcommitted = await self._overcommitted()
+        await self._clean()
+        return _steady_figures(watch.bound_at, sent, created, overcommitted)
+
+    async def _wait_until_serving(self, watch: BindWatch) -> None:
+        """One pod per domain, so that the start of the process is no part of the latencies."""
+        probes = {"probe-forecast": FORECAST, "probe-job": JOB}
+        for name, scheduler_name in probes.items():
+            await self._client.create(PODS, workload.pod(name, scheduler_name))
+        await watch.wait(probes, STALL_S)
+        await anyio.sleep(SETTLE_S)
+
+    async def _wait_for_events(self, watch: BindWatch) -> float:
+        """Seconds after the last bind at which every bound pod had an event stored, `EVENTS_WAIT_S` at most."""
+        last = max(watch.bound_at.values(), default=time.monotonic())
+        for _ in range(round(EVENTS_WAIT_S / EVENTS_POLL_S)):
+            if await self._client.count(EVENTS) >= len(watch.bound_at) or time.monotonic() - last > EVENTS_WAIT_S:
+                break
+            await anyio.sleep(EVENTS_POLL_S)
+        return time.monotonic() - last
+
+    async def _pods_with_event(self) -> int:
+        return len(
+            {
+                event["involvedObject"]["uid"]
+                async for event in self._client.items(EVENTS)
+                if event["reason"] == "Scheduled"
+            }
+        )
+
+    async def _overcommitted(self) -> int:
+        """By what the API server holds, not by what the watch said."""
+        nodes = [pod["spec"]["nodeName"] async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
+        return workload.overcommitted(nodes)
+
+    async def _stop(self, program: Program) -> None:
+        code = await program.stop(STOP_GRACE_S)
+        if code != 0:
+            _say(f"{program.name} ended with {code} on SIGTERM; its log is {program.log}")
+
+    async def _clean(self) -> None:
+        for path in (PODS, EVENTS):
+            await self._client.empty(path)
+        await self._client.delete_leases(MULTISCHED)
+        await self._client.compact()
+
+
+def _steady_figures(
+    bound_at: Mapping[str, float], sent: Mapping[str, float], created: Mapping[str, float], overcommitted: int
+) -> SteadyRound:
+    bound = [name for name in sent if name in bound_at]
+    # A bind can be seen before the answer to the create is: then nothing was waited for.
+    latencies = sorted(max(0.0, bound_at[name] - created[name]) for name in bound)
+    burst = [at for name, at in bound_at.items() if name.startswith("burst-")]
+    return SteadyRound(
+        pods=len(sent),
+        bound=len(bound),
+        p50_ms=_quantile_ms(latencies, 0.5),
+        p99_ms=_quantile_ms(latencies, 0.99),
+        max_ms=_quantile_ms(latencies, 1.0),
+        p99_from_sent_ms=_quantile_ms(sorted(bound_at[name] - sent[name] for name in bound), 0.99),
+        burst_bound=len(burst),
+        burst_span_s=max(burst, default=math.inf) - min(burst, default=0.0),
+        overcommitted=overcommitted,
+    )
+
+
+def _quantile_ms(ordered: Sequence[float], share: float) -> float:
+    """Nearest rank; infinite when nothing was bound."""
+    return 1_000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.inf
+
+
+def _say(line: str) -> None:
+    """Progress; the table alone goes to stdout."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[Options, argparse.Namespace]:
+    parser = argparse.ArgumentParser(prog="kube_bench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--scenario", nargs="+", choices=SCENARIOS, default=SCENARIOS)
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=CONTENDERS)
+    parser.add_argument("--nodes", type=int, default=5_000, help="nodes of `plain` and `steady`")
+    parser.add_argument("--pods", type=int, default=10_000, help="pods of `plain`")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--config", type=Path, help="configuration of multisched; without it, its defaults")
+    parser.add_argument("--kube-qps", type=int, default=KUBE_QPS, help="client limit of kube-scheduler (50 as shipped)")
+    parser.add_argument("--logs", type=Path, help="keep the control planes' folders (logs, data) here")
+    parser.add_argument("--json", type=Path, help="write every round's figures to this file")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    known = parser.parse_args(arguments)
+    options = Options(
+        known.nodes, known.pods, known.rounds, known.scenario, known.only, known.config, known.kube_qps, known.logs
+    )
+    return options, known
+
+
+def _folders(options: Options) -> Iterator[tuple[str, Path]]:
+    """A folder per scenario, thrown away unless `--logs` names one."""
+    for scenario in options.scenarios:
+        if scenario != "plain" and MULTISCHED not in options.only:
+            continue
+        if options.logs is not None:
+            yield scenario, options.logs / scenario
+        else:
+            with tempfile.TemporaryDirectory(prefix="kube-bench-") as folder:
+                yield scenario, Path(folder)
+
+
+def main() -> int:
+    options, known = parse()
+    bars: list[Bar] = []
+    figures: dict[str, Any] = {}
+    for scenario, folder in _folders(options):
+        results, met = anyio.run(run_scenario, scenario, options, folder, backend_options={"use_uvloop": True})
+        print(f"\n{scenario}: medians of {options.rounds} (each round)\n{table(results)}\n{verdict(met)}", flush=True)
+        bars += met
+        figures[scenario] = {name: [asdict(each) for each in rounds] for name, rounds in results.items()}
+    if known.json is not None:
+        known.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    return 1 if known.check and not all(bar.met for bar in bars) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
