@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,7 +32,18 @@ from multisched.model.objects import (
 )
 from multisched.model.quantity import QuantityError, milli_of_nano, value_of_nano
 from multisched.model.resources import ContainerRequests, QuantityMap, ResourceBlock
-from multisched.model.selectors import NodeSelector, NodeTerm, Operator, PreferredTerm, Requirement, Taint, Toleration
+from multisched.model.selectors import (
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    PreferredTerm,
+    Requirement,
+    Taint,
+    Toleration,
+    is_label_value,
+    is_qualified_name,
+    parse_int64,
+)
 
 INTERNED_MAX = 200_000
 LABELS_MAX = 1_024
@@ -48,6 +59,7 @@ ALLOCATABLE_MAX = 2**50
 
 _UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 _EMPTY: Mapping[str, str] = {}
+_OPERATORS = frozenset(operator.value for operator in Operator)
 
 T = TypeVar("T")
 
@@ -154,8 +166,13 @@ class _Claim(_Wire):
     claim_name: str = ""
 
 
+class _ImageVolume(_Wire):
+    reference: str = ""
+
+
 class _Volume(_Wire):
     persistent_volume_claim: _Claim | None = None
+    image: _ImageVolume | None = None
     ephemeral: msgspec.Raw | None = None
 
 
@@ -291,9 +308,10 @@ class Decoder:
         try:
             labels = self._mapping(meta.labels, "metadata.labels")
             spec, refusal = self._shared_spec(wire.spec)
-            held = _held(wire, spec) if _may_be_resizing(wire) else None
+            held, held_scoring = _held(wire, spec) if _may_be_resizing(wire) else (None, None)
         except (Refusal, QuantityError) as error:
-            labels, spec, refusal, held = _EMPTY, PodSpec(scheduler_name=wire.spec.scheduler_name), str(error), None
+            labels, spec, refusal = _EMPTY, PodSpec(scheduler_name=wire.spec.scheduler_name), str(error)
+            held, held_scoring = None, None
         gates = wire.spec.scheduling_gates
         return Pod(
             namespace=self._name(meta.namespace),
@@ -312,6 +330,7 @@ class Decoder:
             created_s=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
             started_s=status.start_time.timestamp() if status.start_time else 0.0,
             held=held,
+            held_scoring=held_scoring,
             malformed=refusal,
         )
 
@@ -427,21 +446,28 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
     if len(containers) + len(inits) > CONTAINERS_MAX:
         raise Refusal(f"spec.containers: {len(containers) + len(inits)} containers, more than {CONTAINERS_MAX}")
     parts = [_container_requests(c) for c in containers], [_container_requests(c) for c in inits]
-    pod_level = wire.resources.requests if wire.resources else None
-    requests = resources.amounts(_checked(resources.pod_requests(*parts, pod_level, wire.overhead)))
-    scoring = resources.pod_requests(*parts, pod_level, wire.overhead, for_scoring=True)
+    pod_level = _pod_level_requests(wire)
+    requests = _checked(resources.pod_requests(*parts, pod_level, wire.overhead))
+    defaults = resources.placed_scoring_defaults(requests, pod_level)
+    scoring = resources.pod_requests(*parts, pod_level, wire.overhead, defaults=resources.SCORING_DEFAULTS)
+    placed = resources.pod_requests(*parts, pod_level, wire.overhead, defaults=defaults)
+    scoring_cpu_milli, scoring_memory_bytes = _scoring_amounts(scoring)
+    placed_cpu_milli, placed_memory_bytes = _scoring_amounts(placed)
     return PodSpec(
         scheduler_name=wire.scheduler_name,
         priority=wire.priority or 0,
         can_preempt=wire.preemption_policy != "Never",
-        requests=requests,
-        scoring_cpu_milli=milli_of_nano(scoring.get(CPU, 0)),
-        scoring_memory_bytes=value_of_nano(scoring.get(MEMORY, 0)),
+        requests=resources.amounts(requests),
+        scoring_cpu_milli=scoring_cpu_milli,
+        scoring_memory_bytes=scoring_memory_bytes,
+        placed_cpu_milli=placed_cpu_milli,
+        placed_memory_bytes=placed_memory_bytes,
         qos=_qos(wire),
         tolerations=_tolerations(wire.tolerations),
         affinity=_affinity(wire),
         host_ports=_host_ports(containers, inits),
         images=tuple(c.image for c in (*inits, *containers)),
+        image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
         unsupported=_unsupported(wire),
     )
 
@@ -457,6 +483,26 @@ def _container_requests(container: _Container, status: _ContainerStatus | None =
         allocated=status.allocated_resources if status is not None else None,
         has_status=has_status,
     )
+
+
+def _pod_level_requests(wire: _SharedSpec, status: _PodStatus | None = None) -> ContainerRequests | None:
+    """spec.resources as if it were a container: it is resized in place in the same way."""
+    if wire.resources is None or not wire.resources.requests:
+        return None
+    reported = status.resources if status is not None else None
+    return ContainerRequests(
+        name="",
+        spec=wire.resources.requests,
+        actuated=reported.requests if reported else None,
+        allocated=status.allocated_resources if status is not None else None,
+        has_status=reported is not None,
+    )
+
+
+def _scoring_amounts(requests: dict[str, int]) -> tuple[int, int]:
+    """Milli-CPU and memory bytes."""
+    amounts = resources.amounts(requests)
+    return amounts.get(CPU, 0), amounts.get(MEMORY, 0)
 
 
 def _checked(requests: dict[str, int]) -> dict[str, int]:
@@ -515,35 +561,61 @@ def _term(wire: _NodeTerm, path: str) -> NodeTerm:
     expressions, fields = wire.match_expressions or [], wire.match_fields or []
     if sum(len(e.values or ()) + 1 for e in (*expressions, *fields)) > SELECTOR_VALUES_MAX:
         raise Refusal(f"{path}: a term of more than {SELECTOR_VALUES_MAX} keys and values; split or shorten it")
-    try:
-        compiled = NodeTerm(tuple(_requirement(e) for e in expressions), tuple(_requirement(e) for e in fields))
-    except ValueError:
-        return NodeTerm(is_valid=False)
-    is_valid = all(_is_valid_expression(e) for e in compiled.expressions) and all(
-        f.operator in (Operator.IN, Operator.NOT_IN) and len(f.values) == 1 for f in compiled.fields
+    compiled = NodeTerm(_requirements(expressions), _requirements(fields))
+    is_valid = (
+        len(compiled.expressions) == len(expressions)
+        and len(compiled.fields) == len(fields)
+        and all(_is_valid_expression(e) for e in compiled.expressions)
+        and all(f.operator in (Operator.IN, Operator.NOT_IN) and len(f.values) == 1 for f in compiled.fields)
     )
-    return compiled if is_valid else NodeTerm(is_valid=False)
+    return compiled if is_valid else NodeTerm(compiled.expressions, compiled.fields, is_valid=False)
 
 
-def _requirement(wire: _Expression) -> Requirement:
-    return Requirement(wire.key, Operator(wire.operator), tuple(wire.values or ()))
+def _requirements(wire: list[_Expression]) -> tuple[Requirement, ...]:
+    """Those whose operator is known."""
+    return tuple(
+        Requirement(e.key, Operator(e.operator), tuple(e.values or ())) for e in wire if e.operator in _OPERATORS
+    )
 
 
 def _is_valid_expression(requirement: Requirement) -> bool:
     """Source: apimachinery labels.NewRequirement."""
+    if not is_qualified_name(requirement.key) or not all(is_label_value(v) for v in requirement.values):
+        return False
     match requirement.operator:
         case Operator.IN | Operator.NOT_IN:
             return len(requirement.values) > 0
         case Operator.EXISTS | Operator.DOES_NOT_EXIST:
             return not requirement.values
         case Operator.GT | Operator.LT:
-            return len(requirement.values) == 1 and _is_integer(requirement.values[0])
+            return len(requirement.values) == 1 and parse_int64(requirement.values[0]) is not None
 
 
-def _is_integer(text: str) -> bool:
-    from multisched.model.selectors import parse_int64
-
-    return parse_int64(text) is not None
+def node_affinity(document: Mapping[str, Any], path: str) -> NodeAffinity:
+    """A NodeAffinity object of a configuration file. Raises Refusal, naming the field below `path`, for a bad one."""
+    try:
+        wire = msgspec.convert(document, _NodeAffinity)
+    except msgspec.ValidationError as error:
+        raise Refusal(f"{path}: {error}") from error
+    compiled = _affinity(_SharedSpec(affinity=_Affinity(node_affinity=wire)))
+    required, preferred = (
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "preferredDuringSchedulingIgnoredDuringExecution",
+    )
+    terms = (
+        [
+            *((f"{path}.{required}.nodeSelectorTerms[{i}]", t) for i, t in enumerate(compiled.required.terms)),
+        ]
+        if compiled.required
+        else []
+    )
+    terms += [(f"{path}.{preferred}[{i}].preference", p.term) for i, p in enumerate(compiled.preferred) if p.weight]
+    for where, term in terms:
+        if not term.is_valid:
+            raise Refusal(
+                f"{where}: is no node selector term; check operators, the number of values and their characters"
+            )
+    return compiled
 
 
 def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
@@ -569,30 +641,25 @@ def _may_be_resizing(wire: _Pod) -> bool:
     return wire.status.resources is not None or any(s.resources is not None for s in statuses)
 
 
-def _held(wire: _Pod, spec: PodSpec) -> Requests | None:
-    """Requests by status, where they differ from those of the spec (pods resized in place)."""
+def _held(wire: _Pod, spec: PodSpec) -> tuple[Requests | None, tuple[int, int] | None]:
+    """Requests by status, for fit and for scoring, where they differ from those of the spec (pods resized in place)."""
     status = wire.status
     by_name = {s.name: s for s in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))}
-    is_infeasible = False
-    for condition in status.conditions or ():
-        if condition.type == "PodResizePending":
-            is_infeasible = condition.reason == "Infeasible"
-            break
-    inits = [
-        _container_requests(c, by_name.get(c.name) if c.restart_policy == "Always" else None)
-        for c in wire.spec.init_containers or ()
-    ]
-    containers = [_container_requests(c, by_name.get(c.name)) for c in wire.spec.containers or ()]
-    exact = resources.pod_requests(
-        containers,
-        inits,
-        wire.spec.resources.requests if wire.spec.resources else None,
-        wire.spec.overhead,
-        from_status=True,
-        is_resize_infeasible=is_infeasible,
+    pending = next((c for c in status.conditions or () if c.type == "PodResizePending"), None)
+    view = resources.StatusView(is_resize_infeasible=pending is not None and pending.reason == "Infeasible")
+    parts = (
+        [_container_requests(c, by_name.get(c.name)) for c in wire.spec.containers or ()],
+        [_container_requests(c, by_name.get(c.name)) for c in wire.spec.init_containers or ()],
     )
-    held = resources.amounts(exact)
-    return held if held != spec.requests else None
+    pod_level = _pod_level_requests(wire.spec, status)
+    exact = resources.pod_requests(*parts, pod_level, wire.spec.overhead, status=view)
+    defaults = resources.placed_scoring_defaults(exact, pod_level)
+    placed = resources.pod_requests(*parts, pod_level, wire.spec.overhead, status=view, defaults=defaults)
+    held, scoring = resources.amounts(exact), _scoring_amounts(placed)
+    return (
+        held if held != spec.requests else None,
+        scoring if scoring != (spec.placed_cpu_milli, spec.placed_memory_bytes) else None,
+    )
 
 
 def _allocatable(quantities: QuantityMap) -> Requests:

@@ -6,6 +6,7 @@ Source: component-helpers 0.36 resource/helpers.go (PodRequests). Sums are kept 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -54,38 +55,65 @@ def exact(quantities: QuantityMap) -> Exact:
 
 
 def amounts(quantities: Mapping[str, int]) -> Requests:
-    """Nano-units to milli-CPU and whole units; zero entries are kept out."""
+    """Nano-units to milli-CPU and whole units; zero entries, and names that no scheduler counts, are kept out."""
     return {
         name: min(REQUEST_MAX, milli_of_nano(nano) if name == CPU else value_of_nano(nano))
         for name, nano in quantities.items()
-        if nano
+        if nano and (name in (CPU, MEMORY, EPHEMERAL_STORAGE) or is_scalar_resource(name))
     }
+
+
+def is_scalar_resource(name: str) -> bool:
+    """Resources other than cpu, memory and ephemeral-storage that fit is checked for.
+
+    Source: scheduler util IsScalarResourceName. Any other name ("pods", "storage", a bare word) is not counted at all.
+    """
+    return (
+        name.startswith((HUGEPAGES_PREFIX, "attachable-volumes-"))
+        or _NATIVE_DOMAIN in name
+        or is_extended_resource(name)
+    )
+
+
+def is_extended_resource(name: str) -> bool:
+    """Names such as nvidia.com/gpu (source: core v1 helper IsExtendedResourceName)."""
+    if "/" not in name or _NATIVE_DOMAIN in name or name.startswith(_QUOTA_PREFIX):
+        return False
+    return is_qualified_name(_QUOTA_PREFIX + name)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """Which requests count for a pod on a node: those of its status too, for it may be being resized in place."""
+
+    is_resize_infeasible: bool = False
+
+    def effective(self, part: ContainerRequests) -> Exact:
+        """Per resource the largest of spec, actuated and allocated; only the latter two if the resize is infeasible."""
+        if not part.has_status:
+            return exact(part.spec)
+        parts = [exact(part.actuated), exact(part.allocated)]
+        return _maximum(*parts) if self.is_resize_infeasible else _maximum(exact(part.spec), *parts)
 
 
 def pod_requests(
     containers: Iterable[ContainerRequests],
     init_containers: Iterable[ContainerRequests],
-    pod_level: QuantityMap,
+    pod_level: ContainerRequests | None,
     overhead: QuantityMap,
     *,
-    for_scoring: bool = False,
-    from_status: bool = False,
-    is_resize_infeasible: bool = False,
+    defaults: Mapping[str, int] | None = None,
+    status: StatusView | None = None,
 ) -> Exact:
     """The pod's requests in nano-units.
 
-    `for_scoring` fills in defaults for containers that ask for nothing; `from_status` counts, per container, the larger
-    of spec, actuated and allocated (only the latter two when the resize is infeasible).
+    `defaults` are what a container that does not name a resource counts with (see `scoring_defaults`); with `status`
+    the requests of containers, sidecars and pod come from there as well.
     """
 
-    def one(container: ContainerRequests) -> Exact:
-        asked = exact(container.spec)
-        if from_status and container.has_status:
-            parts = [exact(container.actuated), exact(container.allocated)]
-            asked = _maximum(*parts) if is_resize_infeasible else _maximum(asked, *parts)
-        if for_scoring:
-            asked = {CPU: SCORING_CPU_MILLI * 10**6, MEMORY: SCORING_MEMORY_BYTES * 10**9} | asked
-        return asked
+    def one(container: ContainerRequests, *, may_resize: bool = True) -> Exact:
+        asked = status.effective(container) if status is not None and may_resize else exact(container.spec)
+        return {**defaults, **asked} if defaults else asked
 
     total: Exact = {}
     for container in containers:
@@ -93,7 +121,7 @@ def pod_requests(
     sidecars: Exact = {}
     init_peak: Exact = {}
     for container in init_containers:
-        asked = one(container)
+        asked = one(container, may_resize=container.is_sidecar)
         if container.is_sidecar:
             _add(total, asked)
             _add(sidecars, asked)
@@ -103,9 +131,26 @@ def pod_requests(
             _add(running, sidecars)
         init_peak = _maximum(init_peak, running)
     total = _maximum(total, init_peak)
-    total.update({n: v for n, v in exact(pod_level).items() if is_pod_level_resource(n)})
+    if pod_level is not None:
+        asked = status.effective(pod_level) if status is not None else exact(pod_level.spec)
+        total.update({n: asked.get(n, 0) for n in pod_level.spec or () if is_pod_level_resource(n)})
     _add(total, exact(overhead))
     return total
+
+
+SCORING_DEFAULTS: Mapping[str, int] = {CPU: SCORING_CPU_MILLI * 10**6, MEMORY: SCORING_MEMORY_BYTES * 10**9}
+"""In nano-units."""
+
+
+def placed_scoring_defaults(requests: Exact, pod_level: ContainerRequests | None) -> Mapping[str, int]:
+    """What a container that does not name a resource counts with once its pod is on a node.
+
+    With pod-level requests, a default counts only for what nothing in the pod asks for
+    (source: scheduler framework types.go, getNonMissingContainerRequests).
+    """
+    if pod_level is None or not any(is_pod_level_resource(name) for name in pod_level.spec or ()):
+        return SCORING_DEFAULTS
+    return {name: amount for name, amount in SCORING_DEFAULTS.items() if name not in requests}
 
 
 def is_pod_level_resource(name: str) -> bool:

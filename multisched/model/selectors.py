@@ -6,12 +6,17 @@ text: no regular expressions, integers parsed only for Gt and Lt and only as bou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 
 import msgspec
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+
+_NAME_MAX, _SUBDOMAIN_MAX = 63, 253
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?\Z")
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*\Z")
 
 NODE_NAME_FIELD = "metadata.name"
 """The only field that node selector terms may match; any other reads as an empty text."""
@@ -67,6 +72,22 @@ def parse_int64(text: str) -> int | None:
         return None
     number = int(text)
     return number if INT_MIN <= number <= INT_MAX else None
+
+
+def is_qualified_name(text: str) -> bool:
+    """A label key: a name of at most 63 characters, with an optional DNS subdomain and a slash before it.
+
+    Source: apimachinery pkg/api/validate/content IsLabelKey.
+    """
+    prefix, slash, name = text.rpartition("/")
+    if slash and not (len(prefix) <= _SUBDOMAIN_MAX and _SUBDOMAIN.match(prefix)):
+        return False
+    return bool(name) and is_label_value(name)
+
+
+def is_label_value(text: str) -> bool:
+    """Empty, or at most 63 of A-Z a-z 0-9 - _ . with a letter or digit at both ends (source: IsLabelValue)."""
+    return not text or (len(text) <= _NAME_MAX and _NAME.match(text) is not None)
 
 
 class LabelSelector(msgspec.Struct, frozen=True, gc=False):
