@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import orjson
 
-from multisched.cluster.object_client import Document, ObjectClient, Resource, key_of
+from multisched.cluster.object_client import Document, ObjectClient, Resource, key_of, version_of
 from multisched.cluster.object_watch import ObjectWatch
 
 Listener = Callable[[Document | None, Document | None], None]
@@ -44,6 +44,8 @@ class ObjectCache:
     ) -> None:
         self.resource = resource
         self.objects: dict[str, Document] = {}
+        self.version = 0
+        """The newest resource version of any object seen: what was written up to it is in the cache."""
         self._projection = projection
         self._index_by = index_by
         self._index: dict[str, dict[str, Document]] = {}
@@ -70,6 +72,7 @@ class ObjectCache:
             self._store(document)
 
     def put(self, item: msgspec.Raw) -> None:
+        """Stores one object and tells the listeners."""
         self._store(self._projection(orjson.loads(item)))
 
     def remove(self, item: msgspec.Raw) -> None:
@@ -77,6 +80,7 @@ class ObjectCache:
 
     def _store(self, document: Document) -> None:
         key = key_of(document)
+        self.version = max(self.version, version_of(document))
         old = self.objects.get(key)
         if old is not None:
             if old["metadata"]["uid"] != document["metadata"]["uid"]:

@@ -236,6 +236,12 @@ def key_of(document: Document) -> str:
     return f"{metadata.get('namespace', '')}/{metadata['name']}"
 
 
+def version_of(document: Document) -> int:
+    """The resource version as the number it is."""
+    text = str(document["metadata"].get("resourceVersion") or "")
+    return int(text) if text.isdigit() else 0
+
+
 def split_key(key: str) -> tuple[str, str]:
     """The namespace and the name of a key."""
     namespace, _, name = key.partition("/")

@@ -1,0 +1,108 @@
+"""The ReplicaSet controller: as many pods as wanted, and the least missed ones first to go.
+
+Source: pkg/controller/replicaset/replica_set.go and controller_utils.go, ActivePodsWithRanks (1.36). Orphaned pods are not
+adopted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from multisched.cluster.controlled_pods import (
+    LAG_RECHECK_S,
+    ControlledPods,
+    is_available,
+    phase_of,
+    pod_from_template,
+    ready_since,
+)
+from multisched.cluster.controller_context import ControllerContext, requeue_owner_of_pods, write_status
+from multisched.cluster.object_client import REPLICA_SETS, Document, key_of
+from multisched.cluster.reconcile_queue import ReconcileQueue
+
+REPLICA_SETS_AT_ONCE = 16
+PODS_PER_RECONCILE = 500
+"""As upstream's burstReplicas."""
+
+_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_PHASE_RANK = {"Pending": 0, "Unknown": 1, "Running": 2}
+
+
+class ReplicaSetController:
+    """One control loop over all ReplicaSets."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._pods = ControlledPods(context.client, context.pods)
+        self.queue = ReconcileQueue("replicaset", self.reconcile, rng=context.rng, workers=REPLICA_SETS_AT_ONCE)
+        context.replica_sets.listen(self._changed)
+        requeue_owner_of_pods(context.pods, kind="ReplicaSet", queue=self.queue)
+
+    def _changed(self, old: Document | None, new: Document | None) -> None:
+        if new is not None:
+            self.queue.add(key_of(new))
+
+    async def reconcile(self, key: str) -> float | None:
+        """Creates or deletes pods until there are `spec.replicas`, then writes the status."""
+        replica_set = self._context.replica_sets.find(key)
+        if replica_set is None:
+            return None
+        uid = replica_set["metadata"]["uid"]
+        if not self._pods.is_current(uid):
+            return LAG_RECHECK_S
+        active = self._pods.active(uid)
+        requeue_s = await self._write_status(replica_set, active)
+        if replica_set["metadata"].get("deletionTimestamp"):
+            return None
+        missing = replica_set["spec"].get("replicas", 1) - len(active)
+        if missing > 0:
+            pod = pod_from_template(replica_set["spec"]["template"], owner=replica_set, resource=REPLICA_SETS)
+            await self._pods.create(replica_set, [pod] * min(missing, PODS_PER_RECONCILE))
+        elif missing < 0:
+            await self._pods.delete(victims(active, min(-missing, PODS_PER_RECONCILE)))
+        return LAG_RECHECK_S if abs(missing) > PODS_PER_RECONCILE else requeue_s
+
+    async def _write_status(self, replica_set: Document, active: Sequence[Document]) -> float | None:
+        spec, now = replica_set["spec"], self._context.now()
+        min_ready_s = spec.get("minReadySeconds") or 0
+        wanted = (spec["template"].get("metadata") or {}).get("labels") or {}
+        labelled = [p for p in active if wanted.items() <= (p["metadata"].get("labels") or {}).items()]
+        ready = [p for p in active if ready_since(p) is not None]
+        available = [p for p in ready if is_available(p, min_ready_s, now)]
+        status = {
+            "replicas": len(active),
+            "fullyLabeledReplicas": len(labelled),
+            "readyReplicas": len(ready),
+            "availableReplicas": len(available),
+            "observedGeneration": replica_set["metadata"].get("generation", 0),
+        }
+        await write_status(self._context.client, REPLICA_SETS, replica_set, status)
+        return float(min_ready_s) if len(available) < len(ready) else None
+
+
+def victims(pods: Sequence[Document], count: int) -> list[Document]:
+    """The pods to delete first: unassigned, not running, not ready, cheap, crowded on their node, young."""
+    crowd = Counter(pod["spec"]["nodeName"] for pod in pods)
+
+    def rank(pod: Document) -> tuple[object, ...]:
+        since = ready_since(pod)
+        return (
+            bool(pod["spec"]["nodeName"]),
+            _PHASE_RANK.get(phase_of(pod), 2),
+            since is not None,
+            _deletion_cost(pod),
+            -crowd[pod["spec"]["nodeName"]],
+            -since.timestamp() if since is not None else 0.0,
+        )
+
+    youngest_first = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), reverse=True)
+    return sorted(youngest_first, key=rank)[:count]
+
+
+def _deletion_cost(pod: Document) -> int:
+    text = (pod["metadata"].get("annotations") or {}).get(_DELETION_COST, "0")
+    try:
+        return int(text)
+    except ValueError:
+        return 0

@@ -1,0 +1,34 @@
+"""Runs the small controllers of the embedded cluster as one coroutine.
+
+Owns the caches and control loops of one run. Promises to end, with everything it started, when it is cancelled. Called by
+the embedded cluster, the simulation and tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from multisched.cluster.controller_context import Controller, ControllerContext
+from multisched.cluster.controller_deployment import DeploymentController
+from multisched.cluster.controller_job import JobController
+from multisched.cluster.controller_replicaset import ReplicaSetController
+from multisched.cluster.object_client import ObjectClient, WallClock
+from multisched.model.wire import Transport
+
+
+async def run_controllers(transport: Transport, *, clock: WallClock, rng: random.Random) -> None:
+    """Works until cancelled. Every watch starts at once; controllers start when all first lists have been read."""
+    context = ControllerContext(ObjectClient(transport), clock=clock, rng=rng)
+    controllers: list[Controller] = [
+        ReplicaSetController(context),
+        DeploymentController(context),
+        JobController(context),
+    ]
+    async with asyncio.TaskGroup() as group:
+        for cache in context.caches():
+            group.create_task(cache.watch.run(), name=f"watch {cache.resource.plural}")
+        for cache in context.caches():
+            await cache.watch.synced.wait()
+        for controller in controllers:
+            group.create_task(controller.queue.run(), name=controller.queue.name)
