@@ -213,7 +213,7 @@ def _indexed(pod: Document, job: str, index: int) -> Document:
 
 
 def _is_indexed(job: Document) -> bool:
-    return job["spec"].get("completionMode") == "Indexed"
+    return bool(job["spec"].get("completionMode") == "Indexed")
 
 
 def _index_of(pod: Document) -> int:
@@ -227,7 +227,7 @@ def _ended_at(pod: Document) -> str:
 
 
 def _ends(condition: Document) -> bool:
-    return condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
+    return bool(condition["type"] in ("Complete", "Failed") and condition["status"] == "True")
 
 
 def _is_finished(job: Document) -> bool:

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterable
 
 import msgspec
-import orjson
 
 from multisched.cluster.object_client import Document, ObjectClient, Resource, key_of, version_of
 from multisched.cluster.object_watch import ObjectWatch
@@ -64,7 +63,7 @@ class ObjectCache:
         return list(self._index.get(index_key, _NOTHING).values())
 
     def replace(self, items: list[msgspec.Raw]) -> None:
-        documents = [self._projection(orjson.loads(item)) for item in items]
+        documents = [self._projection(msgspec.json.decode(item)) for item in items]
         present = {key_of(document) for document in documents}
         for key in [key for key in self.objects if key not in present]:
             self._drop(key)
@@ -73,10 +72,10 @@ class ObjectCache:
 
     def put(self, item: msgspec.Raw) -> None:
         """Stores one object and tells the listeners."""
-        self._store(self._projection(orjson.loads(item)))
+        self._store(self._projection(msgspec.json.decode(item)))
 
     def remove(self, item: msgspec.Raw) -> None:
-        self._drop(key_of(orjson.loads(item)))
+        self._drop(key_of(msgspec.json.decode(item)))
 
     def _store(self, document: Document) -> None:
         key = key_of(document)
