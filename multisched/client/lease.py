@@ -259,9 +259,11 @@ class LeaseKeeper:
         started = self._clock.monotonic()
         if lease is None:
             return await self._create(timeout_s, started)
-        if not self._is_free(lease):
-            if self._state is LeaseState.LEADING:
-                self._lose(f"held by {lease.spec.holder!r}"[:256])
+        is_free = self._is_free(lease)
+        if self._state is LeaseState.LEADING and lease.spec.holder not in (None, "", self._identity):
+            self._lose(f"held by {lease.spec.holder!r}"[:256])
+            return False
+        if not is_free:
             return False
         return await self._write_and_lead(lease, timeout_s, started)
 
@@ -282,7 +284,10 @@ class LeaseKeeper:
         self._renewed_at = started
 
     def _is_free(self, lease: _Lease) -> bool:
-        """True if the record is ours (a former process under our name does not count), given back, or unchanged before our eyes for its whole duration."""
+        """True if the record is ours, given back, or unchanged before our eyes for its whole duration.
+
+        Ours means this process's: a former one under the same name counts as another holder.
+        """
         self._observe(lease)
         holder = lease.spec.holder or ""
         if not holder or (holder == self._identity and self._state is LeaseState.LEADING):

@@ -1,0 +1,187 @@
+"""YAML text to plain data, with the place of every key and value, and the form in which problems are told.
+
+Owns reading: one document, at most 1 MiB, no aliases, anchors, tags or duplicate keys, bounded depth, so that a file of
+a stranger costs no more than its size. Promises that each problem names file, line, column and path. Called by `config`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+DOCUMENT_BYTES_MAX: Final = 1024 * 1024
+DEPTH_MAX: Final = 32
+
+Path = tuple[str | int, ...]
+"""Keys and list positions from the top of the document."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a file, counted from 1 as editors do."""
+
+    line: int = 1
+    column: int = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing that is wrong, where, and what was probably meant."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    suggestion: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}"
+        where = f" {self.path}:" if self.path else ""
+        hint = f" (did you mean {self.suggestion}?)" if self.suggestion else ""
+        return f"{place}:{where} {self.message}{hint}"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `problems` has all that was found, in the order of the file."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain data (dict, list, str, int, float, bool, None) and where each part of it stands."""
+
+    file: str
+    data: Any = None
+    values: dict[Path, Position] = field(default_factory=dict)
+    keys: dict[Path, Position] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def position(self, path: Path, *, of_key: bool = False) -> Position:
+        """Where the value (or its key) at `path` stands; for something missing, where its parent does."""
+        if of_key and path in self.keys:
+            return self.keys[path]
+        while path and path not in self.values:
+            path = path[:-1]
+        return self.values.get(path, Position())
+
+    def add(self, path: Path, message: str, *, suggestion: str = "", of_key: bool = False) -> None:
+        """Notes a problem at `path`."""
+        at = self.position(path, of_key=of_key)
+        self.problems.append(Problem(self.file, at.line, at.column, render_path(path), message, suggestion))
+
+
+def render_path(path: Path) -> str:
+    """`domains[0].profile.plugins`, as people write it."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def read_document(text: str, file: str) -> Document:
+    """Reads one YAML (or JSON) document. Raises ConfigError for text that is not one."""
+    document = Document(file)
+    size_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if size_bytes > DOCUMENT_BYTES_MAX:
+        raise _refusal(file, Position(), f"the file has {size_bytes} bytes; at most {DOCUMENT_BYTES_MAX} are read")
+    try:
+        _refuse_hostile_events(text, file)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise _refusal(file, _mark_of(error), _reason_of(error)) from error
+    if node is None:
+        raise _refusal(file, Position(), "the file is empty; `multisched config default` prints one to start from")
+    document.data = _plain(document, _Loader(""), node, ())
+    return document
+
+
+def _refuse_hostile_events(text: str, file: str) -> None:
+    """Looks at the flat stream of events first: composing would recurse, and expand aliases."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        at = Position(event.start_mark.line + 1, event.start_mark.column + 1)
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal(file, at, "aliases are refused; write the value out")
+        if getattr(event, "anchor", None):
+            raise _refusal(file, at, "anchors are refused; write the value out where it is used")
+        if getattr(event, "tag", None):
+            raise _refusal(file, at, f"tags are refused; remove {event.tag}")
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise _refusal(file, at, "a second document starts here; one file holds one configuration")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            raise _refusal(file, at, f"nested deeper than {DEPTH_MAX} levels")
+
+
+def _plain(document: Document, constructor: Any, node: Any, path: Path) -> Any:
+    document.values[path] = _position(node)
+    if isinstance(node, yaml.MappingNode):
+        return _plain_mapping(document, constructor, node, path)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(document, constructor, item, (*path, i)) for i, item in enumerate(node.value)]
+    return _plain_scalar(constructor, node)
+
+
+def _plain_mapping(document: Document, constructor: Any, node: Any, path: Path) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            at = _position(key_node)
+            document.problems.append(
+                Problem(document.file, at.line, at.column, render_path(path), "a key must be plain text")
+            )
+            continue
+        key = str(key_node.value)
+        child = (*path, key)
+        if key in mapping:
+            at = _position(key_node)
+            first = document.keys[child].line
+            message = f"this key stands in line {first} already; remove one"
+            document.problems.append(Problem(document.file, at.line, at.column, render_path(child), message))
+            continue
+        document.keys[child] = _position(key_node)
+        mapping[key] = _plain(document, constructor, value_node, child)
+    return mapping
+
+
+def _plain_scalar(constructor: Any, node: Any) -> str | int | float | bool | None:
+    """Numbers, booleans and null as YAML reads them; everything else (dates too) stays the text it is."""
+    try:
+        value = constructor.construct_object(node)
+    except (yaml.YAMLError, ValueError):
+        return str(node.value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return str(node.value)
+
+
+def _position(node: Any) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _refusal(file: str, at: Position, message: str) -> ConfigError:
+    return ConfigError([Problem(file, at.line, at.column, "", message)])
+
+
+def _mark_of(error: yaml.YAMLError) -> Position:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    return Position(mark.line + 1, mark.column + 1) if mark is not None else Position()
+
+
+def _reason_of(error: yaml.YAMLError) -> str:
+    problem = getattr(error, "problem", None)
+    return f"not YAML: {problem or str(error).splitlines()[0]}"

@@ -1,0 +1,427 @@
+"""The configuration as frozen values: `apiVersion: multisched.io/v1`, `kind: MultischedConfiguration`.
+
+Owns names, types, bounds and defaults of every setting, each with the sentence that explains it (they become the JSON
+Schema and the comments of `config/default.yaml`). Names are camelCase in files; in code they end in their unit.
+Reading, cross checks and plugin lookup are `config`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic.alias_generators import to_camel
+
+from multisched.framework.plugin import Isolation
+from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
+
+API_VERSION: Final = "multisched.io/v1"
+KIND: Final = "MultischedConfiguration"
+BUILT_IN_DOMAINS: Final = ("forecast", "gpu", "job")
+DOMAINS_MAX: Final = 32
+DURATION_MAX_S: Final = 24 * 3600.0
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+_DURATION_SCHEMA: Final = {
+    "type": "string",
+    "pattern": r"^(?=\d)(\d+h)?(\d+m)?(\d+(\.\d+)?s)?(\d+ms)?$",
+    "examples": ["10s", "5m", "500ms", "1h30m"],
+}
+
+
+def parse_duration(text: object) -> float:
+    """Seconds of `10s`, `500ms`, `5m`, `1h30m`. A number without a unit is refused: nobody can tell what it counts."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        raise ValueError(f'a duration needs a unit, for instance "{text}s"')
+    match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= 32 else None
+    if match is None or not text:
+        raise ValueError('not a duration; write for instance "10s", "500ms", "5m" or "1h30m"')
+    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
+    total_s = hours * 3600 + minutes * 60 + seconds + millis / 1000
+    if total_s > DURATION_MAX_S:
+        raise ValueError("longer than 24h")
+    return total_s
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest text that `parse_duration` reads back."""
+    millis = round(seconds * 1000)
+    if millis % 1000:
+        return f"{millis}ms"
+    whole = millis // 1000
+    if whole and whole % 3600 == 0:
+        return f"{whole // 3600}h"
+    return f"{whole // 60}m" if whole and whole % 60 == 0 else f"{whole}s"
+
+
+def _refuse_zero(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError("must be longer than 0s")
+    return seconds
+
+
+Seconds = Annotated[
+    float, BeforeValidator(parse_duration), AfterValidator(_refuse_zero), WithJsonSchema(_DURATION_SCHEMA)
+]
+"""A duration above zero, in seconds."""
+
+_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+_SCHEDULER_NAME = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
+SchedulerName = Annotated[str, Field(pattern=_SCHEDULER_NAME)]
+LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
+LabelValue = Annotated[str, Field(max_length=63)]
+
+
+def _alias(name: str) -> str:
+    return to_camel(name.removesuffix("_s"))
+
+
+class Section(BaseModel):
+    """What all parts of the file have in common: nothing unknown, nothing guessed, nothing changed later."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        alias_generator=_alias,
+        validate_by_name=False,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+class Expression(Section):
+    """One `key operator values` test on a node's labels."""
+
+    key: LabelKey
+    operator: Operator
+    """In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+    values: tuple[LabelValue, ...] = Field(default=(), max_length=100)
+    """In and NotIn need at least one, Gt and Lt exactly one integer, the others none."""
+
+    @model_validator(mode="after")
+    def _count_values(self) -> Self:
+        count = len(self.values)
+        match self.operator:
+            case Operator.IN | Operator.NOT_IN if not count:
+                raise ValueError(f"{self.operator.value} needs at least one value")
+            case Operator.EXISTS | Operator.DOES_NOT_EXIST if count:
+                raise ValueError(f"{self.operator.value} takes no values")
+            case Operator.GT | Operator.LT if count != 1 or parse_int64(self.values[0]) is None:
+                raise ValueError(f"{self.operator.value} takes exactly one integer")
+        return self
+
+
+class Selector(Section):
+    """A label selector; everything in it must hold."""
+
+    match_labels: Mapping[LabelKey, LabelValue] = {}
+    """Labels with exactly these values."""
+    match_expressions: tuple[Expression, ...] = Field(default=(), max_length=64)
+    """Further tests on labels."""
+
+    @model_validator(mode="after")
+    def _refuse_empty(self) -> Self:
+        if not self.match_labels and not self.match_expressions:
+            raise ValueError("selects every node; name matchLabels or matchExpressions, or leave the selector out")
+        return self
+
+    def compile(self) -> LabelSelector:
+        """Requirements in a fixed order, so that equal selectors are equal values however they were written."""
+        found = {Requirement(key, Operator.IN, (value,)) for key, value in self.match_labels.items()}
+        found |= {Requirement(e.key, e.operator, tuple(sorted(set(e.values)))) for e in self.match_expressions}
+        return LabelSelector(tuple(sorted(found, key=lambda r: (r.key, r.operator.value, r.values))))
+
+
+class NodeRule(Enum):
+    """Which unlabelled nodes are at home in a domain without a selector."""
+
+    GPU = "gpu"
+    """Nodes with allocatable GPUs."""
+    VIRTUAL = "virtual"
+    """Virtual nodes: the virtual-kubelet taint, or the label `type=virtual-kubelet`."""
+    REST = "rest"
+    """Every node that no other domain claims."""
+    LABELLED = "labelled"
+    """None but those labelled `multisched.io/domain: NAME`."""
+
+
+class Nodes(Section):
+    """The home nodes of a domain. Nodes labelled `multisched.io/domain: NAME` always belong to it, and only to it."""
+
+    rule: NodeRule | None = None
+    """gpu (allocatable GPUs), virtual (virtual-kubelet), rest (all that nobody else claims) or labelled (labelled only).
+    Without rule and selector: gpu for the domain gpu, virtual for job, labelled for a domain with loans, else rest."""
+    selector: Selector | None = None
+    """Nodes with these labels, instead of a rule."""
+
+    @model_validator(mode="after")
+    def _refuse_both(self) -> Self:
+        if self.rule is not None and self.selector is not None:
+            raise ValueError("a rule and a selector exclude each other; remove one")
+        return self
+
+
+class Loan(Section):
+    """Nodes of another domain that this one may use too."""
+
+    lender: str = Field(alias="from")
+    """The domain whose home nodes they are."""
+    selector: Selector | None = None
+    """Which of its nodes; without, all."""
+
+
+class PluginEntry(Section):
+    """One enabled plugin: a new one, or other settings for one of the base."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """A name of `multisched plugins list`, or `package.module:Class`."""
+    weight: int | None = Field(default=None, ge=0, le=100)
+    """Multiplies its scores; 0 filters without scoring. Without: the base's, or 1."""
+    args: Mapping[str, Any] | None = None
+    """The plugin's own settings, instead of the base's."""
+    isolation: Isolation | None = None
+    """Where Filter and Score run: inline, thread or process."""
+    timeout_s: Seconds | None = None
+    """How long an isolated Filter or Score may take."""
+
+
+class Plugins(Section):
+    """Changes to the base's plugins, applied in this order: disabled, then enabled."""
+
+    disabled: tuple[str, ...] = Field(default=(), max_length=256)
+    """Plugins of the base to leave out; "*" leaves out all."""
+    enabled: tuple[PluginEntry, ...] = Field(default=(), max_length=256)
+    """Plugins to add, or to change where they stand."""
+
+
+class ProfileConfig(Section):
+    """The plugins of a domain."""
+
+    base: Literal["forecast", "gpu", "job", "default"] | None = None
+    """The profile to start from: a built-in domain's, or `default`. Without: the domain's own if built in, else default."""
+    queue_sort: str | None = None
+    """The plugin that orders the queue, instead of the base's: QOSSort, PrioritySort or one of your own."""
+    plugins: Plugins = Plugins()
+    """Changes to the base."""
+
+
+class Concurrency(Section):
+    """How much of a domain happens at once."""
+
+    cycles: int = Field(default=8, ge=1, le=256)
+    """Scheduling cycles that may wait for outside answers at the same time."""
+    bind_workers: int = Field(default=64, ge=1, le=1024)
+    """Pods that may be in PreBind and bind at the same time."""
+    max_in_flight_binds: int = Field(default=64, ge=1, le=1024)
+    """The most binding requests on the wire; the adaptive limit moves below it."""
+
+
+class Queue(Section):
+    """How long refused pods wait."""
+
+    initial_backoff_s: Seconds = Field(default=1.0, validate_default=False)
+    """After the first failed attempt; doubles with each."""
+    max_backoff_s: Seconds = Field(default=10.0, validate_default=False)
+    """The longest backoff."""
+    unschedulable_flush_s: Seconds = Field(default=300.0, validate_default=False)
+    """An unschedulable pod is tried again after this long even if no event could help it."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.initial_backoff_s > self.max_backoff_s:
+            raise ValueError("initialBackoff is longer than maxBackoff")
+        return self
+
+
+class TolerationConfig(Section):
+    """A toleration, as in a pod."""
+
+    key: Annotated[str, Field(max_length=317)] = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: Annotated[str, Field(max_length=63)] = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Empty: all effects."""
+
+    @model_validator(mode="after")
+    def _as_upstream(self) -> Self:
+        if not self.key and self.operator != "Exists":
+            raise ValueError("an empty key needs the operator Exists")
+        if self.operator == "Exists" and self.value:
+            raise ValueError("the operator Exists takes no value")
+        return self
+
+    def compile(self) -> Toleration:
+        """The model's value."""
+        return Toleration(self.key, self.operator, self.value, self.effect)
+
+
+class Policy(Section):
+    """What the domain adds to its pods while scheduling them; pods themselves are never edited."""
+
+    tolerations: tuple[TolerationConfig, ...] | None = Field(default=None, max_length=64)
+    """Taints that every pod of the domain tolerates. Without: the built-in domain's."""
+
+    def compile(self) -> tuple[Toleration, ...]:
+        """The model's values."""
+        return tuple(t.compile() for t in self.tolerations or ())
+
+
+class DomainConfig(Section):
+    """One scheduler: its names, its nodes, its plugins."""
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    """Label of metrics, part of the lease's name, value of the node label `multisched.io/domain`."""
+    scheduler_names: tuple[SchedulerName, ...] = Field(default=(), max_length=16)
+    """The spec.schedulerName of its pods. Without: NAME-scheduler."""
+    nodes: Nodes = Nodes()
+    """Its home nodes."""
+    loans: tuple[Loan, ...] = Field(default=(), max_length=DOMAINS_MAX)
+    """Nodes of other domains it may use too."""
+    profile: ProfileConfig = ProfileConfig()
+    """Its plugins."""
+    concurrency: Concurrency = Concurrency()
+    """How much happens at once."""
+    queue: Queue = Queue()
+    """How long refused pods wait."""
+    policy: Policy = Policy()
+    """What it adds to its pods."""
+
+
+class LeaseConfig(Section):
+    """Leader election: one Lease per domain."""
+
+    enabled: bool = True
+    """False only where a single process can run."""
+    namespace: Annotated[str, Field(max_length=63)] = ""
+    """Where the Leases are. Empty: the namespace the program runs in, outside a cluster kube-system."""
+    name_prefix: Annotated[str, Field(pattern=_NAME)] = "multisched"
+    """A domain's Lease is called PREFIX-DOMAIN."""
+    duration_s: Seconds = Field(default=15.0, validate_default=False)
+    """Another process may take the Lease this long after its last renewal."""
+    renew_deadline_s: Seconds = Field(default=10.0, validate_default=False)
+    """The holder stops binding this long after its last successful renewal."""
+    retry_period_s: Seconds = Field(default=2.0, validate_default=False)
+    """Time between two tries."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if not self.duration_s > self.renew_deadline_s:
+            raise ValueError("duration must be longer than renewDeadline")
+        if not self.renew_deadline_s > 1.2 * self.retry_period_s:
+            raise ValueError("renewDeadline must be longer than 1.2 times retryPeriod (its jitter)")
+        return self
+
+
+class Tls(Section):
+    """The server's certificate. Files are read again when they change."""
+
+    cert_file: str | None = None
+    """PEM, with its chain."""
+    key_file: str | None = None
+    """PEM, without a password."""
+    self_signed: bool = False
+    """Makes a certificate at each start, as kube-scheduler does: enough for probes, and for scrapers told not to verify."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("certFile and keyFile belong together")
+        if self.self_signed and self.cert_file is not None:
+            raise ValueError("selfSigned and certFile exclude each other; remove one")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        return self.self_signed or self.cert_file is not None
+
+
+class ServerConfig(Section):
+    """The HTTP server: /livez, /readyz, /metrics, /api/v1."""
+
+    enabled: bool = True
+    bind_address: Annotated[str, Field(max_length=64)] = "127.0.0.1"
+    """An IP address. Anything but loopback needs tls."""
+    port: int = Field(default=10260, ge=0, le=65535)
+    """0: any free one."""
+    tls: Tls = Tls()
+    """Without a certificate the server speaks HTTP, on loopback only."""
+    authentication: bool | None = None
+    """Ask the API server who may read /metrics and /api (TokenReview, SubjectAccessReview). Without: yes with tls."""
+
+    @property
+    def is_authenticating(self) -> bool:
+        return self.tls.is_on if self.authentication is None else self.authentication
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.bind_address in ("::1", "localhost") or self.bind_address.startswith("127.")
+
+    @model_validator(mode="after")
+    def _refuse_open(self) -> Self:
+        if not self.is_loopback and not self.tls.is_on:
+            raise ValueError(f"without tls only loopback is served, not {self.bind_address}; set tls.selfSigned or files")
+        if not self.is_loopback and not self.is_authenticating:
+            raise ValueError("authentication may be off on loopback only")
+        return self
+
+
+class ClientConfig(Section):
+    """How the API server is asked."""
+
+    writes_per_second: int = Field(default=5000, ge=1, le=100_000)
+    """Ceiling of all writes; the API server's own 429 is the real limit."""
+    bind_timeout_s: Seconds = Field(default=5.0, validate_default=False)
+    """Deadline of one binding request, on both sides."""
+    staleness_s: Seconds = Field(default=30.0, validate_default=False)
+    """Binds are held when the API server has been silent for this long."""
+
+
+class LoggingConfig(Section):
+    """What the program writes to its standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe lines that are written."""
+    format: Literal["json", "console"] = "json"
+    """One JSON object per line, or lines for people."""
+
+
+class Configuration(Section):
+    """One file configures one deployment."""
+
+    api_version: Literal["multisched.io/v1"]
+    kind: Literal["MultischedConfiguration"]
+    domains: tuple[DomainConfig, ...] = Field(
+        default_factory=lambda: tuple(DomainConfig(name=name) for name in BUILT_IN_DOMAINS),
+        min_length=1,
+        max_length=DOMAINS_MAX,
+    )
+    """The schedulers of this deployment. Without: forecast, gpu and job with their defaults."""
+    lease: LeaseConfig = LeaseConfig()
+    """Leader election."""
+    server: ServerConfig = ServerConfig()
+    """Health, metrics and API."""
+    client: ClientConfig = ClientConfig()
+    """How the API server is asked."""
+    logging: LoggingConfig = LoggingConfig()
+    """What is logged."""
+
+    @model_validator(mode="after")
+    def _bind_before_the_lease_ends(self) -> Self:
+        margin_s = self.lease.duration_s - self.lease.renew_deadline_s
+        if self.lease.enabled and self.client.bind_timeout_s > margin_s:
+            raise ValueError(
+                "client.bindTimeout must not be longer than lease.duration - lease.renewDeadline:"
+                " a late bind could meet the next leader's"
+            )
+        return self
+
+    def domain(self, name: str) -> DomainConfig:
+        """Raises KeyError for one that is not configured."""
+        for domain in self.domains:
+            if domain.name == name:
+                return domain
+        raise KeyError(name)

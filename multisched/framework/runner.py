@@ -1,0 +1,157 @@
+"""Runs plugins: the one place where a plugin's exception, nonsense or refusal becomes a Status.
+
+A Filter or Score that raises, or answers with the wrong type, shape or range, raises `PluginFailure` with an Error
+status here; the cycle catches that, and nothing else of a plugin's making gets past this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.plugin import (
+    MAX_SCORE,
+    CycleView,
+    FilterPlugin,
+    NormalizeScorePlugin,
+    PermitPlugin,
+    PermitResult,
+    Plugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReservePlugin,
+    ScorePlugin,
+)
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+
+SAMPLED_EVERY = 10
+"""One attempt in this many has its plugins timed, as upstream: reading the clock for each would cost more than they do."""
+
+R = TypeVar("R")
+
+
+class PluginFailure(Exception):
+    """A plugin failed; `status` is what its pod gets."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(f"{status.plugin}: {status.message}")
+        self.status = status
+
+
+class PluginObserver(Protocol):
+    """Hears of sampled plugin calls and of every failure."""
+
+    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None: ...
+
+    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None: ...
+
+
+class Runner:
+    """Calls the plugins of one domain."""
+
+    def __init__(self, observer: PluginObserver, stopwatch: Callable[[], float]) -> None:
+        self._observer = observer
+        self._stopwatch = stopwatch
+        self._attempts = 0
+        self._is_sampled = False
+
+    def begin_attempt(self) -> None:
+        """Decides whether this attempt's plugin calls are timed."""
+        self._attempts += 1
+        self._is_sampled = self._attempts % SAMPLED_EVERY == 1
+
+    def call(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
+        """The plugin's own answer; whatever it raises becomes PluginFailure."""
+        started = self._stopwatch() if self._is_sampled else 0.0
+        try:
+            return function(*args)
+        except Exception as error:
+            raise self.failure(plugin, point, error) from error
+        finally:
+            if self._is_sampled:
+                self._observer.plugin_ran(plugin.name, point, self._stopwatch() - started)
+
+    def failure(self, plugin: Plugin, point: str, error: BaseException | str) -> PluginFailure:
+        """Tells the observer and makes the Error status."""
+        self._observer.plugin_failed(plugin.name, point, error)
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        return PluginFailure(Status(Code.ERROR, plugin.name, (f'running {point} plugin "{plugin.name}": {text}',)))
+
+    def pre_filter(self, plugin: PreFilterPlugin, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        result = self.call(plugin, "PreFilter", plugin.pre_filter, cycle, pod)
+        if not isinstance(result, PreFilterResult):
+            raise self.failure(plugin, "PreFilter", f"returned {type(result).__name__}, not PreFilterResult")
+        return result
+
+    def filter(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        codes = self.call(plugin, "Filter", plugin.filter, cycle, pod, rows)
+        self._check(plugin, "Filter", codes, np.uint8, rows)
+        return codes
+
+    def pre_score(self, plugin: PreScorePlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        status = self.call(plugin, "PreScore", plugin.pre_score, cycle, pod, rows)
+        if not isinstance(status, Status):
+            raise self.failure(plugin, "PreScore", f"returned {type(status).__name__}, not Status")
+        if status.code not in (Code.SUCCESS, Code.SKIP):
+            raise PluginFailure(status.by(plugin.name))
+        return status
+
+    def score(self, plugin: ScorePlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        raw = self.call(plugin, "Score", plugin.score, cycle, pod, rows)
+        self._check(plugin, "Score", raw, np.int64, rows)
+        return raw
+
+    def normalize(self, plugin: NormalizeScorePlugin, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        scores = self.call(plugin, "NormalizeScore", plugin.normalize_score, cycle, pod, raw)
+        self._check(plugin, "NormalizeScore", scores, np.int64, raw)
+        self.check_range(plugin, scores)
+        return scores
+
+    def check_range(self, plugin: Plugin, scores: Scores) -> None:
+        """Scores of feasible rows that count as they are must lie within 0..MAX_SCORE."""
+        if len(scores) and not (int(scores.min()) >= 0 and int(scores.max()) <= MAX_SCORE):
+            found = f"{int(scores.min())}..{int(scores.max())}"
+            raise self.failure(plugin, "Score", f"returned scores {found}, outside 0..{MAX_SCORE}")
+
+    def reserve(self, plugin: ReservePlugin, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """The plugin's status; a failure is an Error status, since what was reserved must be undone either way."""
+        return self._status(plugin, "Reserve", plugin.reserve, cycle, pod, node)
+
+    def unreserve(self, plugin: ReservePlugin, cycle: CycleView, pod: Pod, node: str) -> None:
+        """Never fails: an exception is told to the observer, and the other plugins are unreserved all the same."""
+        try:
+            plugin.unreserve(cycle, pod, node)
+        except Exception as error:  # noqa: BLE001 - a plugin ends here; undoing the others must go on
+            self._observer.plugin_failed(plugin.name, "Unreserve", error)
+
+    def permit(self, plugin: PermitPlugin, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        try:
+            result = self.call(plugin, "Permit", plugin.permit, cycle, pod, node)
+        except PluginFailure as failure:
+            return PermitResult(failure.status)
+        if not isinstance(result, PermitResult):
+            return PermitResult(self.failure(plugin, "Permit", f"returned {type(result).__name__}").status)
+        return PermitResult(result.status.by(plugin.name), result.timeout_s)
+
+    def status(self, plugin: Plugin, point: str, function: Callable[..., Status], *args: Any) -> Status:
+        """A point that answers with a Status; a failure is an Error status."""
+        return self._status(plugin, point, function, *args)
+
+    def _status(self, plugin: Plugin, point: str, function: Callable[..., Status], *args: Any) -> Status:
+        try:
+            status = self.call(plugin, point, function, *args)
+        except PluginFailure as failure:
+            return failure.status
+        if not isinstance(status, Status):
+            return self.failure(plugin, point, f"returned {type(status).__name__}, not Status").status
+        return status.by(plugin.name)
+
+    def _check(self, plugin: Plugin, point: str, found: Any, dtype: type, rows: Any) -> None:
+        if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (len(rows),):
+            shape = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+            raise self.failure(plugin, point, f"returned {shape}, not {dtype.__name__}[{len(rows)}]")

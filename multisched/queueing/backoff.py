@@ -1,0 +1,93 @@
+"""How long a failed pod waits, and the pods that do.
+
+Owns the uids that back off. Pods that were refused may be popped early when nothing is active, best first within one
+second of expiry; pods that failed by an error may not, so that an error never spins.
+Source: kube-scheduler 1.36, pkg/scheduler/backend/queue/backoff_queue.go. It differs in one thing: expiry is exact and
+not cut to whole seconds, since `PodQueue.next_wakeup_s` names the instant; only the order of early pops uses windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from multisched.queueing.uid_heap import UidHeap
+
+ORDERING_WINDOW_S = 1.0
+"""Pods whose backoff ends within the same window are popped early in the order of QueueSort."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffPolicy:
+    """Doubles from `initial_s` up to `max_s`; `max_s` 0 turns backoff off (podInitialBackoffSeconds, podMaxBackoffSeconds)."""
+
+    initial_s: float = 1.0
+    max_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.initial_s < 0 or self.max_s < 0:
+            raise ValueError(f"backoff must not be negative: initial_s={self.initial_s}, max_s={self.max_s}")
+
+    def duration_s(self, failures: int) -> float:
+        """After the n-th failure: initial_s * 2^(n-1), at most max_s; 0 before the first."""
+        if failures <= 0 or self.max_s == 0:
+            return 0.0
+        if self.initial_s == 0:
+            return 0.0
+        doublings = failures - 1
+        if doublings >= 64 or self.initial_s > self.max_s / 2.0**doublings:
+            return self.max_s
+        return self.initial_s * 2.0**doublings
+
+
+class BackoffPods:
+    """uid → the instant at which its backoff ends."""
+
+    __slots__ = ("_early", "_expiry")
+
+    def __init__(self) -> None:
+        self._expiry = UidHeap()
+        self._early = UidHeap()
+
+    def __len__(self) -> int:
+        return len(self._expiry)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._expiry
+
+    @property
+    def items(self) -> int:
+        """Heap items held, dead ones included."""
+        return self._expiry.items + self._early.items
+
+    @property
+    def early(self) -> int:
+        """How many may be popped before their backoff ends."""
+        return len(self._early)
+
+    def add(self, uid: str, until_s: float, sort_key: tuple[Any, ...], order: int, *, is_error: bool) -> None:
+        """Adds the pod, or gives it a new place in the order."""
+        self._expiry.push(uid, until_s, order)
+        if not is_error:
+            self._early.push(uid, (until_s // ORDERING_WINDOW_S, sort_key), order)
+
+    def discard(self, uid: str) -> bool:
+        self._early.discard(uid)
+        return self._expiry.discard(uid)
+
+    def next_expiry_s(self) -> float | None:
+        head = self._expiry.head()
+        return None if head is None else head[0]
+
+    def pop_expired(self, now_s: float) -> str | None:
+        """A pod whose backoff is over, earliest first."""
+        head = self._expiry.head()
+        if head is None or head[0] > now_s:
+            return None
+        self.discard(head[1])
+        return head[1]
+
+    def early_head(self) -> str | None:
+        """The pod to pop when nothing is active; None if only errors back off."""
+        head = self._early.head()
+        return None if head is None else head[1]

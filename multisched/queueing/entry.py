@@ -1,0 +1,147 @@
+"""One pod's record in the queue, and the values that go in and out of `PodQueue`.
+
+`Entry` is owned and changed by `PodQueue` alone; everything else here is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
+from multisched.queueing.transitions import Place
+
+STORY_STEPS = 8
+"""Steps an entry remembers for the message of a QueueInvariantError."""
+
+NOBODY: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt ended. Without any plugin's name it is an error, as upstream."""
+
+    rejectors: frozenset[str] = NOBODY
+    """Plugins that answered Unschedulable or UnschedulableAndUnresolvable."""
+    pending: frozenset[str] = NOBODY
+    """Plugins that answered Pending: their event brings the pod back without backoff."""
+    is_error: bool = False
+    """A failure of ours (a plugin raised, a request failed): retried after an error backoff of its own."""
+    without_backoff: bool = False
+    """A commit conflict: straight back to active, CONFLICTS_IN_A_ROW times at most, then as an error."""
+    message: str = ""
+    """The sentence for people, shown by `entries`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a call has put a pod. When GATED, `status` is the gate's refusal, for the pod's condition."""
+
+    place: Place
+    status: Status = SUCCESS
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a call that looks at many pods has moved."""
+
+    active: int = 0
+    backoff: int = 0
+    gated: tuple[tuple[Pod, Status], ...] = ()
+    """Pods that a gate holds now with another refusal than before: their condition is to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """One line of `multisched queue`."""
+
+    uid: str
+    pod: Pod
+    place: Place
+    plugins: tuple[str, ...]
+    """Who refused the pod last, by name; for a gated pod the gate."""
+    message: str
+    attempts: int
+    since_s: float
+    """When it came to this place."""
+    retry_at_s: float | None
+    """When it moves if nothing happens; None where time does not move it."""
+    added_s: float
+    first_active_s: float | None
+    """When it could first have been scheduled: start of pod_scheduling_sli_duration_seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """Counts of one queue at one moment, and counters since the start."""
+
+    pending: Mapping[str, int]
+    """pending_pods{queue}: active, backoff, unschedulable, gated."""
+    in_flight: int
+    """Popped and not ended, leaving ones included."""
+    in_flight_events: int
+    """Events kept for attempts under way."""
+    event_overflows: int
+    """Times the event log was dropped because it was full."""
+    unschedulable_by_plugin: Mapping[str, int]
+    """unschedulable_pods{plugin}: pods parked as unschedulable or gated by each plugin."""
+    incoming: Mapping[tuple[str, str], int]
+    """queue_incoming_pods_total{queue, event}."""
+    hint_calls: int
+    """Queueing hints evaluated since the start."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """All the queue knows about one pod."""
+
+    uid: str
+    pod: Pod
+    order: int
+    """Rises with each return; the last tie-break."""
+    queued_s: float
+    added_s: float
+    place: Place = Place.ABSENT
+    since_s: float = 0.0
+    sort_key: tuple[Any, ...] | None = None
+    attempts: int = 0
+    refusals: int = 0
+    """Attempts that plugins refused; sets the backoff."""
+    errors: int = 0
+    """Errors in a row; sets the error backoff."""
+    conflicts: int = 0
+    """Commit conflicts in a row."""
+    rejectors: frozenset[str] = NOBODY
+    pending: frozenset[str] = NOBODY
+    message: str = ""
+    gate: Status = SUCCESS
+    """The refusal of the gate that holds it; success when none does."""
+    backoff_until_s: float = 0.0
+    first_active_s: float | None = None
+    parked_class: Hashable = None
+    """Its key in the index of parked pods, while it is there."""
+    story: list[tuple[float, str, Place]] = field(default_factory=list)
+
+    @property
+    def failed_by_error(self) -> bool:
+        return self.errors > 0
+
+    @property
+    def waits_for(self) -> tuple[frozenset[str], frozenset[str]]:
+        """(rejector plugins, pending plugins) whose events wake the pod."""
+        if self.gate.is_success:
+            return self.rejectors, self.pending
+        gate = frozenset({self.gate.plugin})
+        return (NOBODY, gate) if self.gate.code is Code.PENDING else (gate, NOBODY)
+
+    def remember(self, now_s: float, event: str, place: Place) -> None:
+        story = self.story
+        story.append((now_s, event, place))
+        if len(story) > STORY_STEPS:
+            del story[0]
+
+    def tell(self) -> list[str]:
+        """The story, oldest first."""
+        return [f"{at_s:.3f}s {event} → {place}" for at_s, event, place in self.story]

@@ -1,0 +1,139 @@
+"""What has happened since each pod was popped, so that nothing that happens during an attempt is lost.
+
+Owns the marks of attempts under way and one log of events for all of them. An event is dropped as soon as no attempt
+under way was popped before it; with none under way the log is empty. When the log is full it is dropped as a whole, and
+the attempts under way count as touched by something unknown. Called by `PodQueue` alone.
+Source: kube-scheduler 1.36, active_queue.go (inFlightEvents); keyed by uid, which closes k/k#138316.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from multisched.framework.events import ClusterEvent
+from multisched.queueing.hints import Object
+from multisched.queueing.transitions import QueueInvariantError
+
+IN_FLIGHT_EVENTS_MAX = 10_000
+"""Events kept; each holds two objects alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One event with its objects. `uid` names the only pod it concerns; empty: all."""
+
+    event: ClusterEvent
+    old: Object
+    new: Object
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What happened since a pod was popped."""
+
+    anything: bool
+    """Any event at all, also of kinds no plugin registered."""
+    is_incomplete: bool
+    """The log overflowed meanwhile: `events` lacks some."""
+    events: tuple[Happened, ...]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    position: int
+    counted: int
+    is_touched: bool = False
+
+
+class EventsInFlight:
+    """uid of each attempt under way → the events since its pop."""
+
+    def __init__(self, limit: int = IN_FLIGHT_EVENTS_MAX) -> None:
+        if limit < 1:
+            raise ValueError(f"the event log needs room for one event at least, not {limit}")
+        self._limit = limit
+        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
+        self._log: list[Happened] = []
+        self._base = 0
+        self._dropped = 0
+        self._counted = 0
+        self.overflows = 0
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._attempts
+
+    @property
+    def kept(self) -> int:
+        """Events some attempt under way may still ask for."""
+        return len(self._log) - self._dropped
+
+    def begin(self, uid: str) -> None:
+        if uid in self._attempts:
+            raise QueueInvariantError(f"pod {uid}: popped twice (I2)")
+        self._attempts[uid] = _Attempt(self._base + len(self._log), self._counted)
+
+    def end(self, uid: str) -> None:
+        """The attempt is over; what only it needed is dropped."""
+        was_oldest = next(iter(self._attempts), None) == uid
+        del self._attempts[uid]
+        if was_oldest and self._log:
+            self._trim()
+
+    def record(self, event: ClusterEvent, old: Object, new: Object, *, is_of_interest: bool) -> None:
+        """Something happened in the cluster. Kinds nobody registered are counted, not kept."""
+        if not self._attempts:
+            return
+        self._counted += 1
+        if is_of_interest:
+            self._append(Happened(event, old, new))
+
+    def record_for(self, uid: str, event: ClusterEvent, old: Object, new: Object) -> None:
+        """Something happened to this pod in flight, or was asked for it."""
+        self._attempts[uid].is_touched = True
+        self._append(Happened(event, old, new, uid))
+
+    def since(self, uid: str) -> Since:
+        attempt = self._attempts[uid]
+        first = max(attempt.position - self._base, 0)
+        return Since(
+            anything=attempt.is_touched or self._counted > attempt.counted,
+            is_incomplete=attempt.position < self._base,
+            events=tuple(h for h in self._log[first:] if not h.uid or h.uid == uid),
+        )
+
+    def validate(self) -> None:
+        """Raises QueueInvariantError when the log is longer than its bound or keeps what nobody needs."""
+        needed = min((a.position for a in self._attempts.values()), default=None)
+        if self.kept > self._limit:
+            raise QueueInvariantError(f"{self.kept} events kept, at most {self._limit} may be (I10)")
+        if self.kept and needed is None:
+            raise QueueInvariantError(f"{self.kept} events kept for no attempt")
+        if needed is not None and self.kept and needed > self._base + self._dropped:
+            raise QueueInvariantError(f"events since {self._base + self._dropped} kept, needed since {needed}")
+
+    def _append(self, happened: Happened) -> None:
+        if self.kept >= self._limit:
+            self.overflows += 1
+            self._forget_all()
+        self._log.append(happened)
+
+    def _trim(self) -> None:
+        oldest = next(iter(self._attempts.values()), None)
+        if oldest is None:
+            self._forget_all()
+            return
+        self._dropped = max(self._dropped, oldest.position - self._base)
+        if self._dropped * 2 >= len(self._log):
+            del self._log[: self._dropped]
+            self._base += self._dropped
+            self._dropped = 0
+
+    def _forget_all(self) -> None:
+        self._base += len(self._log)
+        self._log.clear()
+        self._dropped = 0

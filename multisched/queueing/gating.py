@@ -1,0 +1,45 @@
+"""Runs the PreEnqueue plugins of a domain over one pod.
+
+Owns nothing that changes. A plugin that raises gates the pod with an Error status: it is asked again by the plugin's
+events, at the pod's next update, and by the leftover flush, so that no pod is held for ever (k/k#139162).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from multisched.framework.plugin import PreEnqueuePlugin
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
+from multisched.queueing.hints import OnError
+
+
+class Gates:
+    """PreEnqueue plugins in profile order."""
+
+    def __init__(self, plugins: Sequence[PreEnqueuePlugin], on_error: OnError) -> None:
+        self._plugins = tuple(plugins)
+        self._on_error = on_error
+
+    def ask(self, pod: Pod, held_by: str = "") -> Status:
+        """Success, or the first refusal with its plugin's name; the gate that holds the pod is asked first."""
+        refusal = SUCCESS
+        for plugin in self._plugins:
+            if plugin.name == held_by:
+                refusal = self._ask(plugin, pod)
+        for plugin in self._plugins:
+            if not refusal.is_success:
+                break
+            if plugin.name != held_by:
+                refusal = self._ask(plugin, pod)
+        return refusal
+
+    def _ask(self, plugin: PreEnqueuePlugin, pod: Pod) -> Status:
+        try:
+            status = plugin.pre_enqueue(pod)
+        except Exception as error:  # noqa: BLE001  (a plugin ends here)
+            self._on_error(plugin.name, error)
+            return Status(Code.ERROR, plugin.name, (f"running PreEnqueue plugin: {error}",))
+        if status.is_success or status.code is Code.SKIP:
+            return SUCCESS
+        return status.by(plugin.name)

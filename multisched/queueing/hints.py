@@ -1,0 +1,110 @@
+"""Which events can help a refused pod: the registrations of all plugins, compiled.
+
+Pure but for a cache and a counter. A plugin without EnqueueExtensions, or one nobody has heard of, is woken by any
+event. A hint that raises, or answers nonsense, counts as QUEUE: a wasted attempt is cheaper than a forgotten pod.
+Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+
+from multisched.framework.events import ClusterEvent, EventRegistration, Hint, QueueingHint, Resource
+from multisched.framework.plugin import EnqueueExtensions, Plugin
+from multisched.model.objects import Node, Pod
+
+Object = Node | Pod | None
+OnError = Callable[[str, Exception], None]
+Listener = QueueingHint | None
+"""A hint, or None: the event always queues."""
+
+_ALWAYS: tuple[Listener, ...] = (None,)
+
+
+class Requeue(IntEnum):
+    """What an event does to a parked pod; the larger wins."""
+
+    SKIP = 0
+    AFTER_BACKOFF = 1
+    AT_ONCE = 2
+    """The plugin that answered Pending says it is time: no backoff."""
+
+
+def is_wildcard(event: ClusterEvent) -> bool:
+    """True for events that wake whatever is parked, without hints."""
+    return event.resource is Resource.WILDCARD
+
+
+class HintTable:
+    """plugin and event → the hints to ask."""
+
+    def __init__(self, plugins: Iterable[Plugin], on_error: OnError) -> None:
+        self._registrations: dict[str, Sequence[EventRegistration]] = {
+            plugin.name: tuple(plugin.events_to_register())
+            for plugin in plugins
+            if isinstance(plugin, EnqueueExtensions)
+        }
+        self._on_error = on_error
+        self._kinds: dict[tuple[str, int], dict[str, tuple[Listener, ...]]] = {}
+        self._of_interest: dict[tuple[str, int], bool] = {}
+        self.calls = 0
+
+    def is_of_interest(self, event: ClusterEvent) -> bool:
+        """True if some plugin has registered this kind of event. Plugins woken by any event are not counted."""
+        if is_wildcard(event):
+            return True
+        kind = (event.resource.value, event.action.value)
+        known = self._of_interest.get(kind)
+        if known is None:
+            known = any(self._registered(name, event) for name in self._registrations)
+            self._of_interest[kind] = known
+        return known
+
+    def wakes_on_anything(self, plugins: frozenset[str]) -> bool:
+        """True if one of them has registered nothing at all, so that any event queues."""
+        return not self._registrations.keys() >= plugins
+
+    def listeners(self, event: ClusterEvent, plugins: Iterable[str]) -> list[tuple[str, tuple[Listener, ...]]]:
+        """Those of `plugins` that listen to this kind of event, with their hints, by name."""
+        kind = self._kinds.setdefault((event.resource.value, event.action.value), {})
+        found = []
+        for name in sorted(plugins):
+            hints = kind.get(name)
+            if hints is None:
+                hints = kind[name] = self._registered(name, event) if name in self._registrations else _ALWAYS
+            if hints:
+                found.append((name, hints))
+        return found
+
+    def decide(
+        self,
+        listeners: list[tuple[str, tuple[Listener, ...]]],
+        pending: frozenset[str],
+        pod: Pod,
+        old: Object,
+        new: Object,
+    ) -> Requeue:
+        """The strongest answer of all listeners; asks no more than needed."""
+        strongest = Requeue.AT_ONCE if pending else Requeue.AFTER_BACKOFF
+        answer = Requeue.SKIP
+        for name, hints in listeners:
+            if not any(self._queues(name, hint, pod, old, new) for hint in hints):
+                continue
+            answer = max(answer, Requeue.AT_ONCE if name in pending else Requeue.AFTER_BACKOFF)
+            if answer is strongest:
+                break
+        return answer
+
+    def _queues(self, plugin: str, hint: Listener, pod: Pod, old: Object, new: Object) -> bool:
+        if hint is None:
+            return True
+        self.calls += 1
+        try:
+            return hint(pod, old, new) is not Hint.SKIP
+        except Exception as error:  # noqa: BLE001  (a plugin ends here; the pod must not be forgotten for it)
+            self._on_error(plugin, error)
+            return True
+
+    def _registered(self, name: str, event: ClusterEvent) -> tuple[Listener, ...]:
+        return tuple(r.hint for r in self._registrations[name] if r.event.matches(event))

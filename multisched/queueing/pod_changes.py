@@ -1,0 +1,62 @@
+"""What changed between two versions of a waiting pod that could make it schedulable.
+
+Pure. Source: kube-scheduler 1.36, pkg/scheduler/framework/events.go, PodSchedulingPropertiesChange. Status alone
+(phase, nomination, start time, version) is no change here: it never moves a pod.
+"""
+
+from __future__ import annotations
+
+from multisched.framework.events import Action, ClusterEvent, Resource
+from multisched.model.objects import Pod, Requests
+
+_LABELS = {
+    Action.UPDATE_POD_LABEL: "Label",
+    Action.UPDATE_POD_SCALE_DOWN: "ScaleDown",
+    Action.UPDATE_POD_SCALE_UP: "ScaleUp",
+    Action.UPDATE_POD_TOLERATION: "Toleration",
+    Action.UPDATE_POD_GATES: "SchedulingGatesEliminated",
+    Action.UPDATE_POD_OTHER: "Other",
+}
+
+
+def own_event(old: Pod, new: Pod) -> ClusterEvent | None:
+    """The TARGET_POD event of this update; None if only its status changed."""
+    actions = Action(0)
+    if old.labels != new.labels:
+        actions |= Action.UPDATE_POD_LABEL
+    if old.gates and not new.gates:
+        actions |= Action.UPDATE_POD_GATES
+    if old.spec is not new.spec:
+        actions |= _spec_actions(old, new)
+    if not actions and _differs_otherwise(old, new):
+        actions = Action.UPDATE_POD_OTHER
+    if not actions:
+        return None
+    label = "".join(name for action, name in _LABELS.items() if action & actions)
+    return ClusterEvent(Resource.TARGET_POD, actions, f"TargetPodUpdate{label}")
+
+
+def _spec_actions(old: Pod, new: Pod) -> Action:
+    actions = Action(0)
+    if _has_less(new.spec.requests, old.spec.requests):
+        actions |= Action.UPDATE_POD_SCALE_DOWN
+    if _has_less(old.spec.requests, new.spec.requests):
+        actions |= Action.UPDATE_POD_SCALE_UP
+    if old.spec.tolerations != new.spec.tolerations:
+        actions |= Action.UPDATE_POD_TOLERATION
+    return actions
+
+
+def _has_less(one: Requests, other: Requests) -> bool:
+    """True if `one` asks for less of some resource than `other`."""
+    return any(one.get(resource, 0) < amount for resource, amount in other.items())
+
+
+def _differs_otherwise(old: Pod, new: Pod) -> bool:
+    return (
+        old.spec is not new.spec
+        or old.gates != new.gates
+        or old.annotations != new.annotations
+        or old.owner != new.owner
+        or old.malformed != new.malformed
+    )

@@ -1,0 +1,92 @@
+"""Where a pod can be, and every step between two places: allowed or forbidden, with the reason.
+
+Pure. `PodQueue` asks `check` before each move; a forbidden move is a bug of ours and raises with the entry's story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+
+class Place(StrEnum):
+    """Where a pod is. A pod the queue does not know is ABSENT; every other pod is in exactly one place (I3)."""
+
+    ABSENT = "absent"
+    GATED = "gated"
+    """Refused by a PreEnqueue plugin; waits for an event of that plugin, an update, or the leftover flush."""
+    ACTIVE = "active"
+    BACKOFF = "backoff"
+    UNSCHEDULABLE = "unschedulable"
+    """Refused by a cycle; waits for an event that can help, or the leftover flush."""
+    IN_FLIGHT = "in-flight"
+    """Popped: in a cycle, waiting in Permit, or being bound, until `fail` or `done`."""
+    LEAVING = "leaving"
+    """Removed while in flight. Kept until the attempt ends, so that a pod added again meanwhile is not tried twice (I2)."""
+
+
+Step = tuple[Place, Place]
+
+ALLOWED: dict[Step, str] = {
+    (Place.ABSENT, Place.ACTIVE): "a new pod that every gate admits",
+    (Place.ABSENT, Place.GATED): "a new pod that a gate refuses",
+    (Place.GATED, Place.GATED): "asked again, refused again, perhaps by another gate",
+    (Place.GATED, Place.ACTIVE): "every gate admits",
+    (Place.GATED, Place.BACKOFF): "every gate admits while an earlier failure still backs off",
+    (Place.GATED, Place.ABSENT): "removed",
+    (Place.ACTIVE, Place.IN_FLIGHT): "popped",
+    (Place.ACTIVE, Place.ABSENT): "removed",
+    (Place.BACKOFF, Place.ACTIVE): "the backoff ended, or the pod was activated",
+    (Place.BACKOFF, Place.IN_FLIGHT): "popped because nothing is active",
+    (Place.BACKOFF, Place.ABSENT): "removed",
+    (Place.UNSCHEDULABLE, Place.ACTIVE): "an event can help, and no backoff is left",
+    (Place.UNSCHEDULABLE, Place.BACKOFF): "an event can help, and the backoff is not over",
+    (Place.UNSCHEDULABLE, Place.GATED): "an event can help, but a gate refuses now",
+    (Place.UNSCHEDULABLE, Place.ABSENT): "removed",
+    (Place.IN_FLIGHT, Place.ACTIVE): "failed without backoff",
+    (Place.IN_FLIGHT, Place.BACKOFF): "failed by an error, or an event of meanwhile can help",
+    (Place.IN_FLIGHT, Place.UNSCHEDULABLE): "failed, and nothing that happened meanwhile can help",
+    (Place.IN_FLIGHT, Place.GATED): "failed, and a gate refuses now",
+    (Place.IN_FLIGHT, Place.LEAVING): "removed before the attempt ended",
+    (Place.IN_FLIGHT, Place.ABSENT): "done",
+    (Place.LEAVING, Place.IN_FLIGHT): "added again before the attempt ended",
+    (Place.LEAVING, Place.ABSENT): "the attempt ended",
+}
+
+
+def _forbid(origins: Iterable[Place], targets: Iterable[Place], why: str) -> dict[Step, str]:
+    return {(origin, target): why for origin in origins for target in targets}
+
+
+_QUEUED = (Place.GATED, Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE)
+
+FORBIDDEN: dict[Step, str] = {
+    **_forbid([Place.ABSENT], [Place.ABSENT], "there is nothing to move"),
+    **_forbid([Place.ABSENT], [Place.BACKOFF, Place.UNSCHEDULABLE], "only a failed attempt leads there"),
+    **_forbid([Place.ABSENT], [Place.IN_FLIGHT, Place.LEAVING], "only a queued pod is popped"),
+    **_forbid([Place.GATED], [Place.UNSCHEDULABLE], "a gated pod was not tried"),
+    **_forbid([Place.GATED], [Place.IN_FLIGHT], "a gated pod is never scheduled (I7)"),
+    **_forbid([Place.ACTIVE], [Place.ACTIVE], "it is active already"),
+    **_forbid([Place.ACTIVE], [Place.GATED], "gates are asked on the way in only"),
+    **_forbid([Place.ACTIVE], [Place.BACKOFF, Place.UNSCHEDULABLE], "only a failed attempt leads there"),
+    **_forbid([Place.BACKOFF], [Place.BACKOFF], "it backs off already"),
+    **_forbid([Place.BACKOFF], [Place.GATED], "gates are asked on the way in only"),
+    **_forbid([Place.BACKOFF], [Place.UNSCHEDULABLE], "only a failed attempt leads there"),
+    **_forbid([Place.UNSCHEDULABLE], [Place.UNSCHEDULABLE], "an event that cannot help moves nothing"),
+    **_forbid([Place.UNSCHEDULABLE], [Place.IN_FLIGHT], "only an active pod or one that backs off is popped"),
+    **_forbid(_QUEUED, [Place.LEAVING], "only an attempt under way leaves; a queued pod is removed at once"),
+    **_forbid([Place.IN_FLIGHT], [Place.IN_FLIGHT], "one attempt at a time (I2)"),
+    **_forbid([Place.LEAVING], [*_QUEUED, Place.LEAVING], "a removed pod never comes back by itself"),
+}
+
+
+class QueueInvariantError(AssertionError):
+    """The queue was asked for a step that must not happen, or found its own indices at odds. A bug, never an input."""
+
+
+def check(uid: str, origin: Place, target: Place, story: Iterable[str] = ()) -> None:
+    """Raises QueueInvariantError when `origin` → `target` is forbidden."""
+    if (origin, target) in ALLOWED:
+        return
+    past = "; ".join(story) or "unknown to this queue"
+    raise QueueInvariantError(f"pod {uid}: {origin} → {target}: {FORBIDDEN[origin, target]} [{past}]")
