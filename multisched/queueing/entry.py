@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,8 +120,6 @@ class Entry:
     """The refusal of the gate that holds it; success when none does."""
     backoff_until_s: float = 0.0
     first_active_s: float | None = None
-    parked_class: Hashable = None
-    """Its key in the index of parked pods, while it is there."""
     story: list[tuple[float, str, Place]] = field(default_factory=list)
 
     @property

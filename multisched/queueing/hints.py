@@ -61,9 +61,9 @@ class HintTable:
             self._of_interest[kind] = known
         return known
 
-    def wakes_on_anything(self, plugins: frozenset[str]) -> bool:
-        """True if one of them has registered nothing at all, so that any event queues."""
-        return not self._registrations.keys() >= plugins
+    def woken_by_anything(self, plugins: frozenset[str]) -> frozenset[str]:
+        """Those that have registered nothing at all, so that any event queues."""
+        return plugins - self._registrations.keys()
 
     def listeners(self, event: ClusterEvent, plugins: Iterable[str]) -> list[tuple[str, tuple[Listener, ...]]]:
         """Those of `plugins` that listen to this kind of event, with their hints, by name."""
