@@ -68,12 +68,16 @@ class NodeView(Protocol):
         """The values behind the codes of `label_codes(key)`; entry 0 stands for absence. Grows only."""
         ...
 
+    def label_code(self, key: str, value: str) -> int:
+        """The code of `value` in `label_codes(key)`; 0 if no row ever had it."""
+        ...
+
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         """Row -> host ip ("" for all addresses) -> number of pods that hold this port there."""
         ...
 
     def image_users(self, name: str) -> Mapping[int, int]:
-        """Row -> size in bytes, for the rows that have the image."""
+        """Row -> size in bytes, for the rows that have the image: for all of them the size that the first one told."""
         ...
 
     @property

@@ -217,4 +217,4 @@ class ClusterCache:
 
 
 def _differs(before: Pod, after: Pod) -> bool:
-    return before.spec is not after.spec or before.held != after.held
+    return before.spec is not after.spec or before.held != after.held or before.held_scoring != after.held_scoring

@@ -51,6 +51,9 @@ class LabelColumn:
             self.values.append(value)
         self.codes[row] = code
 
+    def code(self, value: str) -> int:
+        return self._index.get(value, 0)
+
     def grow(self, capacity: int) -> None:
         self.codes = grown(self.codes, capacity)
 
@@ -124,6 +127,9 @@ class NodeTable:
 
     def label_values(self, key: str) -> Sequence[str]:
         return self._label(key).values
+
+    def label_code(self, key: str, value: str) -> int:
+        return self._label(key).code(value)
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         return self._ports.get((protocol, port), _NO_USERS)
@@ -309,16 +315,18 @@ class NodeTable:
                 self._allocatable[index, row] = amount
 
     def _write_images(self, row: int, before: Node | None, after: Node | None) -> None:
+        """An image counts everywhere with the size its first node told, for as long as any node has it (as upstream)."""
         for image in before.images if before else ():
             for name in image.names:
                 users = self._images.get(name)
-                if users is not None:
-                    users.pop(row, None)
+                if users is not None and row in users:
+                    del users[row]
                     if not users:
                         del self._images[name]
         for image in after.images if after else ():
             for name in image.names:
-                self._images.setdefault(name, {})[row] = image.size_bytes
+                users = self._images.setdefault(name, {})
+                users.setdefault(row, next(iter(users.values()), image.size_bytes))
 
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         requested = self._requested
@@ -373,11 +381,8 @@ class NodeTable:
 
 
 def scoring_amounts(pod: Pod) -> tuple[int, int]:
-    """CPU and memory as scores count them; a resized pod counts what it holds where that is more."""
-    cpu, memory = pod.spec.scoring_cpu_milli, pod.spec.scoring_memory_bytes
-    if pod.held is None:
-        return cpu, memory
-    return max(cpu, pod.held.get(CPU, 0)), max(memory, pod.held.get(MEMORY, 0))
+    """CPU and memory as scores count them."""
+    return pod.scoring_requests
 
 
 def frozen(array: A) -> A:

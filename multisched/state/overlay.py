@@ -109,6 +109,9 @@ class Overlay:
     def label_values(self, key: str) -> Sequence[str]:
         return self._table.label_values(key)
 
+    def label_code(self, key: str, value: str) -> int:
+        return self._table.label_code(key, value)
+
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         return self._ports.get((protocol, port)) or self._table.port_users(protocol, port)
 
