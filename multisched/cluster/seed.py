@@ -1,0 +1,205 @@
+"""What the demonstration cluster is filled with: nodes of three domains, and a workload that fits on them.
+
+Owns nothing; pure functions, the same documents for the same arguments. Promises that everything of `demo_workload(n)` up to
+`n` = JOB_PODS_MAX fits on `demo_nodes(300)`. Called by the demo, the `cluster` command, the simulation and tests.
+"""
+
+from __future__ import annotations
+
+from multisched.cluster.object_client import Document
+
+JOB_PODS_MAX = 20_000
+"""Job pods that the virtual nodes of `demo_nodes(300)` hold at once."""
+
+GPU_MILLI_ANNOTATION = "multisched.io/gpu-milli"
+GPU_KIND_LABEL = "multisched.io/gpu-kind"
+VIRTUAL_TAINT = {"key": "virtual-kubelet.io/provider", "value": "multisched", "effect": "NoSchedule"}
+
+_NAMESPACE = "default"
+_REGION, _ZONES = "demo", ("demo-a", "demo-b", "demo-c")
+_GPU_KINDS = ("a100", "l4")
+_GPUS_PER_NODE = 8
+_GPU_NODES_IN, _VIRTUAL_NODES_IN = 8, 6
+"""One node in so many."""
+_IMAGE_PREFIX = "registry.multisched.io/demo"
+_IMAGE_BYTES = 180_000_000
+_JOB_PODS_EACH = 100
+
+_SERVICES = (
+    # name, replicas, cpu, memory, whether limits equal requests (QoS class Guaranteed)
+    ("web", 60, "500m", "512Mi", False),
+    ("api", 40, "1", "1Gi", True),
+    ("search", 20, "2", "4Gi", False),
+    ("ingest", 30, "750m", "1Gi", False),
+    ("cache", 12, "1", "8Gi", True),
+    ("reports", 8, "250m", "256Mi", False),
+)
+_TRAININGS = (("vision", 12, 4), ("language", 6, 8), ("speech", 16, 1))
+"""Name, pods, whole GPUs of each."""
+_INFERENCES = (("classify", 24, 250), ("translate", 16, 500))
+"""Name, replicas, thousandths of one GPU of each."""
+
+
+def demo_nodes(count: int) -> list[Document]:
+    """`count` nodes: one in eight with GPUs, one in six virtual, the others Work nodes, spread over three zones."""
+    nodes: list[Document] = []
+    numbers = {"gpu": 0, "virtual": 0, "work": 0}
+    for position in range(count):
+        kind = _node_kind(position)
+        number = numbers[kind]
+        numbers[kind] += 1
+        zone = _ZONES[number % len(_ZONES)]
+        match kind:
+            case "gpu":
+                nodes.append(_gpu_node(number, zone))
+            case "virtual":
+                nodes.append(_virtual_node(number, zone))
+            case _:
+                nodes.append(_work_node(number, zone))
+    return nodes
+
+
+def demo_workload(job_pods: int) -> list[Document]:
+    """Manifests of all three domains, in the order to create them; the Jobs come last and have `job_pods` pods in all."""
+    manifests = [_service(*service) for service in _SERVICES]
+    for name, pods, gpus in _TRAININGS:
+        manifests += [_training_pod(f"{name}-{number:02d}", name, gpus) for number in range(pods)]
+    manifests += [_inference(*inference) for inference in _INFERENCES]
+    return manifests + _jobs(job_pods)
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------
+
+
+def _node_kind(position: int) -> str:
+    if position % _GPU_NODES_IN == 1:
+        return "gpu"
+    return "virtual" if position % _VIRTUAL_NODES_IN == 2 else "work"
+
+
+def _work_node(number: int, zone: str) -> Document:
+    big = number % 4 == 3
+    capacity = {"cpu": "32" if big else "16", "memory": "128Gi" if big else "64Gi", "pods": "110"}
+    images = [name for name, *_ in _SERVICES if (number + len(name)) % 3 == 0]
+    return _node(f"work-{number:03d}", zone, "work", capacity, images=images)
+
+
+def _gpu_node(number: int, zone: str) -> Document:
+    capacity = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": str(_GPUS_PER_NODE)}
+    labels = {GPU_KIND_LABEL: _GPU_KINDS[number % len(_GPU_KINDS)]}
+    images = [name for name, *_ in (*_TRAININGS, *_INFERENCES) if (number + len(name)) % 2 == 0]
+    return _node(f"gpu-{number:03d}", zone, "gpu", capacity, labels=labels, images=images)
+
+
+def _virtual_node(number: int, zone: str) -> Document:
+    capacity = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
+    node = _node(f"virtual-{number:03d}", zone, "virtual", capacity, labels={"type": "virtual-kubelet"})
+    node["spec"] = {"taints": [dict(VIRTUAL_TAINT)]}
+    return node
+
+
+def _node(
+    name: str,
+    zone: str,
+    role: str,
+    capacity: dict[str, str],
+    *,
+    labels: dict[str, str] | None = None,
+    images: list[str] | None = None,
+) -> Document:
+    resources = {**capacity, "ephemeral-storage": "200Gi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/arch": "amd64",
+                "kubernetes.io/os": "linux",
+                "topology.kubernetes.io/region": _REGION,
+                "topology.kubernetes.io/zone": zone,
+                f"node-role.kubernetes.io/{role}": "",
+                **(labels or {}),
+            },
+        },
+        "spec": {},
+        "status": {
+            "capacity": resources,
+            "allocatable": dict(resources),
+            "images": [{"names": [_image(image)], "sizeBytes": _IMAGE_BYTES} for image in images or ()],
+        },
+    }
+
+
+# --- workload ----------------------------------------------------------------------------------------------------
+
+
+def _image(name: str) -> str:
+    return f"{_IMAGE_PREFIX}/{name}:1.0"
+
+
+def _service(name: str, replicas: int, cpu: str, memory: str, is_guaranteed: bool) -> Document:
+    requests = {"cpu": cpu, "memory": memory}
+    resources: Document = {"requests": requests}
+    if is_guaranteed:
+        resources["limits"] = dict(requests)
+    return _deployment(name, replicas, _pod_spec("forecast-scheduler", name, resources), annotations={})
+
+
+def _training_pod(name: str, app: str, gpus: int) -> Document:
+    amount = {"nvidia.com/gpu": str(gpus)}
+    resources = {"requests": {"cpu": str(4 * gpus), "memory": f"{32 * gpus}Gi", **amount}, "limits": amount}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": _NAMESPACE, "labels": {"app": app}},
+        "spec": _pod_spec("gpu-scheduler", app, resources),
+    }
+
+
+def _inference(name: str, replicas: int, gpu_milli: int) -> Document:
+    spec = _pod_spec("gpu-scheduler", name, {"requests": {"cpu": "1", "memory": "4Gi"}})
+    return _deployment(name, replicas, spec, annotations={GPU_MILLI_ANNOTATION: str(gpu_milli)})
+
+
+def _jobs(pods: int) -> list[Document]:
+    sizes = [_JOB_PODS_EACH] * (pods // _JOB_PODS_EACH) + [pods % _JOB_PODS_EACH]
+    return [_job(f"batch-{number:03d}", size) for number, size in enumerate(sizes) if size]
+
+
+def _job(name: str, pods: int) -> Document:
+    spec = _pod_spec("job-scheduler", "batch", {"requests": {"cpu": "500m", "memory": "512Mi"}})
+    labels = {"app": "batch"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": _NAMESPACE, "labels": labels},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "template": {"metadata": {"labels": labels}, "spec": {**spec, "restartPolicy": "Never"}},
+        },
+    }
+
+
+def _deployment(name: str, replicas: int, spec: Document, *, annotations: dict[str, str]) -> Document:
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": _NAMESPACE, "labels": labels},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
+        },
+    }
+
+
+def _pod_spec(scheduler: str, image: str, resources: Document) -> Document:
+    return {
+        "schedulerName": scheduler,
+        "terminationGracePeriodSeconds": 5,
+        "containers": [{"name": "main", "image": _image(image), "resources": resources}],
+    }

@@ -1,0 +1,95 @@
+"""The demonstration's nodes and workload: complete, deterministic, and feasible."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from multisched.cluster.object_client import Document
+from multisched.cluster.seed import GPU_MILLI_ANNOTATION, JOB_PODS_MAX, demo_nodes, demo_workload
+from multisched.model.quantity import parse_milli, parse_value
+
+ROLES = {"forecast-scheduler": "work", "gpu-scheduler": "gpu", "job-scheduler": "virtual"}
+
+
+def pods_of(manifest: Document) -> int:
+    spec = manifest["spec"]
+    return int(spec.get("completions", spec.get("replicas", 1)))
+
+
+def template_of(manifest: Document) -> Document:
+    return dict(manifest["spec"].get("template", manifest))
+
+
+def requested(pod: Document, resource: str) -> int:
+    amounts = [c["resources"]["requests"].get(resource, "0") for c in pod["spec"]["containers"]]
+    return sum(parse_milli(a) if resource == "cpu" else parse_value(a) for a in amounts)
+
+
+def fits(free: Counter[str], needs: Counter[str]) -> bool:
+    return all(free[resource] >= amount for resource, amount in needs.items())
+
+
+def test_three_hundred_nodes_are_of_three_kinds_with_unique_names_and_hostnames() -> None:
+    nodes = demo_nodes(300)
+    roles = Counter(str(node["metadata"]["name"]).split("-")[0] for node in nodes)
+
+    assert roles == {"work": 212, "virtual": 50, "gpu": 38}
+    assert len({node["metadata"]["name"] for node in nodes}) == 300
+    assert all(node["metadata"]["labels"]["kubernetes.io/hostname"] == node["metadata"]["name"] for node in nodes)
+    assert len({node["metadata"]["labels"]["topology.kubernetes.io/zone"] for node in nodes}) == 3
+
+
+def test_virtual_nodes_carry_label_and_taint_and_gpu_nodes_eight_devices() -> None:
+    for node in demo_nodes(300):
+        kind = node["metadata"]["name"].split("-")[0]
+        labels, taints = node["metadata"]["labels"], node["spec"].get("taints", [])
+
+        assert (labels.get("type") == "virtual-kubelet") == (kind == "virtual")
+        assert [t["key"] for t in taints] == (["virtual-kubelet.io/provider"] if kind == "virtual" else [])
+        assert node["status"]["allocatable"].get("nvidia.com/gpu") == ("8" if kind == "gpu" else None)
+
+
+def test_the_jobs_have_exactly_the_pods_asked_for() -> None:
+    for pods in (0, 1, 99, 100, 1000, 1050):
+        jobs = [m for m in demo_workload(pods) if m["kind"] == "Job"]
+
+        assert sum(pods_of(job) for job in jobs) == pods
+        assert all(job["spec"]["parallelism"] == job["spec"]["completions"] for job in jobs)
+
+
+def test_gpu_pods_ask_for_whole_devices_or_for_fractions_but_not_for_both() -> None:
+    templates = [template_of(m) for m in demo_workload(0)]
+    gpu = [t for t in templates if t["spec"]["schedulerName"] == "gpu-scheduler"]
+    fractions = [t for t in gpu if GPU_MILLI_ANNOTATION in t["metadata"].get("annotations", {})]
+    whole = [t for t in gpu if requested(t, "nvidia.com/gpu")]
+
+    assert fractions
+    assert whole
+    assert len(fractions) + len(whole) == len(gpu)
+
+
+def test_the_largest_workload_fits_on_the_nodes_of_its_domains_by_first_fit() -> None:
+    rooms: dict[str, list[Counter[str]]] = {role: [] for role in ROLES.values()}
+    for node in demo_nodes(300):
+        allocatable = node["status"]["allocatable"]
+        room = Counter({r: parse_value(a) for r, a in allocatable.items() if r != "cpu"})
+        room["cpu"] = parse_milli(allocatable["cpu"])
+        rooms[node["metadata"]["name"].split("-")[0]].append(room)
+
+    for manifest in demo_workload(JOB_PODS_MAX):
+        pod = template_of(manifest)
+        needs = Counter({r: requested(pod, r) for r in ("cpu", "memory", "nvidia.com/gpu")})
+        # Fractions never share a node with whole devices: counted here as whole ones, they still fit.
+        needs["nvidia.com/gpu"] += GPU_MILLI_ANNOTATION in pod["metadata"].get("annotations", {})
+        needs["pods"] = 1
+        candidates = iter(rooms[ROLES[pod["spec"]["schedulerName"]]])
+        room = next(candidates)
+        for _ in range(pods_of(manifest)):
+            while not fits(room, needs):
+                room = next(candidates)
+            room.subtract(needs)
+
+
+def test_the_same_arguments_give_the_same_documents() -> None:
+    assert demo_nodes(60) == demo_nodes(60)
+    assert demo_workload(250) == demo_workload(250)
