@@ -1,1 +1,71 @@
+"""The in-tree plugins by name, for the registry, and the default profile of those that exist.
 
+A factory takes `args`, the mapping of the configuration, where its plugin has any; what it raises for bad ones is a
+`PluginArgsError` that names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multisched.framework.plugin import Plugin
+from multisched.plugins.default_binder import DefaultBinder
+from multisched.plugins.image_locality import ImageLocality
+from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
+from multisched.plugins.node_name import NodeName
+from multisched.plugins.node_ports import NodePorts
+from multisched.plugins.node_resources_balanced_allocation import (
+    NodeResourcesBalancedAllocation,
+    NodeResourcesBalancedAllocationArgs,
+)
+from multisched.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
+from multisched.plugins.node_unschedulable import NodeUnschedulable
+from multisched.plugins.priority_sort import PrioritySort
+from multisched.plugins.qos_sort import QOSSort
+from multisched.plugins.scheduling_gates import SchedulingGates
+from multisched.plugins.taint_toleration import TaintToleration
+
+
+def make_node_affinity(args: Mapping[str, Any]) -> NodeAffinity:
+    return NodeAffinity(NodeAffinityArgs.from_config(args))
+
+
+def make_node_resources_fit(args: Mapping[str, Any]) -> NodeResourcesFit:
+    return NodeResourcesFit(NodeResourcesFitArgs.from_config(args))
+
+
+def make_node_resources_balanced_allocation(args: Mapping[str, Any]) -> NodeResourcesBalancedAllocation:
+    return NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs.from_config(args))
+
+
+IN_TREE: Mapping[str, Callable[..., Plugin]] = {
+    SchedulingGates.name: SchedulingGates,
+    PrioritySort.name: PrioritySort,
+    QOSSort.name: QOSSort,
+    NodeUnschedulable.name: NodeUnschedulable,
+    NodeName.name: NodeName,
+    TaintToleration.name: TaintToleration,
+    NodeAffinity.name: make_node_affinity,
+    NodePorts.name: NodePorts,
+    NodeResourcesFit.name: make_node_resources_fit,
+    NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
+    ImageLocality.name: ImageLocality,
+    DefaultBinder.name: DefaultBinder,
+}
+"""Name -> factory. `Registry.add_all(IN_TREE, "in-tree")`."""
+
+DEFAULT_WEIGHTS: Mapping[str, int] = {
+    SchedulingGates.name: 1,
+    PrioritySort.name: 1,
+    NodeUnschedulable.name: 1,
+    NodeName.name: 1,
+    TaintToleration.name: 3,
+    NodeAffinity.name: 2,
+    NodePorts.name: 1,
+    NodeResourcesFit.name: 1,
+    NodeResourcesBalancedAllocation.name: 1,
+    ImageLocality.name: 1,
+    DefaultBinder.name: 1,
+}
+"""kube-scheduler 1.36's default profile, in its order, as far as these plugins go."""

@@ -1,0 +1,38 @@
+"""How plugins take the asked-for rows out of a column: without a copy where the rows are one run."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.framework.node_view import Rows
+
+A = TypeVar("A", bound=NDArray[Any])
+
+
+class Selection:
+    """The rows of one call. Rows ascend, so they are a run exactly when the ends are as far apart as there are rows."""
+
+    __slots__ = ("_rows", "_run", "count")
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.count = len(rows)
+        self._run: slice | None = None
+        if self.count:
+            first, last = rows.item(0), rows.item(-1)
+            if last - first == self.count - 1:
+                self._run = slice(first, last + 1)
+
+    def of(self, column: A) -> A:
+        """The column's values at the rows: a view or a copy, so read only."""
+        if self._run is not None:
+            return column[self._run]  # type: ignore[return-value]
+        return column.take(self._rows)  # type: ignore[return-value]
+
+
+def zeros(rows: Rows) -> NDArray[np.uint8]:
+    """uint8[len(rows)]: every row passes."""
+    return np.zeros(len(rows), np.uint8)

@@ -1,0 +1,14 @@
+"""DefaultBinder: one POST of pods/binding."""
+
+from __future__ import annotations
+
+from multisched.framework.ports import Binder, BindReply, BindRequest
+
+
+class DefaultBinder:
+    """Source: kube-scheduler 1.36, plugins/defaultbinder/default_binder.go."""
+
+    name = "DefaultBinder"
+
+    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply:
+        return await binder.post(request, timeout_s=timeout_s)

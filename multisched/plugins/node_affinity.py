@@ -1,0 +1,227 @@
+"""NodeAffinity: node selector, required and preferred node affinity, and what the profile adds to all pods."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows, Scores
+from multisched.framework.normalize import ByLargest
+from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.model.decode import Refusal, node_affinity
+from multisched.model.objects import Node, Pod
+from multisched.model.objects import NodeAffinity as Affinity
+from multisched.model.selectors import (
+    NODE_NAME_FIELD,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+)
+from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.config_fields import Fields, PluginArgsError
+
+ISIN_FROM = 8
+"""From so many values on, one pass of numpy.isin is cheaper than a comparison per value."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAffinityArgs:
+    """`added_affinity` is and-ed with the pod's own required affinity, and adds to its preferences."""
+
+    added_affinity: Affinity | None = None
+
+    @classmethod
+    def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeAffinityArgs:
+        """Reads NodeAffinityArgs of a configuration. Raises PluginArgsError."""
+        fields = Fields(document, path, ("addedAffinity",))
+        if not fields.has("addedAffinity"):
+            return cls()
+        at = fields.at("addedAffinity")
+        known = ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution")
+        Fields(fields.value("addedAffinity"), at, known)
+        try:
+            return cls(node_affinity(fields.value("addedAffinity"), at))
+        except Refusal as error:
+            raise PluginArgsError(str(error)) from error
+
+
+class NodeAffinity:
+    """Source: kube-scheduler 1.36, plugins/nodeaffinity/node_affinity.go."""
+
+    name = "NodeAffinity"
+    depends_on = Dependency.NODE
+    normalizer = ByLargest()
+
+    def __init__(self, args: NodeAffinityArgs | None = None) -> None:
+        added = args.added_affinity if args else None
+        self._enforced = added.required if added else None
+        self._added = added.preferred if added else ()
+        self.reasons = ReasonTable(self.name)
+        unresolvable = Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+        self._not_enforced = self.reasons.code(unresolvable, "node(s) didn't match scheduler-enforced node affinity")
+        self._no_match = self.reasons.code(unresolvable, "node(s) didn't match Pod's node affinity/selector")
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Skips pods without any rule; narrows to named nodes if every term names its nodes."""
+        affinity = pod.spec.affinity
+        if affinity.required is None and self._enforced is None and not affinity.node_selector:
+            return PreFilterResult(SKIP)
+        names = _named_nodes(affinity.required)
+        if names is not None and not names:
+            return PreFilterResult(Status.unresolvable("pod affinity terms conflict").by(self.name))
+        return PreFilterResult(nodes=names)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows that miss the added rules, or the pod's own."""
+        match = _Matcher(cycle.nodes, rows)
+        codes = zeros(rows)
+        affinity = pod.spec.affinity
+        own = match.all_of(affinity.node_selector)
+        if affinity.required is not None:
+            own = own & match.any_of(affinity.required.terms)
+        codes[~own] = self._no_match
+        if self._enforced is not None:
+            codes[~match.any_of(self._enforced.terms)] = self._not_enforced
+        return codes
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        """Skips pods without preferences; a preference that does not parse is an error, as upstream."""
+        preferred = pod.spec.affinity.preferred
+        if not preferred and not self._added:
+            return SKIP
+        for index, term in enumerate(preferred):
+            if term.weight and not term.term.is_valid:
+                where = f"preferredDuringSchedulingIgnoredDuringExecution[{index}].preference"
+                return Status.error(f"{where}: is no node selector term; mend its operator, key or values").by(
+                    self.name
+                )
+        return SUCCESS
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows]: the sum of the weights of the preferences that match."""
+        match = _Matcher(cycle.nodes, rows)
+        total = np.zeros(len(rows), np.int64)
+        for preference in (*self._added, *pod.spec.affinity.preferred):
+            if preference.weight:
+                total += match.term(preference.term) * np.int64(preference.weight)
+        return total
+
+    def sign(self, pod: Pod) -> Hashable:
+        return pod.spec.affinity
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        event = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, "NodeAddOrLabel")
+        return (EventRegistration(event, self._after_node_change),)
+
+    def _after_node_change(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+        """A node that matches now and did not before."""
+        if not isinstance(new, Node):
+            return Hint.SKIP
+        if self._enforced is not None and not self._enforced.matches(new.labels, new.name):
+            return Hint.SKIP
+        if not _is_match(pod, new) or (isinstance(old, Node) and self._is_enough(pod, old)):
+            return Hint.SKIP
+        return Hint.QUEUE
+
+    def _is_enough(self, pod: Pod, node: Node) -> bool:
+        """The node matched already. Upstream forgets the added rules here and so loses a node that newly meets them."""
+        meets_added = self._enforced is None or self._enforced.matches(node.labels, node.name)
+        return meets_added and _is_match(pod, node)
+
+
+def _is_match(pod: Pod, node: Node) -> bool:
+    affinity = pod.spec.affinity
+    return all(r.matches_value(node.labels.get(r.key)) for r in affinity.node_selector) and (
+        affinity.required is None or affinity.required.matches(node.labels, node.name)
+    )
+
+
+def _named_nodes(required: NodeSelector | None) -> frozenset[str] | None:
+    """The nodes that the terms allow by metadata.name; None if some term names none, or there are no terms."""
+    if required is None or not required.terms:
+        return None
+    allowed: frozenset[str] = frozenset()
+    for term in required.terms:
+        names: frozenset[str] | None = None
+        for field in term.fields:
+            if field.key == NODE_NAME_FIELD and field.operator is Operator.IN:
+                names = frozenset(field.values) if names is None else names & frozenset(field.values)
+        if names is None:
+            return None
+        allowed |= names
+    return allowed
+
+
+class _Matcher:
+    """Requirements and terms over the rows of one call."""
+
+    def __init__(self, nodes: NodeView, rows: Rows) -> None:
+        self._nodes = nodes
+        self._rows = rows
+        self._selection = Selection(rows)
+
+    def any_of(self, terms: tuple[NodeTerm, ...]) -> Bools:
+        matched = np.zeros(len(self._rows), np.bool_)
+        for term in terms:
+            matched |= self.term(term)
+        return matched
+
+    def term(self, term: NodeTerm) -> Bools:
+        if not term.is_valid or term.is_empty:
+            return np.zeros(len(self._rows), np.bool_)
+        matched = self.all_of(term.expressions)
+        for field in term.fields:
+            matched = matched & self._field(field)
+        return matched
+
+    def all_of(self, requirements: tuple[Requirement, ...]) -> Bools:
+        matched = np.ones(len(self._rows), np.bool_)
+        for requirement in requirements:
+            matched &= self._label(requirement)
+        return matched
+
+    def _label(self, requirement: Requirement) -> Bools:
+        codes = self._selection.of(self._nodes.label_codes(requirement.key))
+        match requirement.operator:
+            case Operator.IN:
+                return self._has_value(codes, requirement)
+            case Operator.NOT_IN:
+                return ~self._has_value(codes, requirement)
+            case Operator.EXISTS:
+                return np.not_equal(codes, 0)
+            case Operator.DOES_NOT_EXIST:
+                return np.equal(codes, 0)
+            case Operator.GT | Operator.LT:
+                return self._compares(codes, requirement)
+
+    def _compares(self, codes: Int32, requirement: Requirement) -> Bools:
+        """Parses each distinct value once."""
+        values = self._nodes.label_values(requirement.key)
+        table = np.zeros(len(values), np.bool_)
+        for code in range(1, len(values)) if len(values) <= len(codes) else set(codes.tolist()) - {0}:
+            table[code] = requirement.matches_value(values[code])
+        return table.take(codes)
+
+    def _has_value(self, codes: Int32, requirement: Requirement) -> Bools:
+        wanted = {self._nodes.label_code(requirement.key, value) for value in requirement.values} - {0}
+        if len(wanted) >= ISIN_FROM:
+            return np.isin(codes, np.fromiter(wanted, np.int32, len(wanted)))
+        matched = np.zeros(len(codes), np.bool_)
+        for code in wanted:
+            matched |= codes == code
+        return matched
+
+    def _field(self, field: Requirement) -> Bools:
+        """metadata.name; any other field reads as an empty text. A valid field match has one value."""
+        if field.key != NODE_NAME_FIELD:
+            return np.full(len(self._rows), field.matches_value(""), np.bool_)
+        row = self._nodes.row_of(field.values[0])
+        is_row: Bools = self._rows == (-1 if row is None else row)
+        return is_row if field.operator is Operator.IN else ~is_row

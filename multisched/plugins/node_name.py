@@ -1,0 +1,42 @@
+"""NodeName: a pod that names its node in its spec goes there or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from multisched.framework.events import NODE_ADD, EventRegistration
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import Code
+from multisched.model.objects import Pod
+from multisched.plugins.columns import zeros
+
+
+class NodeName:
+    """Source: kube-scheduler 1.36, plugins/nodename/node_name.go."""
+
+    name = "NodeName"
+    depends_on = Dependency.NODE
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._elsewhere = self.reasons.code(
+            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match the requested node name"
+        )
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses all rows but that of `spec.nodeName`, where there is one."""
+        if not pod.node:
+            return zeros(rows)
+        wanted = cycle.nodes.row_of(pod.node)
+        codes: Codes = (rows != (-1 if wanted is None else wanted)) * np.uint8(self._elsewhere)
+        return codes
+
+    def sign(self, pod: Pod) -> Hashable:
+        return pod.node
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return (EventRegistration(NODE_ADD),)

@@ -1,0 +1,70 @@
+"""NodePorts: refuses rows where another pod holds a host port that the pod asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, Code
+from multisched.model.objects import HostPort, Node, Pod
+from multisched.plugins.columns import zeros
+
+
+class NodePorts:
+    """Source: kube-scheduler 1.36, plugins/nodeports/node_ports.go."""
+
+    name = "NodePorts"
+    depends_on = Dependency.ROW
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._taken = self.reasons.code(
+            Code.UNSCHEDULABLE, "node(s) didn't have free ports for the requested pod ports"
+        )
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        return PreFilterResult() if pod.spec.host_ports else PreFilterResult(SKIP)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows where an asked-for port is taken. Work grows with the pods that hold such ports."""
+        codes = zeros(rows)
+        for port in pod.spec.host_ports:
+            users = cycle.nodes.port_users(port.protocol, port.port)
+            taken = sorted(row for row, ips in users.items() if _conflicts(port.ip, ips))
+            if taken and len(rows):
+                at = rows.searchsorted(taken)
+                at[at == len(rows)] = 0
+                codes[at[rows[at] == taken]] = self._taken
+        return codes
+
+    def sign(self, pod: Pod) -> Hashable:
+        return pod.spec.host_ports
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return (
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
+            EventRegistration(
+                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), _after_delete
+            ),
+            EventRegistration(NODE_ADD),
+        )
+
+
+def _conflicts(wanted: str, held: Mapping[str, int]) -> bool:
+    """An empty ip is every address: it conflicts with all, and all with it."""
+    return bool(held) if not wanted else "" in held or wanted in held
+
+
+def _after_delete(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    """A pod that held, or was promised, one of the ports is gone."""
+    if not isinstance(old, Pod) or not (old.node or old.nominated_node):
+        return Hint.SKIP
+    frees = any(_is_same_port(want, held) for want in pod.spec.host_ports for held in old.spec.host_ports)
+    return Hint.QUEUE if frees else Hint.SKIP
+
+
+def _is_same_port(want: HostPort, held: HostPort) -> bool:
+    return (want.protocol, want.port) == (held.protocol, held.port) and _conflicts(want.ip, {held.ip: 1})

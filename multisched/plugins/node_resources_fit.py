@@ -1,0 +1,177 @@
+"""NodeResourcesFit: refuses rows without room for the pod's requests, and scores the others by how full they are."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Codes, Int64, Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import Code
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, Requests
+from multisched.model.resources import is_extended_resource
+from multisched.model.selectors import is_qualified_name
+from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.resource_scoring import LEAST_ALLOCATED, ScoringStrategy, read_scoring_strategy
+
+NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
+"""Checked before all others, in this order, as upstream's reasons come."""
+
+BITS_MAX = 62
+"""Resources told apart in one row's reasons; what a pod asks for beyond that refuses rows under the last one's bit."""
+
+Wanted = tuple[tuple[str, int], ...]
+_WANTED: StateKey[Wanted] = StateKey("NodeResourcesFit.wanted")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResourcesFitArgs:
+    """As upstream's NodeResourcesFitArgs."""
+
+    ignored_resources: frozenset[str] = frozenset()
+    """Extended resources that are not checked."""
+    ignored_resource_groups: frozenset[str] = frozenset()
+    """Prefixes (before the slash) of extended resources that are not checked."""
+    scoring_strategy: ScoringStrategy = LEAST_ALLOCATED
+
+    @classmethod
+    def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeResourcesFitArgs:
+        """Reads NodeResourcesFitArgs of a configuration. Raises PluginArgsError."""
+        fields = Fields(document, path, ("ignoredResources", "ignoredResourceGroups", "scoringStrategy"))
+        resources, groups = fields.texts("ignoredResources"), fields.texts("ignoredResourceGroups")
+        for at, name in (*resources, *groups):
+            if not is_qualified_name(name):
+                raise PluginArgsError(f"{at}: {name!r} is no resource name; write for example example.com/fpga")
+        for at, group in groups:
+            if "/" in group:
+                raise PluginArgsError(f"{at}: {group!r} has a slash; write only what stands before it")
+        return cls(
+            ignored_resources=frozenset(name for _, name in resources),
+            ignored_resource_groups=frozenset(group for _, group in groups),
+            scoring_strategy=read_scoring_strategy(fields, "scoringStrategy"),
+        )
+
+
+class NodeResourcesFit:
+    """Source: kube-scheduler 1.36, plugins/noderesources/fit.go. Without DRA-backed extended resources."""
+
+    name = "NodeResourcesFit"
+    depends_on = Dependency.ROW
+
+    def __init__(self, args: NodeResourcesFitArgs | None = None) -> None:
+        args = args or NodeResourcesFitArgs()
+        self._ignored = args.ignored_resources
+        self._ignored_groups = args.ignored_resource_groups
+        self._strategy = args.scoring_strategy
+        self.reasons = ReasonTable(self.name)
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        cycle.state.write(_WANTED, self._wanted(pod.spec.requests))
+        return PreFilterResult()
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: names each resource a row lacks; unresolvable where even an empty node would lack it."""
+        wanted = cycle.state.find(_WANTED)
+        if wanted is None:
+            wanted = self._wanted(pod.spec.requests)
+        nodes, at = cycle.nodes, Selection(rows)
+        lacking: Int64 | None = None
+        if (short := at.of(nodes.pod_count) >= at.of(nodes.allocatable(PODS))).any():
+            lacking = short.astype(np.int64) << 1
+        for index, (resource, amount) in enumerate(wanted):
+            allocatable = at.of(nodes.allocatable(resource))
+            short = allocatable - at.of(nodes.requested(resource)) < amount
+            if short.any():
+                bits = short.astype(np.int64) << min(index + 2, BITS_MAX)
+                bits |= allocatable < amount
+                lacking = bits if lacking is None else lacking | bits
+        return zeros(rows) if lacking is None else self._codes(lacking, wanted)
+
+    def _codes(self, lacking: Int64, wanted: Wanted) -> Codes:
+        """Bit 0: even an empty node is too small; bit 1: too many pods; then the resources asked for, in order."""
+        kinds, position = np.unique(lacking, return_inverse=True)
+        table = np.array([self._code(kind, wanted) for kind in kinds.tolist()], np.uint8)
+        return table.take(position)
+
+    def _code(self, lacking: int, wanted: Wanted) -> int:
+        if not lacking:
+            return 0
+        code = Code.UNSCHEDULABLE_AND_UNRESOLVABLE if lacking & 1 else Code.UNSCHEDULABLE
+        reasons = ["Too many pods"] if lacking & 2 else []
+        reasons += [
+            f"Insufficient {resource}" for i, (resource, _) in enumerate(wanted[: BITS_MAX - 1]) if lacking >> i + 2 & 1
+        ]
+        return self.reasons.code(code, *reasons)
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows], 0..100, by the scoring strategy."""
+        return self._strategy.score(cycle.nodes, pod.spec, rows)
+
+    def sign(self, pod: Pod) -> Hashable:
+        spec = pod.spec
+        return tuple(sorted(spec.requests.items())), spec.scoring_cpu_milli, spec.scoring_memory_bytes
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN
+        return (
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_pod_event),
+            EventRegistration(
+                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), self._after_pod_event
+            ),
+            EventRegistration(
+                ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_SCALE_DOWN, "TargetPodScaleDown"),
+                self._after_pod_event,
+            ),
+            EventRegistration(
+                ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, "NodeAddOrAllocatable"),
+                self._after_node_change,
+            ),
+        )
+
+    def _wanted(self, requests: Requests) -> Wanted:
+        """What is checked, in the order of upstream's reasons (upstream's scalar resources come in no order at all)."""
+        native = [(name, requests[name]) for name in NATIVE if name in requests]
+        others = [item for item in sorted(requests.items()) if item[0] not in NATIVE and not self._is_ignored(item[0])]
+        return (*native, *others)
+
+    def _is_ignored(self, resource: str) -> bool:
+        if not (self._ignored or self._ignored_groups) or not is_extended_resource(resource):
+            return False
+        return resource in self._ignored or resource.split("/")[0] in self._ignored_groups
+
+    def _after_pod_event(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+        """A pod on a node, or promised one, is gone; or it, or the waiting pod, now asks for less."""
+        if not isinstance(old, Pod):
+            return Hint.QUEUE
+        if not isinstance(new, Pod):
+            return Hint.QUEUE if old.node or old.nominated_node else Hint.SKIP
+        if new.uid == pod.uid:
+            return Hint.QUEUE
+        if not new.node:
+            return Hint.SKIP
+        frees = any(old.requests.get(name, 0) > new.requests.get(name, 0) for name in pod.spec.requests)
+        return Hint.QUEUE if frees else Hint.SKIP
+
+    def _after_node_change(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+        """A node that could hold the pod if it were empty, and has grown in something the pod asks for.
+
+        Ignored resources are left out here; upstream forgets to, and leaves such a pod waiting for the flush.
+        """
+        if not isinstance(new, Node):
+            return Hint.SKIP
+        wanted = self._wanted(pod.spec.requests)
+        has = new.allocatable
+        if has.get(PODS, 0) < 1 or any(amount > has.get(name, 0) for name, amount in wanted):
+            return Hint.SKIP
+        if not isinstance(old, Node):
+            return Hint.QUEUE
+        had = old.allocatable
+        grown = any(has.get(name, 0) > had.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
+        return Hint.QUEUE if grown else Hint.SKIP

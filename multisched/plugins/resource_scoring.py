@@ -1,0 +1,188 @@
+"""The scoring strategies of NodeResourcesFit: how full a row would be, resource by resource, as a weighted mean.
+
+Source: kube-scheduler 1.36, plugins/noderesources: resource_allocation.go, least_allocated.go, most_allocated.go,
+requested_to_capacity_ratio.go and plugins/helper/shape_score.go.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from multisched.framework.node_view import Int64, NodeView, Rows, Scores
+from multisched.framework.plugin import MAX_SCORE
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PodSpec
+from multisched.model.resources import is_scalar_resource
+from multisched.plugins.columns import Selection
+from multisched.plugins.config_fields import Fields, PluginArgsError
+
+WEIGHT_MAX = 100
+UTILIZATION_MAX = 100
+SHAPE_SCORE_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceWeight:
+    """A resource and what it weighs in the mean, 1..100."""
+
+    name: str
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShapePoint:
+    """At this utilization (0..100 percent) a resource scores this much (0..10)."""
+
+    utilization: int
+    score: int
+
+
+DEFAULT_RESOURCES = (ResourceWeight(CPU), ResourceWeight(MEMORY))
+
+
+class StrategyType(Enum):
+    """How the utilization of a resource becomes a score."""
+
+    LEAST_ALLOCATED = "LeastAllocated"
+    MOST_ALLOCATED = "MostAllocated"
+    REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringStrategy:
+    """As upstream's ScoringStrategy; `shape` belongs to RequestedToCapacityRatio only."""
+
+    type: StrategyType = StrategyType.LEAST_ALLOCATED
+    resources: tuple[ResourceWeight, ...] = DEFAULT_RESOURCES
+    shape: tuple[ShapePoint, ...] = ()
+
+    def score(self, nodes: NodeView, spec: PodSpec, rows: Rows) -> Scores:
+        """int64[rows], 0..100: the weighted mean over the resources that the row has.
+
+        A scalar resource counts only if the pod asks for it; cpu and memory count defaults for containers that ask for
+        nothing. RequestedToCapacityRatio leaves resources of score 0 out of the mean, and rounds it.
+        """
+        at = Selection(rows)
+        total: Int64 | None = None
+        weights: Int64 | int = 0
+        curve = self._curve() if self.type is StrategyType.REQUESTED_TO_CAPACITY_RATIO else None
+        for resource, weight in self._counted(spec):
+            allocatable = at.of(nodes.allocatable(resource))
+            counted = allocatable > 0
+            has_all = bool(counted.all())
+            capacity = allocatable if has_all else np.maximum(allocatable, 1)
+            used = at.of(nodes.scoring_requested(resource)) + scoring_amount(spec, resource)
+            score = self._of_resource(used, capacity) if curve is None else _on_curve(curve, used, capacity)
+            if curve is not None:
+                counted = counted & (score > 0)
+                has_all = False
+            if weight != 1:
+                score *= weight
+            if has_all:
+                weights = weights + weight
+            else:
+                score *= counted
+                weights = weights + weight * counted
+            total = score if total is None else total + score
+        if total is None:
+            return np.zeros(len(rows), np.int64)
+        if curve is not None:
+            total, weights = 2 * total + weights, 2 * weights
+        mean: Scores = total // np.maximum(weights, 1)
+        return mean
+
+    def _counted(self, spec: PodSpec) -> list[tuple[str, int]]:
+        return [(r.name, r.weight) for r in self.resources if counts_in_scores(spec, r.name)]
+
+    def _of_resource(self, used: Int64, capacity: Int64) -> Int64:
+        if self.type is StrategyType.LEAST_ALLOCATED:
+            room = np.maximum(capacity - used, 0)
+            room *= MAX_SCORE
+            return room // capacity
+        held = np.minimum(used, capacity)
+        held *= MAX_SCORE
+        return held // capacity
+
+    def _curve(self) -> Int64:
+        """int64[101]: score 0..100 by whole percent of utilization, linear between the points of the shape."""
+        points = [(p.utilization, p.score * MAX_SCORE // SHAPE_SCORE_MAX) for p in self.shape]
+        return np.array([_between(points, percent) for percent in range(UTILIZATION_MAX + 1)], np.int64)
+
+
+LEAST_ALLOCATED = ScoringStrategy()
+
+
+def scoring_amount(spec: PodSpec, resource: str) -> int:
+    """What the pending pod counts with: defaults included for cpu and memory."""
+    if resource == CPU:
+        return spec.scoring_cpu_milli
+    return spec.scoring_memory_bytes if resource == MEMORY else spec.requests.get(resource, 0)
+
+
+def counts_in_scores(spec: PodSpec, resource: str) -> bool:
+    """Native resources always, scalar ones if the pod asks for them, and no other name ever."""
+    if resource in (CPU, MEMORY, EPHEMERAL_STORAGE):
+        return True
+    return resource in spec.requests and is_scalar_resource(resource)
+
+
+def _on_curve(curve: Int64, used: Int64, capacity: Int64) -> Int64:
+    """A row that is over its capacity scores as a full one."""
+    return curve.take(np.minimum(used, capacity) * UTILIZATION_MAX // capacity)
+
+
+def _between(points: list[tuple[int, int]], percent: int) -> int:
+    """The shape at a utilization: level outside its points; between them rounded towards zero, as Go divides."""
+    index = bisect_left(points, percent, key=lambda point: point[0])
+    if index == 0:
+        return points[0][1]
+    if index == len(points):
+        return points[-1][1]
+    (left, low), (right, high) = points[index - 1], points[index]
+    rise = (high - low) * (percent - left)
+    return low + (rise // (right - left) if rise >= 0 else -(-rise // (right - left)))
+
+
+def read_resources(fields: Fields, weight_max: int) -> tuple[ResourceWeight, ...]:
+    """`resources` of a configuration; cpu and memory where there are none. A weight of 0 means 1, as upstream."""
+    found = []
+    for path, item in fields.items("resources"):
+        entry = Fields(item, path, ("name", "weight"))
+        name = entry.text("name")
+        if not name:
+            raise PluginArgsError(f"{entry.at('name')}: is missing; write a resource, for example cpu")
+        found.append(ResourceWeight(name, entry.integer("weight", 1, 0, weight_max) or 1))
+    return tuple(found) or DEFAULT_RESOURCES
+
+
+def read_scoring_strategy(parent: Fields, name: str) -> ScoringStrategy:
+    """Reads `scoringStrategy`. Raises PluginArgsError."""
+    if not parent.has(name):
+        return LEAST_ALLOCATED
+    ratio = "requestedToCapacityRatio"
+    fields = Fields(parent.value(name), parent.at(name), ("type", "resources", ratio))
+    kind = StrategyType(fields.choice("type", StrategyType.LEAST_ALLOCATED.value, [t.value for t in StrategyType]))
+    resources = read_resources(fields, WEIGHT_MAX)
+    if kind is not StrategyType.REQUESTED_TO_CAPACITY_RATIO:
+        if fields.has(ratio):
+            raise PluginArgsError(f"{fields.at(ratio)}: belongs to type RequestedToCapacityRatio only; remove it")
+        return ScoringStrategy(kind, resources)
+    if not fields.has(ratio):
+        raise PluginArgsError(f"{fields.at(ratio)}: is missing; type RequestedToCapacityRatio needs its shape")
+    return ScoringStrategy(kind, resources, _read_shape(Fields(fields.value(ratio), fields.at(ratio), ("shape",))))
+
+
+def _read_shape(fields: Fields) -> tuple[ShapePoint, ...]:
+    points: list[ShapePoint] = []
+    for path, item in fields.items("shape"):
+        entry = Fields(item, path, ("utilization", "score"))
+        utilization = entry.integer("utilization", 0, 0, UTILIZATION_MAX)
+        if points and utilization <= points[-1].utilization:
+            raise PluginArgsError(f"{entry.at('utilization')}: {utilization} does not rise; sort the points by it")
+        points.append(ShapePoint(utilization, entry.integer("score", 0, 0, SHAPE_SCORE_MAX)))
+    if not points:
+        raise PluginArgsError(f"{fields.at('shape')}: is empty; write at least one point of utilization and score")
+    return tuple(points)

@@ -1,0 +1,29 @@
+"""SchedulingGates: keeps a pod with spec.schedulingGates out of the queue until the last gate is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Node, Pod
+
+
+class SchedulingGates:
+    """Source: kube-scheduler 1.36, plugins/schedulinggates/scheduling_gates.go."""
+
+    name = "SchedulingGates"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Names the gates the pod waits for."""
+        if not pod.gates:
+            return SUCCESS
+        return Status.unresolvable(f"waiting for scheduling gates: [{' '.join(pod.gates)}]").by(self.name)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        gates_gone = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_GATES, "TargetPodSchedulingGatesEliminated")
+        return (EventRegistration(gates_gone, _after_gates_gone),)
+
+
+def _after_gates_gone(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    return Hint.QUEUE if new is None or new.uid == pod.uid else Hint.SKIP
