@@ -108,13 +108,13 @@ def _refuse_hostile_events(text: str, file: str) -> None:
     """Looks at the flat stream of events first: composing would recurse, and expand aliases."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=_Loader):
-        at = Position(event.start_mark.line + 1, event.start_mark.column + 1)
+        at = _position(event)
         if isinstance(event, yaml.AliasEvent):
             raise _refusal(file, at, "aliases are refused; write the value out")
         if getattr(event, "anchor", None):
             raise _refusal(file, at, "anchors are refused; write the value out where it is used")
-        if getattr(event, "tag", None):
-            raise _refusal(file, at, f"tags are refused; remove {event.tag}")
+        if tag := getattr(event, "tag", None):
+            raise _refusal(file, at, f"tags are refused; remove {tag}")
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -35,7 +36,7 @@ _DURATION_SCHEMA: Final = {
 def parse_duration(text: object) -> float:
     """Seconds of `10s`, `500ms`, `5m`, `1h30m`. A number without a unit is refused: nobody can tell what it counts."""
     if isinstance(text, int | float) and not isinstance(text, bool):
-        raise ValueError(f'a duration needs a unit, for instance "{text}s"')
+        raise ValueError(f'a duration needs a unit, for instance "{text}s"')  # noqa: TRY004 -- pydantic collects these
     match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= 32 else None
     if match is None or not text:
         raise ValueError('not a duration; write for instance "10s", "500ms", "5m" or "1h30m"')
@@ -67,6 +68,14 @@ Seconds = Annotated[
     float, BeforeValidator(parse_duration), AfterValidator(_refuse_zero), WithJsonSchema(_DURATION_SCHEMA)
 ]
 """A duration above zero, in seconds."""
+
+
+def _ip_address(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an IP address; write for instance 127.0.0.1 or 0.0.0.0") from error
+
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 _SCHEDULER_NAME = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
@@ -343,7 +352,7 @@ class ServerConfig(Section):
     """The HTTP server: /livez, /readyz, /metrics, /api/v1."""
 
     enabled: bool = True
-    bind_address: Annotated[str, Field(max_length=64)] = "127.0.0.1"
+    bind_address: Annotated[str, Field(max_length=64), AfterValidator(_ip_address)] = "127.0.0.1"
     """An IP address. Anything but loopback needs tls."""
     port: int = Field(default=10260, ge=0, le=65535)
     """0: any free one."""
@@ -358,12 +367,14 @@ class ServerConfig(Section):
 
     @property
     def is_loopback(self) -> bool:
-        return self.bind_address in ("::1", "localhost") or self.bind_address.startswith("127.")
+        return ip_address(self.bind_address).is_loopback
 
     @model_validator(mode="after")
     def _refuse_open(self) -> Self:
         if not self.is_loopback and not self.tls.is_on:
-            raise ValueError(f"without tls only loopback is served, not {self.bind_address}; set tls.selfSigned or files")
+            raise ValueError(
+                f"without tls only loopback is served, not {self.bind_address}; set tls.selfSigned or files"
+            )
         if not self.is_loopback and not self.is_authenticating:
             raise ValueError("authentication may be off on loopback only")
         return self

@@ -1,0 +1,317 @@
+"""Reads, checks, completes and prints the configuration.
+
+`load` and `parse` give a complete Configuration or raise ConfigError with every problem at once, each with file, line,
+column, path and, where one is near, what was probably meant. Nothing is started, contacted or changed by a check;
+plugins named by import path are imported. Called by `cli` and the composition root.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from multisched import config_document
+from multisched.config_document import ConfigError as ConfigError
+from multisched.config_document import Document, Problem, read_document
+from multisched.config_plugins import domain_module, is_queue_sort, plugin_registry, resolve_profile
+from multisched.config_schema import (
+    API_VERSION,
+    BUILT_IN_DOMAINS,
+    KIND,
+    Configuration,
+    DomainConfig,
+    NodeRule,
+    Nodes,
+    Policy,
+)
+from multisched.framework.registry import PluginSetupError, Registry
+
+_BUILT_IN_RULES: Final = {"gpu": NodeRule.GPU, "job": NodeRule.VIRTUAL, "forecast": NodeRule.REST}
+_SILENT: Final = frozenset({"default_factory_not_called"})
+"""Consequences of an error that is reported anyway."""
+
+
+def load(path: Path) -> Configuration:
+    """The configuration in a file. Raises ConfigError, also for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(config_document.DOCUMENT_BYTES_MAX + 1)
+        text = content.decode()
+    except OSError as error:
+        raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(str(path), 1, 1, "", "is not UTF-8 text")]) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, file: str) -> Configuration:
+    """The configuration in `text`; `file` names it in problems. Raises ConfigError."""
+    document = read_document(text, file)
+    configuration = _validate(document)
+    domains = _good_domains(document) if configuration is None else dict(enumerate(configuration.domains))
+    complete = {index: _complete_domain(domain) for index, domain in domains.items()}
+    registry = plugin_registry()
+    _check_names(document, registry)
+    _check_nodes(document, complete)
+    for index, domain in complete.items():
+        _check_profile(document, ("domains", index, "profile"), domain, registry)
+    if document.problems or configuration is None:
+        raise ConfigError(document.problems)
+    return configuration.model_copy(update={"domains": tuple(complete.values())})
+
+
+def default() -> Configuration:
+    """What `run` uses without a file: the three built-in domains."""
+    configuration = Configuration.model_validate({"apiVersion": API_VERSION, "kind": KIND})
+    return configuration.model_copy(update={"domains": tuple(_complete_domain(d) for d in configuration.domains)})
+
+
+# ---- structure
+
+
+def _validate(document: Document) -> Configuration | None:
+    try:
+        return Configuration.model_validate_json(json.dumps(document.data))
+    except ValidationError as error:
+        found = [e for e in error.errors(include_url=False, include_input=True) if e["type"] not in _SILENT]
+    for item in found:
+        path = tuple(item["loc"])
+        if item["type"] == "too_short" and any(e["loc"][: len(path)] == path and e is not item for e in found):
+            continue
+        _add_error(document, path, item)
+    return None
+
+
+def _add_error(document: Document, path: config_document.Path, error: Any) -> None:
+    match error["type"]:
+        case "extra_forbidden":
+            document.add(path, "unknown key", suggestion=_near(str(path[-1]), _keys_at(path[:-1])), of_key=True)
+        case "missing":
+            document.add(path, "is missing", of_key=True)
+        case "enum" | "literal_error":
+            expected = error["ctx"]["expected"].replace("'", "")
+            choices = expected.replace(" or ", ", ").split(", ")
+            near = _near(str(error["input"]), choices) if len(choices) > 1 else ""
+            document.add(path, f"{error['input']!r} is not known here; write {expected}", suggestion=near)
+        case "string_pattern_mismatch":
+            message = f"{error['input']!r} is not a name of this kind; it must match {error['ctx']['pattern']}"
+            document.add(path, message)
+        case "value_error":
+            document.add(path, str(error["ctx"]["error"]))
+        case _:
+            text = error["msg"].replace("Input should be", "must be")
+            document.add(path, text)
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), lower, n=1)
+    return lower[near[0]] if near else ""
+
+
+def _keys_at(path: config_document.Path) -> list[str]:
+    """The keys that the model at `path` knows; empty where the path leads into a plugin's args."""
+    model: type[BaseModel] | None = Configuration
+    for part in path:
+        if isinstance(part, int) or model is None:
+            continue
+        fields = {field.alias: field for field in model.model_fields.values()}
+        model = next(_models_in(fields[part].annotation), None) if part in fields else None
+    return [] if model is None else [str(field.alias) for field in model.model_fields.values()]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _good_domains(document: Document) -> dict[int, DomainConfig]:
+    """The domains that are right by themselves, so that what is wrong between them is told in the same run."""
+    items = document.data.get("domains") if isinstance(document.data, dict) else None
+    good: dict[int, DomainConfig] = {}
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        try:
+            good[index] = DomainConfig.model_validate_json(json.dumps(item))
+        except ValidationError:
+            continue
+    return good
+
+
+# ---- completion
+
+
+def _complete_domain(domain: DomainConfig) -> DomainConfig:
+    """Writes out what the name implies."""
+    is_built_in = domain.name in BUILT_IN_DOMAINS
+    base = domain.profile.base or (domain.name if is_built_in else "default")
+    return domain.model_copy(
+        update={
+            "scheduler_names": domain.scheduler_names or (_scheduler_name(domain.name),),
+            "nodes": _complete_nodes(domain),
+            "profile": domain.profile.model_copy(update={"base": base}),
+            "policy": _complete_policy(domain, is_built_in=is_built_in),
+        }
+    )
+
+
+def _scheduler_name(domain: str) -> str:
+    return domain if domain.endswith("-scheduler") else f"{domain}-scheduler"
+
+
+def _complete_nodes(domain: DomainConfig) -> Nodes:
+    if domain.nodes.selector is not None or domain.nodes.rule is not None:
+        return domain.nodes
+    otherwise = NodeRule.LABELLED if domain.loans else NodeRule.REST
+    return Nodes(rule=_BUILT_IN_RULES.get(domain.name, otherwise))
+
+
+def _complete_policy(domain: DomainConfig, *, is_built_in: bool) -> Policy:
+    if domain.policy.tolerations is not None:
+        return domain.policy
+    own = getattr(domain_module(domain.name), "POLICY", {}) if is_built_in else {}
+    policy = Policy.model_validate_json(json.dumps(own))
+    return policy if policy.tolerations is not None else Policy(tolerations=())
+
+
+# ---- names, looked up in the plain data so that they are checked next to whatever else is wrong
+
+
+def _check_names(document: Document, registry: Registry) -> None:
+    domains = _items(document.data, ("domains",))
+    names = [found for domain in domains for found in _texts(document.data, (*domain, "name"))]
+    _check_unique(document, names, "domain")
+    _check_unique(document, _scheduler_names(document, domains), "schedulerName")
+    known = [name for _, name in names]
+    for domain in domains:
+        _check_lenders(document, domain, known)
+        _check_plugins(document, (*domain, "profile"), registry)
+
+
+def _scheduler_names(
+    document: Document, domains: list[config_document.Path]
+) -> Iterator[tuple[config_document.Path, str]]:
+    for domain in domains:
+        written = _items(document.data, (*domain, "schedulerNames"))
+        for path in written:
+            yield from _texts(document.data, path)
+        if not written:
+            for path, name in _texts(document.data, (*domain, "name")):
+                yield path, _scheduler_name(name)
+
+
+def _check_lenders(document: Document, domain: config_document.Path, known: list[str]) -> None:
+    own = [name for _, name in _texts(document.data, (*domain, "name"))]
+    for loan in _items(document.data, (*domain, "loans")):
+        for path, lender in _texts(document.data, (*loan, "from")):
+            if lender in own:
+                document.add(path, "a domain cannot lend to itself")
+            elif lender not in known:
+                document.add(path, f"no domain is called {lender!r}", suggestion=_near(lender, known))
+
+
+def _check_plugins(document: Document, profile: config_document.Path, registry: Registry) -> None:
+    plugins = (*profile, "plugins")
+    entries = _items(document.data, (*plugins, "enabled"))
+    enabled = [found for path in entries for found in _texts(document.data, (*path, "name"))]
+    disabled = _items(document.data, (*plugins, "disabled"))
+    others = [found for path in disabled for found in _texts(document.data, path) if found[1] != "*"]
+    _check_unique(document, enabled, "plugin")
+    for path, name in [*enabled, *others, *_texts(document.data, (*profile, "queueSort"))]:
+        _check_plugin(document, path, name, registry)
+
+
+def _check_plugin(document: Document, path: config_document.Path, name: str, registry: Registry) -> None:
+    try:
+        registry.factory(name)
+    except PluginSetupError as error:
+        near = "" if ":" in name else _near(name, registry.names())
+        reason = "is not a plugin" if near else str(error).removeprefix(f"plugin {name}: ")
+        document.add(path, f"{name!r} {reason}" if near else f"{name!r}: {reason}", suggestion=near)
+
+
+def _check_unique(document: Document, claims: Iterable[tuple[config_document.Path, str]], kind: str) -> None:
+    first: dict[str, config_document.Path] = {}
+    for path, name in claims:
+        if name in first:
+            other = config_document.render_path(first[name])
+            document.add(path, f"{kind} {name!r} is claimed by {other} already; each needs its own")
+        else:
+            first[name] = path
+
+
+def _at(data: Any, path: config_document.Path) -> Any:
+    """The part of plain data at a path; None where the path leads nowhere."""
+    for part in path:
+        if isinstance(part, int):
+            data = data[part] if isinstance(data, list) and part < len(data) else None
+        else:
+            data = data.get(part) if isinstance(data, dict) else None
+    return data
+
+
+def _texts(data: Any, path: config_document.Path) -> list[tuple[config_document.Path, str]]:
+    """The text at a path with that path; nothing for anything but a text."""
+    found = _at(data, path)
+    return [(path, found)] if isinstance(found, str) else []
+
+
+def _items(data: Any, path: config_document.Path) -> list[config_document.Path]:
+    """The paths of a list's items; none for anything but a list."""
+    found = _at(data, path)
+    return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
+
+
+# ---- between and within domains
+
+
+def _check_nodes(document: Document, domains: dict[int, DomainConfig]) -> None:
+    """Two equal selections would leave it to chance whose a node is; sharing is what loans are for."""
+    first: dict[object, DomainConfig] = {}
+    for index, domain in domains.items():
+        selector = domain.nodes.selector
+        claim = domain.nodes.rule if selector is None else selector.compile()
+        if claim is NodeRule.LABELLED:
+            continue
+        other = first.setdefault(claim, domain)
+        if other is not domain:
+            what = f"nodes by the rule {claim.value!r}" if isinstance(claim, NodeRule) else "the same nodes"
+            document.add(
+                ("domains", index, "nodes"),
+                f"domain {domain.name!r} claims {what}, as domain {other.name!r} does;"
+                f" give it a selector of its own, or write loans: [{{from: {other.name}}}] and no nodes",
+                of_key=True,
+            )
+
+
+def _check_profile(document: Document, path: config_document.Path, domain: DomainConfig, registry: Registry) -> None:
+    """Exactly one plugin orders the queue. Unknown plugins are `_check_names`' to tell."""
+    profile = domain.profile
+    names = [entry.name for entry in profile.plugins.enabled] + [n for n in profile.plugins.disabled if n != "*"]
+    if profile.queue_sort is not None:
+        names.append(profile.queue_sort)
+    if any(not _is_known(name, registry) for name in names):
+        return
+    try:
+        resolved = resolve_profile(domain, registry)
+    except PluginSetupError as error:
+        document.add((*path, "queueSort"), str(error))
+        return
+    sorts = [use.name for use in resolved.plugins if is_queue_sort(registry.factory(use.name))]
+    if len(sorts) != 1:
+        found = ", ".join(sorts) or "none"
+        document.add((*path, "queueSort"), f"exactly one plugin must order the queue, found {found}; set queueSort")
+
+
+def _is_known(name: str, registry: Registry) -> bool:
+    try:
+        registry.factory(name)
+    except PluginSetupError:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""Which domain a node is at home in, and which domains may use it: the configuration's node selection, compiled.
+
+Pure: a function of node and configuration. The state asks once per node change. The order is: the label
+`multisched.io/domain`, selectors as the file lists them, GPUs, virtual nodes, and the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from multisched.config_schema import Configuration, DomainConfig, NodeRule
+from multisched.model.objects import Node
+from multisched.model.selectors import LabelSelector
+
+DOMAIN_LABEL: Final = "multisched.io/domain"
+GPU_SUFFIX: Final = "/gpu"
+VIRTUAL_TAINT: Final = "virtual-kubelet.io/provider"
+VIRTUAL_TYPE: Final = "virtual-kubelet"
+
+
+def has_gpus(node: Node) -> bool:
+    """True if the node offers whole GPUs of any vendor (`nvidia.com/gpu`, `amd.com/gpu`)."""
+    return any(count > 0 and name.endswith(GPU_SUFFIX) for name, count in node.allocatable.items())
+
+
+def is_virtual(node: Node) -> bool:
+    """True for a serverless node: virtual-kubelet's taint, or the label its providers set."""
+    return node.labels.get("type") == VIRTUAL_TYPE or any(taint.key == VIRTUAL_TAINT for taint in node.taints)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledLoan:
+    """Rows of `lender` that a borrower may use."""
+
+    lender: str
+    selector: LabelSelector
+
+
+class NodeRouter:
+    """Answers where nodes belong. Built once per configuration."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._names = frozenset(domain.name for domain in configuration.domains)
+        self._selectors = tuple(
+            (domain.name, domain.nodes.selector.compile())
+            for domain in configuration.domains
+            if domain.nodes.selector is not None
+        )
+        self._by_rule = {
+            domain.nodes.rule: domain.name for domain in configuration.domains if domain.nodes.rule is not None
+        }
+        self._loans = {domain.name: _compile_loans(domain) for domain in configuration.domains}
+
+    def home(self, node: Node) -> str | None:
+        """The one domain the node belongs to; None: it is no domain's."""
+        labelled = node.labels.get(DOMAIN_LABEL)
+        if labelled is not None:
+            return labelled if labelled in self._names else None
+        selecting = self.selecting(node)
+        if selecting:
+            return selecting[0]
+        gpu, virtual = self._by_rule.get(NodeRule.GPU), self._by_rule.get(NodeRule.VIRTUAL)
+        if gpu is not None and has_gpus(node):
+            return gpu
+        if virtual is not None and is_virtual(node):
+            return virtual
+        return self._by_rule.get(NodeRule.REST)
+
+    def selecting(self, node: Node) -> list[str]:
+        """Domains whose selectors match an unlabelled node; more than one is a mistake worth telling at start."""
+        if DOMAIN_LABEL in node.labels:
+            return []
+        return [name for name, selector in self._selectors if selector.matches(node.labels)]
+
+    def lenders(self, domain: str) -> frozenset[str]:
+        """The domains whose rows this one borrows."""
+        return frozenset(loan.lender for loan in self._loans[domain])
+
+    def usable_by(self, domain: str) -> Callable[[Node], bool]:
+        """The test whether the domain may place pods on a node: at home there, or borrowing it."""
+        loans = self._loans[domain]
+
+        def is_usable(node: Node) -> bool:
+            home = self.home(node)
+            if home == domain:
+                return True
+            return any(loan.lender == home and loan.selector.matches(node.labels) for loan in loans)
+
+        return is_usable
+
+
+def _compile_loans(domain: DomainConfig) -> tuple[CompiledLoan, ...]:
+    return tuple(
+        CompiledLoan(loan.lender, LabelSelector() if loan.selector is None else loan.selector.compile())
+        for loan in domain.loans
+    )

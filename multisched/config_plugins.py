@@ -1,0 +1,130 @@
+"""Plugins by name, base profiles, and the profile that results from a domain's configuration.
+
+Owns the list of what ships: in-tree plugins (every plugin class of `multisched.plugins`) and those of the built-in
+domains. Pure after import; called by `config`, `cli` and the composition root.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Final, cast
+
+from multisched import plugins as in_tree
+from multisched.config_schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
+from multisched.framework.plugin import Plugin, QueueSortPlugin
+from multisched.framework.registry import EXTENSION_POINTS, Factory, PluginSetupError, PluginUse, Profile, Registry
+
+ALL: Final = "*"
+
+DEFAULT_PROFILE: Final = Profile(
+    plugins=(
+        PluginUse("SchedulingGates"),
+        PluginUse("QOSSort"),
+        PluginUse("NodeUnschedulable"),
+        PluginUse("NodeName"),
+        PluginUse("TaintToleration", weight=3),
+        PluginUse("NodeAffinity", weight=2),
+        PluginUse("NodePorts"),
+        PluginUse("NodeResourcesFit"),
+        PluginUse("NodeResourcesBalancedAllocation"),
+        PluginUse("ImageLocality"),
+        PluginUse("DefaultBinder"),
+    )
+)
+"""What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""
+
+
+def plugin_registry() -> Registry:
+    """Everything that ships, by name."""
+    registry = Registry()
+    registry.add_all(in_tree_plugins(), "in-tree")
+    for domain in BUILT_IN_DOMAINS:
+        registry.add_all(domain_module(domain).PLUGINS, f"domain {domain}")
+    return registry
+
+
+def in_tree_plugins() -> Mapping[str, Factory]:
+    """The plugin classes of `multisched.plugins`, one file each; a new file is found without being listed anywhere."""
+    found: dict[str, Factory] = {}
+    for info in pkgutil.iter_modules(in_tree.__path__):
+        module = importlib.import_module(f"{in_tree.__name__}.{info.name}")
+        for item in vars(module).values():
+            if inspect.isclass(item) and item.__module__ == module.__name__ and class_points(item):
+                plugin = cast(type[Plugin], item)
+                found[plugin.name] = plugin
+    return found
+
+
+def class_points(factory: object) -> list[str]:
+    """The extension points whose methods a plugin class has; empty for anything that is no named class."""
+    if not isinstance(getattr(factory, "name", None), str):
+        return []
+    return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(factory, protocol)]
+
+
+def _has_methods(factory: object, protocol: type) -> bool:
+    methods = [name for name, item in vars(protocol).items() if inspect.isfunction(item) and not name.startswith("_")]
+    return bool(methods) and all(callable(getattr(factory, name, None)) for name in methods)
+
+
+def domain_module(domain: str) -> ModuleType:
+    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has one, POLICY."""
+    return importlib.import_module(f"domains.{domain}.profile")
+
+
+def base_profile(base: str) -> Profile:
+    """The profile a configuration starts from: a built-in domain's, or `default`."""
+    if base == "default":
+        return DEFAULT_PROFILE
+    profile = domain_module(base).PROFILE
+    assert isinstance(profile, Profile)
+    return profile
+
+
+def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
+    """The plugins a domain runs, in order: the base, less `disabled`, changed and extended by `enabled`, then queueSort.
+
+    Raises PluginSetupError for a name that is not known.
+    """
+    config = domain.profile
+    uses = {use.name: use for use in base_profile(config.base or "default").plugins}
+    if ALL in config.plugins.disabled:
+        uses.clear()
+    for name in config.plugins.disabled:
+        if name != ALL:
+            registry.factory(name)
+            uses.pop(name, None)
+    for entry in config.plugins.enabled:
+        registry.factory(entry.name)
+        uses[entry.name] = _changed(uses.get(entry.name, PluginUse(entry.name)), entry)
+    if config.queue_sort is not None:
+        uses = _with_queue_sort(uses, config.queue_sort, registry)
+    return Profile(tuple(uses.values()))
+
+
+def _changed(use: PluginUse, entry: PluginEntry) -> PluginUse:
+    return PluginUse(
+        name=use.name,
+        weight=use.weight if entry.weight is None else entry.weight,
+        args=use.args if entry.args is None else entry.args,
+        isolation=entry.isolation or use.isolation,
+        timeout_s=entry.timeout_s or use.timeout_s,
+    )
+
+
+def _with_queue_sort(uses: dict[str, PluginUse], queue_sort: str, registry: Registry) -> dict[str, PluginUse]:
+    """Puts the new queue order where the old one stood."""
+    if not is_queue_sort(registry.factory(queue_sort)):
+        raise PluginSetupError(f"plugin {queue_sort}: does not order queues; it has no sort_key")
+    kept = uses.get(queue_sort, PluginUse(queue_sort))
+    others = {name: use for name, use in uses.items() if not is_queue_sort(registry.factory(name))}
+    return {queue_sort: kept, **others}
+
+
+def is_queue_sort(factory: object) -> bool:
+    """True for a class that implements QueueSort."""
+    return _has_methods(factory, QueueSortPlugin)
