@@ -26,8 +26,8 @@ def class_of(pod: Pod) -> Hashable:
     """Equal for pods that get the same answers. Labels and annotations by identity: `model.decode` interns them."""
     return (
         pod.spec,
-        id(pod.labels),
-        id(pod.annotations),
+        id(pod.labels) if pod.labels else 0,
+        id(pod.annotations) if pod.annotations else 0,
         pod.namespace,
         pod.owner,
         pod.gates,

@@ -1,0 +1,171 @@
+"""The queue's parts on their own: backoff, heap, event log, changes of a pod."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.framework.events import NODE_ADD, Action
+from multisched.model.objects import PodSpec
+from multisched.model.selectors import Toleration
+from multisched.queueing.backoff import BackoffPods, BackoffPolicy
+from multisched.queueing.events_in_flight import EventsInFlight
+from multisched.queueing.pod_changes import own_event
+from multisched.queueing.transitions import QueueInvariantError
+from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS, UidHeap
+from tests.unit.queueing.builders import make_pod
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (BackoffPolicy(1, 10), [0, 1, 2, 4, 8, 10, 10]),
+        (BackoffPolicy(2, 3), [0, 2, 3, 3]),
+        (BackoffPolicy(5, 3), [0, 3]),
+        (BackoffPolicy(1, 0), [0, 0, 0]),
+        (BackoffPolicy(0, 10), [0, 0, 0]),
+    ],
+)
+def test_backoff_doubles_from_initial_to_max(policy: BackoffPolicy, expected: list[float]) -> None:
+    assert [policy.duration_s(failures) for failures in range(len(expected))] == expected
+
+
+def test_backoff_stays_at_its_maximum_after_ever_so_many_failures() -> None:
+    assert BackoffPolicy(1, 10).duration_s(100_000) == 10
+
+
+def test_a_negative_backoff_is_refused() -> None:
+    with pytest.raises(ValueError, match="initial_s=-1"):
+        BackoffPolicy(-1, 10)
+
+
+def test_early_pops_follow_queue_sort_within_a_second_and_leave_errors_alone() -> None:
+    pods = BackoffPods()
+    pods.add("later", 2.1, (0,), 1, is_error=False)
+    pods.add("low", 1.1, (2,), 2, is_error=False)
+    pods.add("high", 1.9, (1,), 3, is_error=False)
+    pods.add("error", 0.5, (0,), 4, is_error=True)
+
+    order = []
+    while (uid := pods.early_head()) is not None:
+        order.append(uid)
+        pods.discard(uid)
+
+    assert order == ["high", "low", "later"]
+    assert pods.next_expiry_s() == 0.5
+    assert pods.pop_expired(0.4) is None
+    assert pods.pop_expired(0.5) == "error"
+
+
+uids = st.integers(0, 9).map(str)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["push", "discard", "pop"]), uids, st.integers(0, 3)), max_size=400))
+def test_a_heap_pops_as_a_sorted_table_would_and_keeps_little_garbage(steps: list[tuple[str, str, int]]) -> None:
+    heap, table = UidHeap(), dict[str, tuple[int, int]]()
+    for order, (step, uid, key) in enumerate(steps):
+        if step == "push":
+            heap.push(uid, key, order)
+            table[uid] = (key, order)
+        elif step == "discard":
+            assert heap.discard(uid) == (table.pop(uid, None) is not None)
+        else:
+            expected = min(table, key=lambda known: table[known], default=None)
+            assert heap.pop() == expected
+            table.pop(expected or "", None)
+        assert set(heap) == table.keys()
+        assert heap.items <= 2 * len(heap) + GARBAGE_MIN_ITEMS
+
+
+def test_events_are_kept_for_the_oldest_attempt_and_no_longer() -> None:
+    log = EventsInFlight(limit=10)
+    log.record(NODE_ADD, None, None, is_of_interest=True)
+    assert log.kept == 0
+
+    log.begin("old")
+    log.record(NODE_ADD, None, None, is_of_interest=True)
+    log.begin("young")
+    log.record(NODE_ADD, None, None, is_of_interest=True)
+    assert (len(log.since("old").events), len(log.since("young").events)) == (2, 1)
+
+    log.end("old")
+    assert (log.kept, len(log.since("young").events)) == (1, 1)
+    log.end("young")
+    assert log.kept == 0
+
+
+def test_a_full_log_is_dropped_and_attempts_under_way_know_it() -> None:
+    log = EventsInFlight(limit=2)
+    log.begin("old")
+    for _ in range(3):
+        log.record(NODE_ADD, None, None, is_of_interest=True)
+    log.begin("young")
+
+    assert (log.kept, log.overflows) == (1, 1)
+    assert log.since("old").is_incomplete
+    assert not log.since("young").is_incomplete
+    assert not log.since("young").anything
+
+
+def test_a_kind_nobody_registered_is_counted_and_not_kept() -> None:
+    log = EventsInFlight()
+    log.begin("u")
+    log.record(NODE_ADD, None, None, is_of_interest=False)
+
+    assert log.since("u").anything
+    assert log.since("u").events == ()
+
+
+def test_an_event_for_one_pod_does_not_touch_another() -> None:
+    log = EventsInFlight()
+    log.begin("a")
+    log.begin("b")
+    log.record_for("a", NODE_ADD, None, None)
+
+    assert log.since("a").anything
+    assert not log.since("b").anything
+    assert log.since("b").events == ()
+
+
+def test_popping_a_pod_twice_raises() -> None:
+    log = EventsInFlight()
+    log.begin("u")
+    with pytest.raises(QueueInvariantError, match="popped twice"):
+        log.begin("u")
+
+
+BASE = PodSpec(requests={"cpu": 500, "memory": 10})
+TOLERANT = PodSpec(requests=BASE.requests, tolerations=(Toleration(key="a"),))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (make_pod("u"), make_pod("u", version=2, phase="Failed", nominated_node="n"), None),
+        (make_pod("u"), make_pod("u", labels={"a": "b"}), Action.UPDATE_POD_LABEL),
+        (make_pod("u", gates=("g",)), make_pod("u"), Action.UPDATE_POD_GATES),
+        (make_pod("u", gates=("g", "h")), make_pod("u", gates=("h",)), Action.UPDATE_POD_OTHER),
+        (make_pod("u"), make_pod("u", annotations={"a": "b"}), Action.UPDATE_POD_OTHER),
+        (make_pod("u", spec=BASE), make_pod("u", spec=TOLERANT), Action.UPDATE_POD_TOLERATION),
+        (
+            make_pod("u", spec=BASE),
+            make_pod("u", spec=PodSpec(requests={"cpu": 400, "memory": 10})),
+            Action.UPDATE_POD_SCALE_DOWN,
+        ),
+        (make_pod("u", spec=BASE), make_pod("u", spec=PodSpec(requests={"cpu": 500})), Action.UPDATE_POD_SCALE_DOWN),
+        (
+            make_pod("u", spec=BASE),
+            make_pod("u", spec=PodSpec(requests={"cpu": 900, "memory": 9})),
+            Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_SCALE_UP,
+        ),
+        (
+            make_pod("u", spec=BASE),
+            make_pod("u", spec=PodSpec(requests=BASE.requests, priority=1)),
+            Action.UPDATE_POD_OTHER,
+        ),
+    ],
+)
+def test_an_update_names_what_changed(old: object, new: object, expected: Action | None) -> None:
+    event = own_event(old, new)  # type: ignore[arg-type]
+    assert (event.action if event else None) == expected

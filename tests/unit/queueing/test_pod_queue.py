@@ -1,0 +1,595 @@
+"""What the queue promises, one sentence per test. Times are plain numbers: the queue reads no clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.framework.events import (
+    ASSIGNED_POD_DELETE,
+    FLUSH,
+    FORCED,
+    NODE_ADD,
+    ClusterEvent,
+    EventRegistration,
+    Hint,
+)
+from multisched.framework.plugin import QueuedPod
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Node, Pod, PodSpec
+from multisched.queueing.entry import Failure, Placement
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place, QueueInvariantError
+from tests.unit.queueing.builders import (
+    AFFINITY,
+    CONFLICT,
+    ERROR,
+    FIT,
+    LEGACY,
+    NODE_LABEL,
+    OUTSIDE,
+    REFUSED,
+    AffinityHint,
+    BySortOfPriority,
+    ClosedGates,
+    Errors,
+    Listening,
+    QuotaGate,
+    make_node,
+    make_pod,
+    make_queue,
+    park,
+    pop_uid,
+    profile,
+)
+
+
+def refused_by(*plugins: str) -> Failure:
+    return Failure(rejectors=frozenset(plugins))
+
+
+# Order
+
+
+def test_pods_are_popped_by_priority_then_time_then_arrival() -> None:
+    queue = make_queue()
+    for uid, priority, at_s in [("late", 0, 2), ("first", 0, 1), ("second", 0, 1), ("urgent", 9, 3)]:
+        queue.add(make_pod(uid, priority=priority), at_s)
+
+    assert [pop_uid(queue, 3) for _ in range(5)] == ["urgent", "first", "second", "late", None]
+
+
+def test_a_pod_that_failed_returns_with_a_new_time_and_counts_its_attempts() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 1)
+    assert queue.pop(2) == QueuedPod(make_pod_of(queue, "u"), 1, 1)
+    queue.fail("u", REFUSED, 5)
+    queue.activate("u", 6)
+
+    assert queue.pop(7) == QueuedPod(make_pod_of(queue, "u"), 5, 2)
+
+
+def make_pod_of(queue: PodQueue, uid: str) -> Pod:
+    entry = queue.entry(uid)
+    assert entry is not None
+    return entry.pod
+
+
+def test_an_active_pod_whose_priority_rises_overtakes() -> None:
+    queue = make_queue()
+    queue.add(make_pod("a"), 0)
+    low = make_pod("b")
+    queue.add(low, 0)
+    queue.update(low, make_pod("b", priority=5), 1)
+
+    assert pop_uid(queue, 1) == "b"
+    queue.validate()
+
+
+def test_a_batch_takes_the_heads_of_one_class_and_stops_at_the_first_other() -> None:
+    queue, web, job = make_queue(), PodSpec(), PodSpec()
+    for uid, spec in [("w1", web), ("w2", web), ("j1", job), ("w3", web)]:
+        queue.add(make_pod(uid, spec=spec), 0)
+
+    def same(a: Pod, b: Pod) -> bool:
+        return a.spec is b.spec
+
+    batches = [[q.pod.uid for q in queue.pop_batch(0, 10, same)] for _ in range(4)]
+    assert batches == [["w1", "w2"], ["j1"], ["w3"], []]
+
+
+def test_a_batch_keeps_its_limit() -> None:
+    queue = make_queue()
+    for number in range(5):
+        queue.add(make_pod(str(number)), 0)
+
+    assert len(queue.pop_batch(0, 3, lambda a, b: True)) == 3
+    assert queue.pop_batch(0, 0, lambda a, b: True) == []
+    assert queue.statistics().pending["active"] == 2
+
+
+def test_a_queue_sort_that_raises_loses_no_pod() -> None:
+    class Raising(BySortOfPriority):
+        def sort_key(self, entry: QueuedPod) -> tuple[int, ...]:
+            if entry.pod.uid == "bad":
+                raise ValueError("no key")
+            return (0,)
+
+    errors = Errors()
+    queue = PodQueue(Raising(), on_error=errors)
+    queue.add(make_pod("good"), 0)
+    queue.add(make_pod("bad"), 0)
+
+    assert [pop_uid(queue, 0), pop_uid(queue, 0)] == ["bad", "good"]
+    assert errors.heard == [("PrioritySort", "no key")]
+
+
+# Failures and backoff
+
+
+def test_a_refused_pod_waits_as_unschedulable_for_an_event() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u"))
+
+    assert queue.where("u") is Place.UNSCHEDULABLE
+    assert pop_uid(queue, 100) is None
+    entry = queue.entry("u")
+    assert entry is not None
+    assert (entry.plugins, entry.message, entry.attempts, entry.since_s) == ((FIT,), REFUSED.message, 1, 0)
+    assert entry.retry_at_s == queue.next_wakeup_s() == 300
+
+
+def test_an_error_backs_off_twice_as_long_each_time_and_is_not_popped_early() -> None:
+    queue, now_s = make_queue(), 0.0
+    queue.add(make_pod("u"), now_s)
+    waits = []
+    for _ in range(6):
+        assert pop_uid(queue, now_s) == "u"
+        assert queue.fail("u", ERROR, now_s) == Placement(Place.BACKOFF)
+        assert (pop_uid(queue, now_s), queue.has_ready) == (None, False)
+        until_s = queue.next_wakeup_s()
+        assert until_s is not None
+        assert queue.flush(until_s - 0.001).active == 0
+        assert queue.flush(until_s).active == 1
+        waits.append(until_s - now_s)
+        now_s = until_s
+
+    assert waits == [1, 2, 4, 8, 10, 10]
+
+
+def test_a_refusal_ends_a_row_of_errors() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    for at_s in (0, 1):
+        pop_uid(queue, at_s)
+        queue.fail("u", ERROR, at_s)
+    pop_uid(queue, 3)
+    queue.fail("u", REFUSED, 3)
+    queue.on_event(NODE_ADD, None, make_node(), 3)
+    pop_uid(queue, 4)
+    queue.fail("u", ERROR, 5)
+
+    assert queue.next_wakeup_s() == 6
+
+
+def test_a_failure_that_names_no_plugin_is_an_error() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u"), Failure())
+
+    assert queue.where("u") is Place.BACKOFF
+    assert not queue.has_ready
+
+
+def test_an_idle_queue_pops_refused_pods_before_their_backoff_ends() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u"))
+    assert queue.on_event(NODE_ADD, None, make_node(), 0.5).backoff == 1
+    queue.add(make_pod("other"), 0.6)
+
+    assert [pop_uid(queue, 0.7), pop_uid(queue, 0.7), pop_uid(queue, 0.7)] == ["other", "u", None]
+    assert queue.statistics().incoming["active", "PopFromBackoffQ"] == 1
+
+
+def test_a_pod_whose_backoff_has_ended_competes_by_priority_at_the_next_pop() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u", priority=9), ERROR)
+    queue.add(make_pod("other"), 0.5)
+
+    assert pop_uid(queue, 1.0) == "u"
+
+
+def test_a_conflict_goes_straight_back_three_times_in_a_row_and_then_backs_off() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    places = []
+    for at_s in range(8):
+        assert pop_uid(queue, at_s * 10) == "u"
+        places.append(queue.fail("u", CONFLICT, at_s * 10).place)
+
+    assert places == [Place.ACTIVE] * 3 + [Place.BACKOFF] + [Place.ACTIVE] * 3 + [Place.BACKOFF]
+    assert queue.next_wakeup_s() == 72
+
+
+def test_a_refusal_between_conflicts_starts_their_row_again() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    for failure in (CONFLICT, CONFLICT, CONFLICT, REFUSED):
+        pop_uid(queue, 0)
+        queue.fail("u", failure, 0)
+    queue.activate("u", 0)
+    pop_uid(queue, 0)
+
+    assert queue.fail("u", CONFLICT, 0).place is Place.ACTIVE
+
+
+# Events and hints
+
+
+def test_an_event_moves_only_pods_whose_refusers_listen_to_it() -> None:
+    queue = make_queue()
+    park(queue, make_pod("fit"), refused_by(FIT))
+    park(queue, make_pod("affinity"), refused_by(AFFINITY))
+    queue.on_event(ASSIGNED_POD_DELETE, make_pod("gone", node="n"), None, 60)
+
+    assert (queue.where("fit"), queue.where("affinity")) == (Place.ACTIVE, Place.UNSCHEDULABLE)
+
+
+def test_a_hint_that_says_skip_leaves_the_pod() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u", labels={"zone": "a"}), refused_by(AFFINITY))
+
+    assert queue.on_event(NODE_ADD, None, make_node(zone="b"), 60).active == 0
+    assert queue.on_event(NODE_ADD, None, make_node(zone="a"), 60).active == 1
+
+
+def test_a_plugin_that_registered_nothing_is_woken_by_any_event() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u"), refused_by(LEGACY))
+
+    assert queue.on_event(NODE_LABEL, None, make_node(), 60).active == 1
+
+
+def test_a_wildcard_event_wakes_all() -> None:
+    queue = make_queue()
+    park(queue, make_pod("a"), refused_by(FIT))
+    park(queue, make_pod("b"), refused_by(AFFINITY))
+
+    assert queue.on_event(FLUSH, None, None, 60).active == 2
+
+
+def test_a_wildcard_event_with_a_pod_wakes_that_pod_alone() -> None:
+    queue = make_queue()
+    park(queue, make_pod("a"))
+    park(queue, make_pod("b"))
+    queue.on_event(FORCED, None, make_pod("a"), 60)
+
+    assert (queue.where("a"), queue.where("b")) == (Place.ACTIVE, Place.UNSCHEDULABLE)
+
+
+def test_the_event_of_a_pending_plugin_skips_backoff() -> None:
+    queue = make_queue()
+    failure = Failure(rejectors=frozenset({FIT}), pending=frozenset({OUTSIDE}))
+    park(queue, make_pod("a"), failure)
+    park(queue, make_pod("b"), refused_by(FIT))
+
+    assert queue.on_event(NODE_LABEL, None, make_node(), 0.1).active == 1
+    assert queue.on_event(NODE_ADD, None, make_node(), 0.2).backoff == 1
+    assert queue.where("a") is Place.ACTIVE
+
+
+def test_a_hint_that_raises_counts_as_queue_and_is_reported() -> None:
+    def broken(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+        raise KeyError("zone")
+
+    errors = Errors()
+    queue = make_queue(plugins=[Listening(FIT, EventRegistration(NODE_ADD, broken))], errors=errors)
+    park(queue, make_pod("u"))
+
+    assert queue.on_event(NODE_ADD, None, make_node(), 60).active == 1
+    assert errors.heard == [(FIT, "'zone'")]
+
+
+def test_ten_thousand_alike_pods_cost_one_hint_and_an_event_nobody_hears_costs_none() -> None:
+    hint, labels = AffinityHint(), {"zone": "a"}
+    queue = make_queue(plugins=profile(hint))
+    for number in range(10_000):
+        park(queue, make_pod(str(number), labels=labels), refused_by(AFFINITY))
+    queue.on_event(ASSIGNED_POD_DELETE, make_pod("gone"), None, 1)
+    assert hint.asked == 0
+
+    queue.on_event(NODE_ADD, None, make_node(zone="b"), 1)
+    assert hint.asked == queue.statistics().hint_calls == 1
+    queue.validate()
+
+
+def test_pods_that_differ_in_labels_are_asked_apart() -> None:
+    queue = make_queue()
+    park(queue, make_pod("a", labels={"zone": "a"}), refused_by(AFFINITY))
+    park(queue, make_pod("b", labels={"zone": "b"}), refused_by(AFFINITY))
+    queue.on_event(NODE_ADD, None, make_node(zone="b"), 60)
+
+    assert (queue.where("a"), queue.where("b")) == (Place.UNSCHEDULABLE, Place.ACTIVE)
+
+
+# In flight
+
+
+@pytest.mark.parametrize(
+    ("failure", "event", "expected"),
+    [
+        (refused_by(FIT), NODE_ADD, Place.BACKOFF),
+        (refused_by(FIT), NODE_LABEL, Place.UNSCHEDULABLE),
+        (refused_by(AFFINITY), NODE_ADD, Place.UNSCHEDULABLE),
+        (refused_by(AFFINITY, FIT), NODE_ADD, Place.BACKOFF),
+        (refused_by(LEGACY), ASSIGNED_POD_DELETE, Place.BACKOFF),
+        (Failure(pending=frozenset({OUTSIDE})), NODE_LABEL, Place.ACTIVE),
+        (Failure(pending=frozenset({LEGACY})), NODE_ADD, Place.ACTIVE),
+        (refused_by(FIT), FLUSH, Place.BACKOFF),
+    ],
+)
+def test_an_event_during_the_attempt_is_not_lost(failure: Failure, event: ClusterEvent, expected: Place) -> None:
+    queue = make_queue()
+    queue.add(make_pod("u", labels={"zone": "elsewhere"}), 0)
+    queue.pop(0)
+    queue.on_event(event, None, make_node(), 0.1)
+
+    assert queue.fail("u", failure, 0.2).place is expected
+    assert queue.statistics().in_flight_events == 0
+
+
+def test_an_event_before_the_pop_does_not_count_as_during_the_attempt() -> None:
+    queue = make_queue()
+    queue.add(make_pod("older"), 0)
+    queue.pop(0)
+    queue.on_event(NODE_ADD, None, make_node(), 0.1)
+    queue.add(make_pod("u"), 0.2)
+    queue.pop(0.2)
+
+    assert queue.fail("u", REFUSED, 0.3).place is Place.UNSCHEDULABLE
+
+
+def test_an_overflown_event_log_counts_as_an_event() -> None:
+    queue = make_queue(in_flight_events_max=2)
+    queue.add(make_pod("u", labels={"zone": "elsewhere"}), 0)
+    queue.pop(0)
+    for _ in range(3):
+        queue.on_event(NODE_ADD, None, make_node(), 0.1)
+
+    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is Place.BACKOFF
+    assert queue.statistics().event_overflows == 1
+
+
+def test_a_pod_that_changes_during_its_attempt_returns_changed_and_its_change_counts() -> None:
+    queue, old = make_queue(), make_pod("u")
+    queue.add(old, 0)
+    queue.pop(0)
+    new = make_pod("u", labels={"a": "b"})
+    queue.update(old, new, 0.1)
+
+    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is Place.BACKOFF
+    assert make_pod_of(queue, "u") is new
+
+
+def test_a_pod_activated_during_its_attempt_does_not_wait_for_another_event() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    queue.pop(0)
+    queue.activate("u", 0.1)
+
+    assert queue.fail("u", REFUSED, 0.2).place is Place.BACKOFF
+
+
+def test_a_pod_removed_during_its_attempt_never_comes_back() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    queue.pop(0)
+    assert queue.remove("u") is Place.IN_FLIGHT
+    assert queue.where("u") is Place.LEAVING
+
+    assert queue.fail("u", ERROR, 1) == Placement(Place.ABSENT)
+    assert (len(queue), pop_uid(queue, 1000)) == (0, None)
+
+
+def test_a_pod_removed_and_added_again_during_its_attempt_is_not_tried_twice_at_once() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    queue.pop(0)
+    queue.remove("u")
+
+    assert queue.add(make_pod("u"), 1) == Placement(Place.IN_FLIGHT)
+    assert pop_uid(queue, 1) is None
+    assert queue.fail("u", REFUSED, 2).place is Place.BACKOFF
+
+
+def test_a_pod_recreated_under_the_same_name_leaves_no_events_behind() -> None:
+    queue, first, second = make_queue(), make_pod("u1", name="web-0"), make_pod("u2", name="web-0")
+    queue.add(first, 0)
+    queue.pop(0)
+    queue.update(first, second, 1)
+    queue.on_event(NODE_ADD, None, make_node(), 1)
+    assert pop_uid(queue, 1) == "u2"
+    queue.done("u1")
+    queue.done("u2")
+
+    assert (len(queue), queue.statistics().in_flight, queue.statistics().in_flight_events) == (0, 0, 0)
+    queue.validate()
+
+
+def test_done_ends_an_attempt_and_may_be_said_twice() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    queue.pop(0)
+
+    assert (queue.done("u"), queue.done("u"), queue.where("u")) == (True, False, None)
+
+
+@pytest.mark.parametrize("end", ["fail", "done"])
+def test_ending_an_attempt_that_is_not_under_way_raises_with_the_story(end: str) -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 3)
+
+    with pytest.raises(QueueInvariantError, match=r"active \[3\.000s UnscheduledPodAdd → active\]"):
+        queue.done("u") if end == "done" else queue.fail("u", ERROR, 4)
+
+
+def test_failing_an_unknown_pod_raises() -> None:
+    with pytest.raises(QueueInvariantError, match="absent"):
+        make_queue().fail("u", ERROR, 0)
+
+
+# Gates
+
+
+def test_a_gated_pod_waits_with_the_gates_sentence_until_its_gates_are_gone() -> None:
+    queue, gated = make_queue(gates=[ClosedGates()]), make_pod("u", gates=("a", "b"))
+    placed = queue.add(gated, 0)
+
+    assert placed.place is Place.GATED
+    assert placed.status.plugin == "SchedulingGates"
+    assert placed.status.message == "waiting for scheduling gates: ['a', 'b']"
+    assert pop_uid(queue, 1) is None
+    one_left = make_pod("u", gates=("b",))
+    still = queue.update(gated, one_left, 2)
+    assert still is not None
+    assert still.status.message == "waiting for scheduling gates: ['b']"
+    assert queue.update(one_left, make_pod("u"), 3) == Placement(Place.ACTIVE)
+
+
+def test_a_gates_own_event_asks_it_again_and_another_event_does_not() -> None:
+    quota = QuotaGate()
+    queue = make_queue(gates=[quota])
+    quota.is_full = True
+    queue.add(make_pod("u"), 0)
+    queue.on_event(NODE_ADD, None, make_node(), 1)
+    assert quota.asked == 1
+
+    queue.on_event(ASSIGNED_POD_DELETE, make_pod("x", node="n"), None, 2)
+    assert (quota.asked, queue.where("u")) == (2, Place.GATED)
+    quota.is_full = False
+    assert queue.on_event(ASSIGNED_POD_DELETE, make_pod("x", node="n"), None, 3).active == 1
+
+
+def test_a_gate_that_closed_meanwhile_holds_the_pod_an_event_wakes_and_says_so_once() -> None:
+    quota = QuotaGate()
+    queue, pod = make_queue(gates=[quota]), make_pod("u")
+    park(queue, pod)
+    quota.is_full = True
+    refusal = Status(Code.UNSCHEDULABLE, "Quota", ("quota is used up",))
+
+    assert queue.on_event(NODE_ADD, None, make_node(), 60).gated == ((pod, refusal),)
+    assert queue.on_event(ASSIGNED_POD_DELETE, pod, None, 61).gated == ()
+    assert queue.statistics().unschedulable_by_plugin == {"Quota": 1}
+
+
+def test_a_gate_without_a_fitting_event_is_asked_again_by_the_leftover_flush() -> None:
+    quota = QuotaGate()
+    queue = make_queue(gates=[quota], leftover_s=300)
+    quota.is_full = True
+    queue.add(make_pod("u"), 0)
+    queue.flush(300)
+    assert (queue.where("u"), queue.next_wakeup_s()) == (Place.GATED, 600)
+    quota.is_full = False
+
+    assert queue.flush(600).active == 1
+
+
+def test_a_gate_that_raises_holds_its_pod_and_is_reported() -> None:
+    class Broken(QuotaGate):
+        def pre_enqueue(self, pod: Pod) -> Status:
+            raise RuntimeError("no quota tree")
+
+    errors = Errors()
+    queue = make_queue(gates=[Broken()], errors=errors)
+    placed = queue.add(make_pod("u"), 0)
+
+    assert (placed.place, placed.status.code, placed.status.plugin) == (Place.GATED, Code.ERROR, "Quota")
+    assert errors.heard == [("Quota", "no quota tree")]
+
+
+# Updates
+
+
+def test_a_status_update_never_moves_a_pod_even_for_a_plugin_any_event_wakes() -> None:
+    queue, pod = make_queue(), make_pod("u")
+    park(queue, pod, refused_by(LEGACY))
+
+    assert queue.update(pod, make_pod("u", version=2, nominated_node="n"), 60) == Placement(Place.UNSCHEDULABLE)
+    queue.validate()
+
+
+def test_an_update_that_may_help_moves_the_pod_and_one_that_cannot_does_not() -> None:
+    queue, pod = make_queue(), make_pod("u")
+    park(queue, pod, refused_by(AFFINITY))
+    annotated = make_pod("u", annotations={"a": "b"})
+
+    assert queue.update(pod, annotated, 60) == Placement(Place.UNSCHEDULABLE)
+    labelled = make_pod("u", annotations=annotated.annotations, labels={"a": "b"})
+    assert queue.update(annotated, labelled, 61) == Placement(Place.ACTIVE)
+
+
+def test_an_unknown_pod_is_not_added_by_an_update() -> None:
+    queue, pod = make_queue(), make_pod("u")
+
+    assert queue.update(pod, pod, 0) is None
+    assert len(queue) == 0
+
+
+def test_adding_a_known_pod_again_updates_it() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    again = make_pod("u", version=2)
+    queue.add(again, 1)
+
+    assert (len(queue), make_pod_of(queue, "u")) == (1, again)
+
+
+@pytest.mark.parametrize("failure", [None, REFUSED, ERROR])
+def test_a_waiting_pod_that_is_removed_is_gone(failure: Failure | None) -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    if failure is not None:
+        queue.pop(0)
+        queue.fail("u", failure, 0)
+
+    assert queue.remove("u") is not None
+    assert queue.remove("u") is None
+    assert (len(queue), pop_uid(queue, 1000), queue.next_wakeup_s()) == (0, None, None)
+    queue.validate()
+
+
+# Time
+
+
+def test_a_pod_parked_for_five_minutes_is_tried_again() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u"))
+
+    assert queue.flush(299.9).active == 0
+    assert queue.flush(300).active == 1
+    assert queue.statistics().incoming["active", "UnschedulableTimeout"] == 1
+
+
+def test_statistics_count_each_place_and_each_arrival() -> None:
+    queue = make_queue(gates=[ClosedGates()])
+    queue.add(make_pod("g", gates=("x",)), 0)
+    park(queue, make_pod("s"))
+    park(queue, make_pod("b"), ERROR)
+    queue.add(make_pod("f"), 0)
+    queue.pop(0)
+    queue.add(make_pod("a"), 0)
+    statistics = queue.statistics()
+
+    assert statistics.pending == {"active": 1, "backoff": 1, "unschedulable": 1, "gated": 1}
+    assert (statistics.in_flight, len(queue)) == (1, 5)
+    assert statistics.incoming == {
+        ("gated", "UnscheduledPodAdd"): 1,
+        ("active", "UnscheduledPodAdd"): 4,
+        ("unschedulable", "ScheduleAttemptFailure"): 1,
+        ("backoff", "ScheduleAttemptFailure"): 1,
+    }
+    assert [(e.uid, e.place) for e in queue.entries()] == [
+        ("g", Place.GATED),
+        ("s", Place.UNSCHEDULABLE),
+        ("b", Place.BACKOFF),
+        ("f", Place.IN_FLIGHT),
+        ("a", Place.ACTIVE),
+    ]

@@ -1,0 +1,28 @@
+"""Every pair of places is decided, and a forbidden one says why."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from multisched.queueing.transitions import ALLOWED, FORBIDDEN, Place, QueueInvariantError, check
+
+
+def test_every_pair_of_places_is_either_allowed_or_forbidden() -> None:
+    assert ALLOWED.keys() | FORBIDDEN.keys() == set(product(Place, Place))
+    assert not ALLOWED.keys() & FORBIDDEN.keys()
+
+
+@pytest.mark.parametrize("step", sorted(FORBIDDEN))
+def test_a_forbidden_step_raises_with_reason_and_story(step: tuple[Place, Place]) -> None:
+    with pytest.raises(QueueInvariantError) as caught:
+        check("u1", *step, ["0.000s UnscheduledPodAdd → active"])
+
+    assert FORBIDDEN[step] in str(caught.value)
+    assert "UnscheduledPodAdd" in str(caught.value)
+
+
+@pytest.mark.parametrize("step", sorted(ALLOWED))
+def test_an_allowed_step_passes(step: tuple[Place, Place]) -> None:
+    assert check("u1", *step) is None  # type: ignore[func-returns-value]
