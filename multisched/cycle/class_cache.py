@@ -19,7 +19,6 @@ from multisched.framework.plugin import (
     Dependency,
     FilterPlugin,
     NormalizeScorePlugin,
-    PreScorePlugin,
     ScorePlugin,
     SignPlugin,
 )
@@ -80,6 +79,9 @@ class PodClass:
         """Set when a PreFilter plugin refused the pod everywhere."""
         self.narrowed: frozenset[str] | None = None
         """Node names that PreFilter narrowed the search to."""
+        self.narrowed_by: tuple[str, ...] = ()
+        self.domain_size = 0
+        """Rows of the domain, narrowed or not."""
         self.rows: Rows = np.zeros(0, np.intp)
         self.skipped: frozenset[str] = frozenset()
         self.filters: list[FilterColumn] = []
@@ -111,6 +113,7 @@ class ClassCache:
         named = {p.name for p in self._signers}
         self._unsigned = [p.name for p in (*plugins.filter, *plugins.score) if p.name not in named]
         self._signers = list({p.name: p for p in self._signers}.values())
+        self._asking = frozenset(p.name for p in plugins.asking)
         self._classes: dict[Hashable, PodClass] = {}
         self._memo: dict[tuple[int, ...], tuple[Hashable, Pod]] = {}
         self.hits = 0
@@ -172,6 +175,7 @@ class ClassCache:
 
     def _begin(self, entry: PodClass) -> None:
         self._mark(entry)
+        entry.domain_size = len(self._rows.rows)
         self._pre_filter(entry)
         if entry.refusal is not None:
             return
@@ -185,7 +189,7 @@ class ClassCache:
             entry.feasible &= codes == 0
 
     def _is_asking(self, plugin: FilterPlugin | ScorePlugin) -> bool:
-        return any(plugin is asking for asking in self._plugins.asking)
+        return plugin.name in self._asking
 
     def _mark(self, entry: PodClass) -> None:
         entry.generation = self._rows.generation
@@ -203,6 +207,7 @@ class ClassCache:
                 entry.refusal = result.status.by(plugin.name)
                 return
             if result.nodes is not None:
+                entry.narrowed_by += (plugin.name,)
                 entry.narrowed = result.nodes if entry.narrowed is None else entry.narrowed & result.nodes
         entry.skipped = frozenset(skipped)
 
@@ -273,7 +278,7 @@ class ClassCache:
             return found[found >= 0].astype(np.intp)
         at = np.searchsorted(entry.rows, rows)
         at[at == len(entry.rows)] = 0
-        return at[entry.rows[at] == rows]
+        return np.asarray(at[entry.rows[at] == rows], np.intp)
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
@@ -284,9 +289,10 @@ class ClassCache:
         skipped = set(entry.skipped)
         feasible_rows = entry.rows[entry.feasible]
         for plugin in self._plugins.pre_score:
-            if isinstance(plugin, PreScorePlugin) and plugin.name not in skipped:
-                if self._runner.pre_score(plugin, entry.view, entry.pod, feasible_rows).code is Code.SKIP:
-                    skipped.add(plugin.name)
+            if plugin.name in skipped:
+                continue
+            if self._runner.pre_score(plugin, entry.view, entry.pod, feasible_rows).code is Code.SKIP:
+                skipped.add(plugin.name)
         for scorer in self._plugins.score:
             if scorer.name in skipped or self._is_asking(scorer):
                 continue

@@ -168,7 +168,10 @@ class PostFilterPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PreScorePlugin(Plugin, Protocol):
-    """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score."""
+    """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score.
+
+    A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone.
+    """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
 
@@ -182,7 +185,8 @@ class ScorePlugin(Plugin, Protocol):
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[len(rows)]: raw scores, 0..MAX_SCORE unless NormalizeScore brings them there.
 
-        Must give the same score per row for any choice of rows.
+        Must give the same score per row for any choice of rows. A plugin that depends on less than ATTEMPT may be asked
+        about rows that did not pass Filter; what it says of those is not used.
         """
         ...
 
@@ -272,8 +276,10 @@ class EnqueueExtensions(Plugin, Protocol):
 class SignPlugin(Plugin, Protocol):
     """What Filter and Score of this plugin read of a pod, beyond what always counts.
 
-    Labels, namespace, priority, nominated node and annotations of the pod always count. Pods with equal signatures get
-    equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod a class of its own.
+    Namespace, priority and nominated node always count. Labels, annotations and owner count only where a plugin puts
+    them into its fragment: pods of a thousand Jobs differ in their labels and in nothing that places them. Pods with
+    equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod a class of
+    its own.
     """
 
     def sign(self, pod: Pod) -> Hashable | None:

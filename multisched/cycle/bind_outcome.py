@@ -1,0 +1,116 @@
+"""The bind outcome machine: what each answer to a binding means, and what to do next (reference: reliability 3).
+
+Answers in, actions out; no I/O, no clock. The rule that matters: once an outcome was UNKNOWN, only the same node is asked
+for again, until a definite answer; nothing is ever forgotten by a timer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from multisched.framework.ports import BindAnswer, BindReply, PodTruth
+
+PAUSE_INITIAL_S = 0.25
+PAUSE_MAX_S = 5.0
+UNSENT_ATTEMPTS_MAX = 4
+"""Refused connections after which a bind that was never sent is given up and its pod goes back to the queue."""
+
+THROTTLED_ATTEMPTS_MAX = 20
+
+
+class Outcome(Enum):
+    """How a bind ended."""
+
+    BOUND = auto()
+    """On our node: keep it assumed until the watch confirms."""
+    GONE = auto()
+    """The pod no longer exists, is being deleted, or is another pod of that name."""
+    FOREIGN = auto()
+    """Another scheduler bound it elsewhere; the watch accounts for it there."""
+    REFUSED = auto()
+    """Certainly not bound: forget and try again later."""
+
+
+class Step(Enum):
+    POST = auto()
+    READ = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Do `step` after `pause_s`; at END `outcome` and `message` say how."""
+
+    step: Step
+    pause_s: float = 0.0
+    outcome: Outcome | None = None
+    message: str = ""
+
+
+class BindMachine:
+    """One pod's bind to one node, from the first POST to a definite outcome."""
+
+    def __init__(self, uid: str, node: str, *, bind_deadline_s: float) -> None:
+        self._uid = uid
+        self._node = node
+        self._bind_deadline_s = bind_deadline_s
+        self._failures = 0
+        self._was_read_unbound = False
+        self.is_unknown = False
+        """A POST may have been applied, or may yet be: nothing but its own outcome may free the row (I2)."""
+
+    def first(self) -> Action:
+        return Action(Step.POST)
+
+    def on_reply(self, reply: BindReply) -> Action:
+        """The answer to a POST."""
+        match reply.answer:
+            case BindAnswer.CREATED:
+                return _end(Outcome.BOUND)
+            case BindAnswer.NOT_FOUND:
+                return _end(Outcome.GONE, reply.message)
+            case BindAnswer.CONFLICT:
+                return Action(Step.READ)
+            case BindAnswer.UNKNOWN:
+                self.is_unknown = True
+                self._was_read_unbound = False
+                return Action(Step.POST, self._pause())
+            case BindAnswer.THROTTLED:
+                return self._again(reply, THROTTLED_ATTEMPTS_MAX, max(reply.retry_after_s, self._pause()))
+            case BindAnswer.NOT_SENT:
+                return self._again(reply, UNSENT_ATTEMPTS_MAX, self._pause())
+            case BindAnswer.DENIED | BindAnswer.REJECTED:
+                return Action(Step.READ, self._pause()) if self.is_unknown else _end(Outcome.REFUSED, reply.message)
+
+    def on_read(self, truth: PodTruth | None) -> Action:
+        """What a consistent read of the pod says."""
+        if truth is None or truth.uid != self._uid:
+            return _end(Outcome.GONE, "the pod no longer exists")
+        if truth.node:
+            return _end(Outcome.BOUND if truth.node == self._node else Outcome.FOREIGN, f"bound to {truth.node}")
+        if truth.is_deleting:
+            return _end(Outcome.GONE, "the pod is being deleted")
+        if self.is_unknown and not self._was_read_unbound:
+            # An earlier POST may still be on its way: it dies at its server-side deadline, then this read counts.
+            self._was_read_unbound = True
+            return Action(Step.READ, self._bind_deadline_s)
+        why = "the pod has scheduling gates" if truth.is_gated else "the API server refused the binding"
+        return _end(Outcome.REFUSED, why)
+
+    def on_unreachable(self) -> Action:
+        """The read got no definite answer: the same question again."""
+        return Action(Step.READ, self._pause())
+
+    def _again(self, reply: BindReply, attempts_max: int, pause_s: float) -> Action:
+        if not self.is_unknown and self._failures > attempts_max:
+            return _end(Outcome.REFUSED, reply.message)
+        return Action(Step.POST, pause_s)
+
+    def _pause(self) -> float:
+        self._failures += 1
+        return float(min(PAUSE_MAX_S, PAUSE_INITIAL_S * 2 ** (min(self._failures, 16) - 1)))
+
+
+def _end(outcome: Outcome, message: str = "") -> Action:
+    return Action(Step.END, outcome=outcome, message=message)

@@ -1,0 +1,88 @@
+"""Why a pod fits nowhere: counted cheaply, put into kube-scheduler's words only when it has to be said.
+
+Source of the sentence: kube-scheduler 1.36 pkg/scheduler/framework/types.go, FitError.Error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from multisched.cycle.class_cache import PodClass
+from multisched.framework.node_view import Bools, NodeView
+from multisched.framework.status import Code, Status
+
+NO_NODES = "no nodes available to schedule pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The refusals of one attempt. `by_node` is computed on demand from the class it was made of."""
+
+    node_count: int
+    pre_filter: Status | None = None
+    counts: tuple[tuple[Status, int], ...] = ()
+    """First refusing status and the number of rows it refused."""
+    rejectors: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+    nodes: Sequence[tuple[str, Status]] = field(default=(), repr=False)
+    """Node name and first refusing status; filled only where a PostFilter plugin will ask."""
+
+    def status_of(self, node: str) -> Status:
+        return dict(self.nodes).get(node, Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE))
+
+
+def diagnose(entry: PodClass, nodes: NodeView, *, extra: Bools | None, with_names: bool) -> Diagnosis:
+    """Counts, per row, the first plugin that refused it. `extra` marks rows that pass but only without nominated pods."""
+    node_count = len(entry.rows) if entry.narrowed is None else entry.domain_size
+    if entry.refusal is not None:
+        one = frozenset({entry.refusal.plugin})
+        is_pending = entry.refusal.code is Code.PENDING
+        return Diagnosis(
+            node_count,
+            entry.refusal,
+            rejectors=frozenset() if is_pending else one,
+            pending=one if is_pending else frozenset(),
+        )
+    unsettled = np.ones(len(entry.rows), np.bool_)
+    counts: list[tuple[Status, int]] = []
+    names: list[tuple[str, Status]] = []
+    for column in entry.filters:
+        refused = unsettled & (column.codes != 0)
+        if not refused.any():
+            continue
+        for code, count in zip(*np.unique(column.codes[refused], return_counts=True), strict=True):
+            status = column.plugin.reasons.status(int(code))
+            counts.append((status, int(count)))
+            if with_names:
+                at = np.flatnonzero(refused & (column.codes == code))
+                names.extend((nodes.node(int(row)).name, status) for row in entry.rows[at])
+        unsettled &= ~refused
+    if extra is not None and extra.any():
+        held = Status(Code.UNSCHEDULABLE, "", ("node(s) are held for nominated pods",))
+        counts.append((held, int(extra.sum())))
+    rejectors = {s.plugin for s, _ in counts if s.code is not Code.PENDING and s.plugin}
+    pending = {s.plugin for s, _ in counts if s.code is Code.PENDING}
+    if entry.narrowed is not None:
+        rejectors |= set(entry.narrowed_by)
+    return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names)
+
+
+def fit_error(diagnosis: Diagnosis, post_filter: str = "") -> str:
+    """`0/5 nodes are available: 3 Insufficient cpu, 2 node(s) were unschedulable.`, then PostFilter's part if any."""
+    if diagnosis.node_count == 0:
+        return NO_NODES
+    text = f"0/{diagnosis.node_count} nodes are available:"
+    if diagnosis.pre_filter is not None:
+        text += f" {diagnosis.pre_filter.message}."
+    else:
+        tally: Counter[str] = Counter()
+        for status, count in diagnosis.counts:
+            for reason in status.reasons:
+                tally[reason] += count
+        if tally:
+            text += " " + ", ".join(sorted(f"{count} {reason}" for reason, count in tally.items())) + "."
+    return f"{text} {post_filter}" if post_filter else text

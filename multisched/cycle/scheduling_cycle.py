@@ -1,0 +1,365 @@
+"""The scheduling cycle: one pod, from the head of the queue to an assumption, a refusal or a conflict.
+
+`SchedulingCycle.attempt` is a generator: it yields the questions that plugins want answered from outside, and is sent
+the answers. A pod about which nobody asks is decided and committed without yielding once, and can meet no conflict.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from multisched.cycle.class_cache import ClassCache, PodClass
+from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
+from multisched.framework.node_view import Bools, Int64, Rows, Scores
+from multisched.framework.plugin import (
+    AskingPlugin,
+    CycleView,
+    FilterPlugin,
+    NormalizeScorePlugin,
+    PreFilterExtensions,
+    QueuedPod,
+    ScorePlugin,
+)
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.commit import CANDIDATES_MAX, Candidate, Conflicts, commit, read_candidate
+from multisched.state.domain_rows import DomainRows
+from multisched.state.nominator import Nominator
+from multisched.state.overlay import OverlayCycle
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question a plugin wants answered before the cycle goes on."""
+
+    plugin: AskingPlugin
+    question: object
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The pod is assumed and reserved on a node; it may have to wait at Permit, then it is bound."""
+
+    pod: Pod
+    node: str
+    annotations: Mapping[str, str]
+    view: CycleView
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """Permit plugin -> seconds it wants to wait at most."""
+    evaluated: int = 0
+    feasible: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """The pod was refused; nothing is held for it."""
+
+    pod: Pod
+    message: str
+    rejectors: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+    is_error: bool = False
+    nominated_node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """The pod had rows, but none of its candidates took it any more at commit."""
+
+    pod: Pod
+
+
+Result = Placed | Unplaced | Conflicted
+Attempt = Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Result]
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What one attempt knows of the rows: a copy where the cycle waits, the class's own arrays where it does not."""
+
+    rows: Rows
+    feasible: Bools
+    total: Scores
+    versions: Int64 | None = None
+
+
+class SchedulingCycle:
+    """The cycles of one domain. All their state is in the cache, the class cache and the plugins."""
+
+    def __init__(
+        self,
+        plugins: PluginSet,
+        runner: Runner,
+        cache: ClusterCache,
+        rows: DomainRows,
+        nominator: Nominator,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.plugins = plugins
+        self.classes = ClassCache(plugins, runner, cache.nodes, rows)
+        self.conflicts = Conflicts()
+        self._runner = runner
+        self._cache = cache
+        self._rows = rows
+        self._nominator = nominator
+        self._seed = seed
+        self._extensions = [p for p in plugins.pre_filter if isinstance(p, PreFilterExtensions)]
+
+    def attempt(self, entry: QueuedPod) -> Attempt:
+        """Schedules one pod. Never raises for what a plugin does; the result says what became of it."""
+        self._runner.begin_attempt()
+        pod = entry.pod
+        try:
+            return (yield from self._attempt(pod, entry.attempts))
+        except PluginFailure as failure:
+            status = failure.status
+            is_error = status.code is Code.ERROR
+            names = frozenset({status.plugin})
+            return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
+
+    def _attempt(self, pod: Pod, attempt: int) -> Attempt:
+        group = self.classes.find(pod, attempt)
+        if group.refusal is not None:
+            return self._refused(group, pod, None)
+        held = self._held_for_nominated(group, pod, attempt)
+        feasible = group.feasible if held is None else group.feasible & ~held
+        asked = self._questions(group, pod, feasible)
+        if not asked:
+            if not feasible.any():
+                return self._refused(group, pod, held)
+            self.classes.score(group)
+            choice = _Choice(group.rows, feasible, group.total if held is None else np.where(feasible, group.total, -1))
+            return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
+        self.classes.score(group)
+        choice = _Choice(group.rows, feasible.copy(), group.total.copy(), self._versions(pod, group.rows))
+        ledgers = {int(r): self._cache.ledgers.versions(pod, int(r)) for r in self._top(choice, pod, attempt, 64)}
+        answers = yield asked
+        view = replace(group.view, answers=self._settled(asked, answers))
+        refused = self._apply_answers(choice, view, pod)
+        if not choice.feasible.any():
+            return self._refused(group, pod, held, refused)
+        candidates = [
+            Candidate(
+                c.row, int(choice.versions[at]) if choice.versions is not None else c.version, ledgers.get(c.row, ())
+            )
+            for at, c in self._rank_at(choice, pod, attempt, CANDIDATES_MAX)
+        ]
+        return self._place(group, view, pod, attempt, candidates)
+
+    # -- asking outside --------------------------------------------------------------------------------------------
+
+    def _questions(self, group: PodClass, pod: Pod, feasible: Bools) -> list[Asked]:
+        if not self.plugins.asking or not feasible.any():
+            return []
+        asked = []
+        rows = group.rows[feasible]
+        for plugin in self.plugins.asking:
+            question = self._runner.call(plugin, "Ask", plugin.ask, group.view, pod, rows)
+            if question is not None:
+                asked.append(Asked(plugin, question))
+        return asked
+
+    def _settled(self, asked: Sequence[Asked], answers: Mapping[str, object | PluginFailure]) -> Mapping[str, object]:
+        for one in asked:
+            answer = answers.get(one.plugin.name)
+            if isinstance(answer, PluginFailure):
+                raise answer
+        return answers
+
+    def _versions(self, pod: Pod, rows: Rows) -> Int64:
+        return np.array([self._cache.nodes.version(int(row)) for row in rows], np.int64)
+
+    def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[Status, int]]:
+        """Runs Filter and Score of the plugins that asked, on what was feasible before; returns what they refused."""
+        refused: list[tuple[Status, int]] = []
+        for plugin in self.plugins.asking:
+            if plugin.name not in view.answers:
+                continue
+            if isinstance(plugin, FilterPlugin):
+                at = np.flatnonzero(choice.feasible)
+                codes = self._runner.filter(plugin, view, pod, choice.rows[at])
+                for code, count in zip(*np.unique(codes[codes != 0], return_counts=True), strict=True):
+                    refused.append((plugin.reasons.status(int(code)), int(count)))
+                choice.feasible[at[codes != 0]] = False
+                choice.total[at[codes != 0]] = -1
+        for plugin in self.plugins.asking:
+            if plugin.name in view.answers and isinstance(plugin, ScorePlugin):
+                at = np.flatnonzero(choice.feasible)
+                scores = self._runner.score(plugin, view, pod, choice.rows[at])
+                if isinstance(plugin, NormalizeScorePlugin):
+                    scores = self._runner.normalize(plugin, view, pod, scores)
+                else:
+                    self._runner.check_range(plugin, scores)
+                choice.total[at] += self.plugins.weight(plugin) * scores
+        return refused
+
+    # -- choosing --------------------------------------------------------------------------------------------------
+
+    def _rank(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> list[Candidate]:
+        return [candidate for _, candidate in self._rank_at(choice, pod, attempt, count)]
+
+    def _rank_at(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> list[tuple[int, Candidate]]:
+        """The best rows, best first, with their positions; the pod's own nominated node goes before all."""
+        return [
+            (at, read_candidate(self._cache, pod, int(choice.rows[at])))
+            for at in self._best(choice, pod, attempt, count)
+        ]
+
+    def _top(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> Rows:
+        return choice.rows[self._best(choice, pod, attempt, count)]
+
+    def _best(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> list[int]:
+        own = self._own_nominated(choice, pod)
+        if own is not None:
+            return [own]
+        total = choice.total
+        best = int(total[total.argmax()])
+        ties = np.flatnonzero(total == best)
+        # Ties go by chance upstream; here by a hash, so that the same seed gives the same placement (I12).
+        turn = zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode()) % len(ties)
+        if count == 1:
+            return [int(ties[turn])]
+        ordered = np.roll(ties, -turn)
+        if len(ordered) < count:
+            rest = np.flatnonzero(choice.feasible & (total < best))
+            ordered = np.concatenate((ordered, rest[np.argsort(-total[rest], kind="stable")]))
+        return [int(at) for at in ordered[:count]]
+
+    def _own_nominated(self, choice: _Choice, pod: Pod) -> int | None:
+        row = self._cache.nodes.row_of(pod.nominated_node) if pod.nominated_node else None
+        if row is None:
+            return None
+        at = int(np.searchsorted(choice.rows, row))
+        is_there = at < len(choice.rows) and int(choice.rows[at]) == row and bool(choice.feasible[at])
+        return at if is_there else None
+
+    def _held_for_nominated(self, group: PodClass, pod: Pod, attempt: int) -> Bools | None:
+        """Rows that take the pod only as long as the pods nominated there do not come (upstream's second pass)."""
+        if not len(self._nominator):
+            return None
+        held = np.zeros(len(group.rows), np.bool_)
+        for node, ahead in self._nominator.ahead_of(pod):
+            row = self._cache.nodes.row_of(node)
+            if row is not None:
+                at = np.flatnonzero((group.rows == row) & group.feasible)
+                if len(at) and not self._fits_beside(group, pod, row, ahead, attempt):
+                    held[at] = True
+        return held if held.any() else None
+
+    def _fits_beside(self, group: PodClass, pod: Pod, row: int, ahead: list[Pod], attempt: int) -> bool:
+        overlay = OverlayCycle(self._cache.nodes, group.view.state, pod, self._extensions, attempt)
+        if not all(overlay.add_pod(other, row).is_success for other in ahead):
+            return False
+        return self._passes(group, overlay.view, pod, row)
+
+    def _passes(self, group: PodClass, view: CycleView, pod: Pod, row: int) -> bool:
+        rows = np.array([row], np.intp)
+        for plugin in self.plugins.filter:
+            is_asking = isinstance(plugin, AskingPlugin)
+            if plugin.name in group.skipped or (is_asking and plugin.name not in view.answers):
+                continue
+            if self._runner.filter(plugin, view, pod, rows)[0]:
+                return False
+        return True
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def _place(
+        self, group: PodClass, view: CycleView, pod: Pod, attempt: int, candidates: Sequence[Candidate]
+    ) -> Result:
+        def still_fits(pod: Pod, row: int) -> bool:
+            return self._passes(group, view, pod, row)
+
+        assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
+        if assumption is None:
+            return Conflicted(pod)
+        placed = Placed(
+            pod,
+            assumption.node,
+            assumption.annotations,
+            CycleView(self._cache.nodes, view.state, attempt, view.answers),
+            evaluated=len(group.rows),
+            feasible=int(group.feasible.sum()) if len(group.rows) < 256 else -1,
+        )
+        return self._reserve(placed)
+
+    def _reserve(self, placed: Placed) -> Result:
+        pod, node = placed.pod, placed.node
+        for plugin in self.plugins.reserve:
+            status = self._runner.reserve(plugin, placed.view, pod, node)
+            if not status.is_success:
+                return self.give_up(placed, status)
+        waits: dict[str, float] = {}
+        for gate in self.plugins.permit:
+            permit = self._runner.permit(gate, placed.view, pod, node)
+            if permit.status.code is Code.WAIT:
+                waits[gate.name] = permit.timeout_s
+            elif not permit.status.is_success:
+                return self.give_up(placed, permit.status)
+        return replace(placed, waits=waits) if waits else placed
+
+    def give_up(self, placed: Placed, status: Status) -> Unplaced:
+        """Unreserves in reverse order, forgets the assumption, and says why."""
+        for plugin in reversed(self.plugins.reserve):
+            self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
+        self._cache.forget(placed.pod.uid)
+        names = frozenset({status.plugin}) if status.plugin else frozenset()
+        is_rejection = status.code.is_rejection
+        is_pending = status.code is Code.PENDING
+        return Unplaced(
+            placed.pod,
+            status.message,
+            rejectors=names if is_rejection and not is_pending else frozenset(),
+            pending=names if is_pending else frozenset(),
+            is_error=not is_rejection,
+        )
+
+    def _refused(
+        self, group: PodClass, pod: Pod, held: Bools | None, answered: Sequence[tuple[Status, int]] = ()
+    ) -> Unplaced:
+        with_names = bool(self.plugins.post_filter)
+        found = diagnose(group, self._cache.nodes, extra=held, with_names=with_names)
+        if answered:
+            found = replace(
+                found,
+                counts=(*found.counts, *answered),
+                rejectors=found.rejectors | {s.plugin for s, _ in answered},
+            )
+        post, nominated = self._post_filter(group, pod, found)
+        return Unplaced(
+            pod, fit_error(found, post), found.rejectors, found.pending, is_error=False, nominated_node=nominated
+        )
+
+    def _post_filter(self, group: PodClass, pod: Pod, found: Diagnosis) -> tuple[str, str]:
+        """PostFilter plugins in order until one makes room; their sentences, and the node to nominate."""
+        sentences = []
+        refusals = _Refusals(found)
+        for plugin in self.plugins.post_filter:
+            result = self._runner.call(plugin, "PostFilter", plugin.post_filter, group.view, pod, refusals)
+            if result.status.reasons:
+                sentences.append(result.status.message)
+            if result.status.is_success or result.status.code is Code.ERROR:
+                return ". ".join(sentences), result.nominated_node
+        return ". ".join(sentences), ""
+
+
+class _Refusals:
+    """`plugin.Refusals` over a diagnosis."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        self._by_node = dict(diagnosis.nodes)
+        self._otherwise = diagnosis.pre_filter or Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+
+    def status_of(self, node: str) -> Status:
+        return self._by_node.get(node, self._otherwise)
+
+    def nodes(self) -> Sequence[str]:
+        return list(self._by_node)

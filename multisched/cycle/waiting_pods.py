@@ -1,0 +1,78 @@
+"""Pods held by Permit: assumed and reserved, not bound until every plugin that waits has allowed them.
+
+Implements `framework.plugin.WaitingPods` for one domain. Decisions come out through the callback given to `hold`, once
+per pod: success when nobody waits any more, or the refusal of the first plugin that rejected or timed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+
+WAIT_MAX_S = 900.0
+"""Longest any Permit plugin may hold a pod, as upstream."""
+
+Decided = Callable[[Status], None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    pod: Pod
+    deadlines: dict[str, float]
+    decided: Decided
+
+
+class WaitingPodTable:
+    """Who waits for whom, until when."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, _Waiting] = {}
+
+    def hold(self, pod: Pod, waits: Mapping[str, float], now_s: float, decided: Decided) -> None:
+        """Holds a pod; `decided` is called once, synchronously, from whichever call decides."""
+        deadlines = {plugin: now_s + min(wait_s, WAIT_MAX_S) for plugin, wait_s in waits.items()}
+        self._waiting[pod.uid] = _Waiting(pod, deadlines, decided)
+
+    def waiting(self) -> Sequence[Pod]:
+        return [entry.pod for entry in self._waiting.values()]
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        entry = self._waiting.get(uid)
+        if entry is None or entry.deadlines.pop(plugin, None) is None:
+            return False
+        if not entry.deadlines:
+            del self._waiting[uid]
+            entry.decided(SUCCESS)
+        return True
+
+    def reject(self, uid: str, plugin: str, reason: str) -> bool:
+        entry = self._waiting.pop(uid, None)
+        if entry is None:
+            return False
+        entry.decided(Status.unschedulable(reason).by(plugin))
+        return True
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone: whoever holds it is told as of a rejection."""
+        self.reject(uid, "", "the pod was deleted while it waited")
+
+    def expire(self, now_s: float) -> int:
+        """Rejects every pod whose earliest deadline has passed; returns how many."""
+        late = [
+            (uid, min(entry.deadlines, key=entry.deadlines.__getitem__))
+            for uid, entry in self._waiting.items()
+            if min(entry.deadlines.values()) <= now_s
+        ]
+        for uid, plugin in late:
+            self.reject(uid, plugin, f"timed out after waiting at {plugin}")
+        return len(late)
+
+    def next_deadline_s(self) -> float | None:
+        """When `expire` has something to do; None while nobody waits."""
+        return min((min(entry.deadlines.values()) for entry in self._waiting.values()), default=None)
+
+    def __len__(self) -> int:
+        return len(self._waiting)

@@ -1,0 +1,55 @@
+"""How many binds a domain has in flight: additive increase, halving on 429, as TCP does with packets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from multisched.framework.ports import BindAnswer
+
+LIMIT_MIN = 2.0
+
+
+class BindLimit:
+    """A gate whose width follows what the API server bears. Never wider than `width_max`."""
+
+    def __init__(self, width_max: int) -> None:
+        self._width_max = float(width_max)
+        self.width = min(16.0, self._width_max)
+        self.in_flight = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        """Waits for a place, first come first served."""
+        while self.in_flight >= int(self.width):
+            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(place)
+            try:
+                await place
+            except BaseException:
+                self._pass_on(place)
+                raise
+        self.in_flight += 1
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+        self._wake()
+
+    def observe(self, answer: BindAnswer) -> None:
+        """A definite success widens by one place per round; a throttled answer halves."""
+        if answer is BindAnswer.THROTTLED:
+            self.width = max(LIMIT_MIN, self.width / 2)
+        elif answer is BindAnswer.CREATED and self.width < self._width_max:
+            self.width = min(self._width_max, self.width + 1 / self.width)
+
+    def _wake(self) -> None:
+        while self._waiters and self.in_flight < int(self.width):
+            place = self._waiters.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+
+    def _pass_on(self, place: asyncio.Future[None]) -> None:
+        """A waiter was cancelled: the wake-up it may have got goes to the next."""
+        if place.done() and not place.cancelled():
+            self._wake()

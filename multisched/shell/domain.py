@@ -1,0 +1,429 @@
+"""One domain at work: its queue, its parallel cycles, its pods at Permit and its bind workers.
+
+Owns the domain's queue and everything between a pod's arrival and its definite outcome. The synchronous core decides;
+this file waits, for plugins that ask outside, for Permit, for the API server, and for the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
+from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent
+from multisched.framework.plugin import PreBindPreFlightPlugin, QueuedPod
+from multisched.framework.ports import (
+    Binder,
+    BindReply,
+    BindRequest,
+    Clock,
+    Condition,
+    ConditionWriter,
+    Event,
+    EventSink,
+    LeaseHolder,
+    ObjectRef,
+    UnreachableError,
+)
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Node, Pod
+from multisched.queueing.entry import Failure
+from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.bind_limit import BindLimit
+from multisched.shell.observer import DomainObserver
+from multisched.state.cluster_cache import ClusterCache
+
+logger = logging.getLogger(__name__)
+
+PODS_PER_SLICE = 16
+"""Pods one cycle decides before it lets the loop run: watches, binds and other domains wait no longer than that."""
+
+IDLE_WAKEUP_MAX_S = 30.0
+READ_TIMEOUT_S = 5.0
+LATENCIES_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class DomainCounters:
+    """What the domain has done since the start; `latencies_s` holds first-schedulable-to-bound of the latest pods."""
+
+    bound: int = 0
+    refused: int = 0
+    attempts: int = 0
+    unknown: int = 0
+    """Binds whose outcome is unknown right now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The ports one domain works through."""
+
+    clock: Clock
+    binder: Binder
+    events: EventSink
+    conditions: ConditionWriter
+    lease: LeaseHolder
+    observer: DomainObserver
+
+
+@dataclass(slots=True)
+class _Bind:
+    """A placed pod on its way to the API server."""
+
+    placed: Placed
+    attempts: int
+
+
+class DomainWorker:
+    """The running half of a domain; `app` builds it from the configuration and starts `run`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cycle: SchedulingCycle,
+        queue: PodQueue,
+        waiting: WaitingPodTable,
+        runner: Runner,
+        cache: ClusterCache,
+        outside: Outside,
+        cycles: int,
+        bind_workers: int,
+        bind_timeout_s: float,
+        tell_all: Callable[[ClusterEvent, Node | Pod | None, Node | Pod | None], None],
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self.cycle = cycle
+        self.waiting = waiting
+        self.counters = DomainCounters()
+        self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self.limit = BindLimit(bind_workers)
+        self._runner = runner
+        self._cache = cache
+        self._outside = outside
+        self._cycles = cycles
+        self._bind_workers = bind_workers
+        self._bind_timeout_s = bind_timeout_s
+        self._tell_all = tell_all
+        self._to_bind: deque[_Bind] = deque()
+        self._wake = asyncio.Event()
+        self._bind_wake = asyncio.Event()
+        self._is_leading = False
+        self._is_closing = False
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+
+    @property
+    def plugins(self) -> PluginSet:
+        return self.cycle.plugins
+
+    # -- called by ingest, synchronously ---------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something may be schedulable now."""
+        self._wake.set()
+
+    def lead(self) -> None:
+        """The lease is ours: start deciding."""
+        self._is_leading = True
+        self.wake()
+
+    def close_intake(self) -> None:
+        """No new attempts from now on; what is decided is still bound."""
+        self._is_closing = True
+        self._wake.set()
+
+    async def drained(self) -> None:
+        """Waits until no bind is under way or queued."""
+        while self._in_flight or self._to_bind:
+            self._idle.clear()
+            await self._idle.wait()
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs until cancelled: the parallel cycles, the bind workers and the timers of this domain."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(self._cycles):
+                tasks.start_soon(self._decide)
+            for _ in range(self._bind_workers):
+                tasks.start_soon(self._bind_placed)
+            tasks.start_soon(self._keep_time)
+
+    async def _decide(self) -> None:
+        """Pops and decides. Cycles interleave only where a plugin asks outside, and between slices."""
+        slice_left = PODS_PER_SLICE
+        while True:
+            entry = None
+            if self._is_leading and not self._is_closing:
+                entry = self.queue.pop(self._outside.clock.monotonic())
+            if entry is None:
+                self._wake.clear()
+                await self._wake.wait()
+                slice_left = PODS_PER_SLICE
+                continue
+            await self._decide_one(entry)
+            slice_left -= 1
+            if not slice_left:
+                slice_left = PODS_PER_SLICE
+                await asyncio.sleep(0)
+
+    async def _decide_one(self, entry: QueuedPod) -> None:
+        started = self._outside.clock.monotonic()
+        self.counters.attempts += 1
+        attempt = self.cycle.attempt(entry)
+        answers: Mapping[str, object | PluginFailure] | None = None
+        while True:
+            try:
+                asked = next(attempt) if answers is None else attempt.send(answers)
+            except StopIteration as ended:
+                result: Result = ended.value
+                break
+            answers = await self._ask(asked)
+        self._settle(entry, result, self._outside.clock.monotonic() - started)
+
+    async def _ask(self, asked: Sequence[Asked]) -> Mapping[str, object | PluginFailure]:
+        answers: dict[str, object | PluginFailure] = {}
+        for one in asked:
+            plugin = one.plugin
+            try:
+                with anyio.fail_after(plugin.answer_timeout_s):
+                    answers[plugin.name] = await plugin.answer(one.question)
+            except TimeoutError:
+                text = f"no answer within {plugin.answer_timeout_s} s"
+                answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
+        return answers
+
+    def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
+        now_s = self._outside.clock.monotonic()
+        observer = self._outside.observer
+        match result:
+            case Placed():
+                observer.attempt_ended(entry.pod, "scheduled", seconds)
+                self._hold_or_bind(_Bind(result, entry.attempts))
+            case Conflicted():
+                observer.attempt_ended(entry.pod, "conflict", seconds)
+                self.queue.fail(entry.pod.uid, Failure(without_backoff=True, message="its node was taken"), now_s)
+                self.wake()
+            case Unplaced():
+                observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
+                self._return_to_queue(result)
+
+    def _return_to_queue(self, result: Unplaced) -> None:
+        """Requeues a refused pod, and tells its owner why."""
+        self.counters.refused += 1
+        pod = result.pod
+        failure = Failure(result.rejectors, result.pending, is_error=result.is_error, message=result.message)
+        self.queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        reason = "SchedulerError" if result.is_error else "Unschedulable"
+        self.report(pod, reason, result.message)
+        self.wake()
+
+    def report(self, pod: Pod, reason: str, message: str) -> None:
+        """The condition and the event a refused pod gets."""
+        self._outside.conditions.write(_ref(pod), Condition("False", reason, message))
+        if reason != "SchedulingGated":
+            self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
+
+    # -- Permit ----------------------------------------------------------------------------------------------------
+
+    def _hold_or_bind(self, bind: _Bind) -> None:
+        self._in_flight += 1
+        placed = bind.placed
+        if not placed.waits:
+            self._enqueue_bind(bind)
+            return
+        began = self._outside.clock.monotonic()
+
+        def decided(status: Status) -> None:
+            waited = self._outside.clock.monotonic() - began
+            self._outside.observer.permit_waited("allowed" if status.is_success else "rejected", waited)
+            if status.is_success:
+                self._enqueue_bind(bind)
+            else:
+                self._abandon(bind, status)
+
+        self.waiting.hold(placed.pod, placed.waits, began, decided)
+
+    def _enqueue_bind(self, bind: _Bind) -> None:
+        self._to_bind.append(bind)
+        self._bind_wake.set()
+
+    def _abandon(self, bind: _Bind, status: Status) -> None:
+        """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
+        self._leave_flight()
+        result = self.cycle.give_up(bind.placed, status)
+        self._tell_freed(bind.placed.pod)
+        self._return_to_queue(result)
+
+    def _leave_flight(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+
+    def _tell_freed(self, pod: Pod) -> None:
+        """Room that was held became free again: as good as a deleted pod to those who wait for room."""
+        self._tell_all(ASSIGNED_POD_DELETE, pod, None)
+
+    # -- binding ---------------------------------------------------------------------------------------------------
+
+    async def _bind_placed(self) -> None:
+        while True:
+            while not self._to_bind:
+                self._bind_wake.clear()
+                await self._bind_wake.wait()
+            bind = self._to_bind.popleft()
+            await self.limit.enter()
+            try:
+                await self._bind_one(bind)
+            finally:
+                self.limit.leave()
+
+    async def _bind_one(self, bind: _Bind) -> None:
+        placed = bind.placed
+        status = await self._pre_bind(placed)
+        if not status.is_success:
+            self._abandon(bind, status)
+            return
+        began = self._outside.clock.monotonic()
+        outcome, message = await self._resolve(placed)
+        self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
+        match outcome:
+            case Outcome.BOUND:
+                self._bound(bind)
+            case Outcome.REFUSED:
+                self._abandon(bind, Status.error(message or "the API server refused the binding"))
+            case Outcome.GONE | Outcome.FOREIGN:
+                self._lost(bind)
+
+    async def _pre_bind(self, placed: Placed) -> Status:
+        pod, node = placed.pod, placed.node
+        for plugin in self.plugins.pre_bind:
+            if isinstance(plugin, PreBindPreFlightPlugin):
+                flight = self._runner.status(
+                    plugin, "PreBindPreFlight", plugin.pre_bind_pre_flight, placed.view, pod, node
+                )
+                if flight.code is Code.SKIP:
+                    continue
+                if not flight.is_success:
+                    return flight
+            try:
+                status = await plugin.pre_bind(placed.view, pod, node)
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                return self._runner.failure(plugin, "PreBind", error).status
+            if not isinstance(status, Status):
+                return self._runner.failure(plugin, "PreBind", f"returned {type(status).__name__}, not Status").status
+            if not status.is_success:
+                return status.by(plugin.name)
+        return Status()
+
+    async def _resolve(self, placed: Placed) -> tuple[Outcome, str]:
+        """Drives the outcome machine to its end. Cancelled (lease lost, exit): nothing is forgotten."""
+        pod = placed.pod
+        machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._bind_timeout_s)
+        request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, placed.annotations)
+        action = machine.first()
+        counted = False
+        try:
+            while action.step is not Step.END:
+                if action.pause_s:
+                    await anyio.sleep(action.pause_s)
+                if action.step is Step.READ:
+                    try:
+                        truth = await self._outside.binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
+                    except UnreachableError:
+                        action = machine.on_unreachable()
+                    else:
+                        action = machine.on_read(truth)
+                    continue
+                if not machine.is_unknown and not self._may_still_bind(placed):
+                    return Outcome.REFUSED, "its node went away before it was bound"
+                if not self._outside.lease.may_bind():
+                    if machine.is_unknown:
+                        await anyio.sleep(self._bind_timeout_s)
+                        continue
+                    return Outcome.REFUSED, "the lease was lost before the pod was bound"
+                reply = await self._post(request)
+                self.limit.observe(reply.answer)
+                action = machine.on_reply(reply)
+                if machine.is_unknown and not counted:
+                    counted = True
+                    self.counters.unknown += 1
+        finally:
+            if counted:
+                self.counters.unknown -= 1
+        if action.outcome is None:
+            raise AssertionError("the bind machine ended without an outcome")
+        return action.outcome, action.message
+
+    async def _post(self, request: BindRequest) -> BindReply:
+        for plugin in self.plugins.bind:
+            reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
+            if reply is not None:
+                return reply
+        return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)
+
+    def _may_still_bind(self, placed: Placed) -> bool:
+        """False once the watch has said that the node, or the pod, is gone."""
+        entry = self._cache.placed(placed.pod.uid)
+        return entry is not None and entry.row >= 0
+
+    def _bound(self, bind: _Bind) -> None:
+        self._leave_flight()
+        pod, node = bind.placed.pod, bind.placed.node
+        now_s = self._outside.clock.monotonic()
+        entry = self.queue.entry(pod.uid)
+        if entry is not None:
+            first = entry.first_active_s if entry.first_active_s is not None else entry.added_s
+            self.latencies_s.append(now_s - first)
+            self._outside.observer.pod_bound(pod, now_s - first, bind.attempts)
+        self.queue.done(pod.uid)
+        self.counters.bound += 1
+        for plugin in self.plugins.post_bind:
+            try:
+                plugin.post_bind(bind.placed.view, pod, node)
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                self._runner.failure(plugin, "PostBind", error)
+        self._event(pod, "Normal", "Scheduled", "Binding", f"Successfully assigned {pod.key} to {node}")
+
+    def _lost(self, bind: _Bind) -> None:
+        """The pod is gone or bound elsewhere: undone here, and never requeued; the watch accounts for the truth."""
+        self._leave_flight()
+        self.cycle.give_up(bind.placed, Status.error("gone"))
+        self.queue.remove(bind.placed.pod.uid)
+        self.queue.done(bind.placed.pod.uid)
+        self._tell_freed(bind.placed.pod)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        """Ends backoffs, flushes leftovers and times out Permit waits, each when it is due."""
+        while True:
+            now_s = self._outside.clock.monotonic()
+            due = [t for t in (self.queue.next_wakeup_s(), self.waiting.next_deadline_s()) if t is not None]
+            pause_s = min([max(0.0, t - now_s) for t in due], default=IDLE_WAKEUP_MAX_S)
+            await anyio.sleep(min(max(pause_s, 0.01), 0.25))
+            now_s = self._outside.clock.monotonic()
+            moved = self.queue.flush(now_s)
+            self.waiting.expire(now_s)
+            if moved.active or self.queue.has_ready():
+                self.wake()
+
+    def _event(self, pod: Pod, kind: str, reason: str, action: str, note: str) -> None:
+        self._outside.events.record(Event(_ref(pod), kind, reason, action, note, pod.spec.scheduler_name))
+
+
+def _ref(pod: Pod) -> ObjectRef:
+    return ObjectRef("Pod", pod.namespace, pod.name, pod.uid)

@@ -1,0 +1,257 @@
+"""From watch to cache and queues: each object version once, in order, synchronously.
+
+Owns the routing of pods: to the cache once they stand on a node, to the queue of the domain that serves their
+schedulerName while they do not. Both handlers implement `client.reflector.ReflectorHandler`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, Resource
+from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
+from multisched.model.decode import DecodeError, Decoder
+from multisched.model.objects import Node, Pod
+from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.domain_rows import DomainRows
+from multisched.state.nominator import Nominator
+
+logger = logging.getLogger(__name__)
+
+REPORTED_MAX = 10_000
+"""Objects whose fault was told once; beyond, the oldest may be told again."""
+
+
+class Router:
+    """Domains by schedulerName, and events to all whose rows they concern."""
+
+    def __init__(self) -> None:
+        self._workers: list[tuple[DomainWorker, DomainRows]] = []
+        self._by_name: dict[str, DomainWorker] = {}
+
+    def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
+        self._workers.append((worker, rows))
+        for name in scheduler_names:
+            self._by_name[name] = worker
+
+    def worker_of(self, pod: Pod) -> DomainWorker | None:
+        """The domain that serves the pod; None for a pod of another scheduler."""
+        return self._by_name.get(pod.spec.scheduler_name)
+
+    def workers(self) -> list[DomainWorker]:
+        return [worker for worker, _ in self._workers]
+
+    def tell(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None, now_s: float) -> None:
+        """Wakes the pods the event may help, in every domain."""
+        for worker, _ in self._workers:
+            moved = worker.queue.on_event(event, old, new, now_s)
+            if moved.active or moved.backoff:
+                worker.wake()
+            for pod, status in moved.gated:
+                worker.report(pod, "SchedulingGated", status.message)
+
+
+class PodIngest:
+    """Pods into cache and queues."""
+
+    def __init__(
+        self, cache: ClusterCache, nominator: Nominator, router: Router, decoder: Decoder, clock: Clock
+    ) -> None:
+        self._cache = cache
+        self._nominator = nominator
+        self._router = router
+        self._decoder = decoder
+        self._clock = clock
+        self._refused: dict[str, str] = {}
+        self._pending: dict[str, Pod] = {}
+        self.malformed = 0
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError as error:
+            self.malformed += 1
+            logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
+            return
+        if pod.is_terminal:
+            self._gone(pod.uid)
+        elif pod.node:
+            self._placed(pod)
+        else:
+            self._pended(pod)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        """The pod is gone. Without its last state the uid is found by its name."""
+        uid = None
+        if raw is not None:
+            try:
+                uid = self._decoder.pod(raw).uid
+            except DecodeError:
+                self.malformed += 1
+        for known in [uid] if uid else self._uids_of(key):
+            self._gone(known)
+
+    def replaced(self, version: str) -> None:
+        logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
+
+    def _uids_of(self, key: str) -> list[str]:
+        placed = [entry.pod.uid for entry in self._cache if entry.pod.key == key]
+        return placed + [pod.uid for pod in self._pending.values() if pod.key == key]
+
+    def _placed(self, pod: Pod) -> None:
+        now_s = self._clock.monotonic()
+        pending = self._pending.pop(pod.uid, None)
+        self._nominator.remove(pod.uid)
+        before = self._cache.place(pod)
+        worker = self._router.worker_of(pod)
+        if worker is not None and pending is not None:
+            place = worker.queue.where(pod.uid)
+            if place is not None and place not in (Place.IN_FLIGHT, Place.LEAVING):
+                worker.queue.remove(pod.uid)  # bound by someone else while it waited here
+        if before is None or pending is not None:
+            self._router.tell(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd"), None, pod, now_s)
+            return
+        if before.pod.requests != pod.requests:
+            event = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodUpdate")
+            self._router.tell(event, before.pod, pod, now_s)
+        elif before.pod.labels != pod.labels:
+            event = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_LABEL, "AssignedPodUpdate")
+            self._router.tell(event, before.pod, pod, now_s)
+
+    def _pended(self, pod: Pod) -> None:
+        worker = self._router.worker_of(pod)
+        if worker is None:
+            return
+        before = self._pending.get(pod.uid)
+        if pod.is_deleting:
+            if before is not None:
+                self._forget_pending(worker, pod.uid)
+            return
+        refusal = _refusal(pod)
+        if refusal:
+            self._refuse(worker, pod, refusal)
+            return
+        self._refused.pop(pod.uid, None)
+        self._pending[pod.uid] = pod
+        self._nominator.set(pod)
+        now_s = self._clock.monotonic()
+        placement = worker.queue.add(pod, now_s) if before is None else worker.queue.update(before, pod, now_s)
+        if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
+            worker.report(pod, "SchedulingGated", placement.status.message)
+        worker.wake()
+
+    def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
+        """A pod that cannot be scheduled at all is told so once, and costs nothing more."""
+        if pod.uid in self._pending:
+            self._forget_pending(worker, pod.uid)
+        if self._refused.get(pod.uid) == refusal:
+            return
+        if len(self._refused) >= REPORTED_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[pod.uid] = refusal
+        self.malformed += 1
+        worker.report(pod, "Unschedulable", refusal)
+
+    def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
+        self._pending.pop(uid, None)
+        self._nominator.remove(uid)
+        worker.queue.remove(uid)
+        worker.waiting.drop(uid)
+
+    def _gone(self, uid: str) -> None:
+        pending = self._pending.get(uid)
+        if pending is not None:
+            worker = self._router.worker_of(pending)
+            if worker is not None:
+                self._forget_pending(worker, uid)
+        self._refused.pop(uid, None)
+        entry = self._cache.remove(uid)
+        if entry is not None:
+            worker = self._router.worker_of(entry.pod)
+            if worker is not None:
+                worker.waiting.drop(uid)
+            self._router.tell(ASSIGNED_POD_DELETE, entry.pod, None, self._clock.monotonic())
+
+
+class NodeIngest:
+    """Nodes into the cache."""
+
+    def __init__(
+        self, cache: ClusterCache, router: Router, decoder: Decoder, clock: Clock, events: EventSink, reporter: str
+    ) -> None:
+        self._cache = cache
+        self._router = router
+        self._decoder = decoder
+        self._clock = clock
+        self._events = events
+        self._reporter = reporter
+        self._reported: dict[str, str] = {}
+        self.malformed = 0
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            node = self._decoder.node(raw)
+        except DecodeError as error:
+            self.malformed += 1
+            logger.warning("node cannot be read", extra={"node": key, "error": str(error)})
+            return
+        if node.malformed:
+            self._report(node)
+        before = self._cache.set_node(node)
+        now_s = self._clock.monotonic()
+        if before is None:
+            self._router.tell(NODE_ADD, None, node, now_s)
+            return
+        changes = _changes(before, node)
+        if changes:
+            self._router.tell(ClusterEvent(Resource.NODE, changes, "NodeUpdate"), before, node, now_s)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        del raw
+        node = self._cache.remove_node(key)
+        self._reported.pop(key, None)
+        if node is not None:
+            self._router.tell(
+                ClusterEvent(Resource.NODE, Action.DELETE, "NodeDelete"), node, None, self._clock.monotonic()
+            )
+
+    def replaced(self, version: str) -> None:
+        logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
+
+    def _report(self, node: Node) -> None:
+        """A node nothing can be placed on is told so once per fault."""
+        if self._reported.get(node.name) == node.malformed:
+            return
+        self.malformed += 1
+        self._reported[node.name] = node.malformed
+        ref = ObjectRef("Node", "", node.name, node.uid)
+        note = f"No pod is placed here: {node.malformed}"
+        self._events.record(Event(ref, "Warning", "MalformedNode", "Scheduling", note, self._reporter))
+
+
+def _refusal(pod: Pod) -> str:
+    if pod.malformed:
+        return f"the pod cannot be scheduled: {pod.malformed}"
+    if pod.spec.unsupported:
+        return (
+            f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet; remove them or use another scheduler"
+        )
+    return ""
+
+
+def _changes(before: Node, after: Node) -> Action:
+    changes = Action(0)
+    if before.allocatable != after.allocatable or before.malformed != after.malformed:
+        changes |= Action.UPDATE_NODE_ALLOCATABLE
+    if before.labels != after.labels:
+        changes |= Action.UPDATE_NODE_LABEL
+    if before.taints != after.taints or before.is_unschedulable != after.is_unschedulable:
+        changes |= Action.UPDATE_NODE_TAINT
+    if before.annotations != after.annotations:
+        changes |= Action.UPDATE_NODE_ANNOTATION
+    return changes

@@ -1,0 +1,72 @@
+"""Commit: the optimistic lock. One synchronous function checks and writes; that it cannot be interrupted is the lock.
+
+A decision names the rows it liked, best first, with the versions it saw. A row that was written since is looked at again
+by the same filters and by the ledgers: only a row on which the pod no longer fits is a conflict (I1 needs the fit, not
+the version).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import Assumption, ClusterCache
+from multisched.state.domain_rows import DomainRows
+
+CANDIDATES_MAX = 8
+"""Ranked alternates that travel with a decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row the cycle liked, with the versions it read there."""
+
+    row: int
+    version: int
+    ledger_versions: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Conflicts:
+    """Rows found changed at commit: `true` no longer fitted, `false` did."""
+
+    true: int = 0
+    false: int = 0
+
+
+StillFits = Callable[[Pod, int], bool]
+"""(pod, row) -> do all of the profile's filters still pass it there?"""
+
+
+def read_candidate(cache: ClusterCache, pod: Pod, row: int) -> Candidate:
+    """A candidate with the versions of this moment."""
+    return Candidate(row, cache.nodes.version(row), cache.ledgers.versions(pod, row))
+
+
+def commit(
+    cache: ClusterCache,
+    rows: DomainRows,
+    pod: Pod,
+    candidates: Sequence[Candidate],
+    still_fits: StillFits,
+    conflicts: Conflicts,
+) -> Assumption | None:
+    """Assumes the pod on the best of its candidates that still takes it; None when none does."""
+    for candidate in candidates:
+        row = candidate.row
+        if not rows.has(row):
+            conflicts.true += 1
+            continue
+        moved = candidate.version != cache.nodes.version(row) or (
+            candidate.ledger_versions != cache.ledgers.versions(pod, row)
+        )
+        if moved and not still_fits(pod, row):
+            conflicts.true += 1
+            continue
+        if cache.ledgers.fits(pod, row):
+            conflicts.true += moved
+            continue
+        conflicts.false += moved
+        return cache.assume(pod, row)
+    return None
