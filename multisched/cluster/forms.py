@@ -38,11 +38,14 @@ def negotiate(accept: str) -> str:
 
 def converts(resource: Resource) -> bool:
     """Whether stored bytes need a change of version before anyone sees them."""
-    return resource.storage_key == "events" and resource.group != ""
+    return resource.has_siblings or (resource.storage_key == "events" and resource.group != "")
 
 
 def outward(resource: Resource, raw: bytes) -> bytes:
     """Stored bytes as the version of this resource."""
+    if resource.has_siblings:
+        # Conversion strategy None: only the version's name differs.
+        return orjson.dumps({**orjson.loads(raw), "apiVersion": resource.api_version})
     if converts(resource):
         return orjson.dumps(event_versions.from_core(orjson.loads(raw)))
     return raw
@@ -50,7 +53,9 @@ def outward(resource: Resource, raw: bytes) -> bytes:
 
 def inward(resource: Resource, document: Document) -> Document:
     """A client's document as it is stored."""
-    return event_versions.to_core(document) if converts(resource) else document
+    if resource.storage_key == "events" and resource.group:
+        return event_versions.to_core(document)
+    return document
 
 
 def partial(document: Mapping[str, Any], kind: str = "PartialObjectMetadata") -> Document:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from multisched.cluster import errors, validation
+from multisched.cluster import errors, schemas, validation
 from multisched.cluster.admission import Admission
 from multisched.cluster.defaults import DEFAULTS
 from multisched.cluster.metadata import Minting, encode, key_of, stamp, store_form
@@ -67,6 +67,8 @@ class Objects:
             document["status"] = _initial_status(resource)
         self.admission.admit_create(resource, document, namespace, metadata["creationTimestamp"])
         causes = validation.create(resource, document)
+        if resource.is_custom:
+            causes += schemas.admit((resource.schema or {}).get("openAPIV3Schema"), document)
         if causes:
             raise errors.invalid(resource.group, resource.kind, metadata["name"], causes)
         check = self.checks.get(storage)
@@ -172,7 +174,7 @@ class Objects:
         if subresource == "status":
             new = dict(old)
             new["status"] = given.get("status") or {}
-            return new
+            return {key: value for key, value in new.items() if key not in ("kind", "apiVersion")}
         new = {key: value for key, value in given.items() if key not in ("kind", "apiVersion")}
         if resource.has_status and resource.storage_key != "events":
             if "status" in old:
@@ -195,6 +197,8 @@ class Objects:
         metadata = new["metadata"]
         name = metadata["name"]
         causes = validation.update(resource, new, old, subresource)
+        if resource.is_custom:
+            causes += schemas.admit((resource.schema or {}).get("openAPIV3Schema"), new)
         if causes:
             raise errors.invalid(resource.group, resource.kind, name, causes)
         check = self.checks.get(resource.storage_key)

@@ -20,7 +20,7 @@ class UserInfo:
     name: str
     groups: tuple[str, ...] = ("system:authenticated",)
     uid: str = ""
-    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False, compare=False)
 
 
 ADMIN = UserInfo("kubernetes-admin", ("system:masters", "system:authenticated"))

@@ -57,6 +57,8 @@ class Resource:
     """Where objects live; kinds that are two views of one thing (core and events.k8s.io Event) share it."""
     has_generation: bool = False
     is_custom: bool = False
+    has_siblings: bool = False
+    """Other versions of the kind are served from the same objects."""
     spec_key: str = "spec"
     schema: Mapping[str, Any] | None = field(default=None, hash=False, compare=False)
     columns: tuple[Mapping[str, Any], ...] = field(default=(), hash=False, compare=False)

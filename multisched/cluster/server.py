@@ -7,24 +7,42 @@ later, through the `WatchStream` it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import orjson
 
-from multisched.cluster import bootstrap, errors
+from multisched.cluster import bootstrap, discovery, errors, openapi
 from multisched.cluster.admission import Admission
+from multisched.cluster.crd import Definitions
 from multisched.cluster.metadata import Clock, Minting
 from multisched.cluster.objects import Objects
+from multisched.cluster.rbac import Attributes, Rbac
 from multisched.cluster.reads import Reads
-from multisched.cluster.request import ApiRequest, parse_target, split_path
+from multisched.cluster.request import ApiRequest, Target, parse_target, split_path
 from multisched.cluster.resources import Catalog
+from multisched.cluster.reviews import Reviews
 from multisched.cluster.storage import HISTORY_EVENTS, Store
+from multisched.cluster.table import Tables
+from multisched.cluster.tokens import Tokens
 from multisched.cluster.verbs import Verbs
 from multisched.cluster.watch import WatchStream
 from multisched.model.wire import Response
 
 Answer = Response | WatchStream
+
+VERSION = {
+    "major": "1",
+    "minor": "36",
+    "gitVersion": "v1.36.3",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "multisched",
+    "platform": "embedded",
+}
+HEALTH_PATHS = frozenset({"healthz", "livez", "readyz"})
 
 
 class Interceptor(Protocol):
@@ -51,14 +69,16 @@ class ApiServer:
         self.store = Store(history)
         self.catalog = Catalog()
         self.minting = Minting(clock, seed)
-        self.admission = Admission(self.store)
-        self.objects = Objects(self.store, self.minting, self.admission)
-        self.reads = Reads(self.store, self.minting)
-        self.verbs = Verbs(self.catalog, self.objects, self.reads)
+        self.objects = Objects(self.store, self.minting, Admission(self.store))
+        self.tokens = Tokens(self.store, self.minting)
+        self.rbac = Rbac(self.store)
+        reviews = Reviews(self.objects, self.tokens, self.rbac, enforces=rbac)
+        self._verbs = Verbs(self.catalog, self.objects, Reads(self.store, self.minting), reviews, Tables(clock))
+        self._definitions = Definitions(self.objects, self.catalog, self.store)
+        self._enforces_rbac = rbac
+        self._unavailable = ""
         self.interceptors: list[Interceptor] = []
         self.request_log: RequestLog | None = None
-        self._unavailable = ""
-        self._rbac = rbac
         bootstrap.fill(self.objects, self.catalog)
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -79,6 +99,11 @@ class ApiServer:
             answer = self._answer(request)
         except errors.ApiError as refusal:
             answer = refusal.response()
+        except (TypeError, AttributeError, KeyError, ValueError) as problem:
+            # A document whose shape no rule foresaw: the request ends here, the server does not.
+            answer = errors.bad_request(
+                f"the object provided is unrecognized: {type(problem).__name__}: {problem}"
+            ).response()
         for interceptor in self.interceptors:
             answer = interceptor.after(request, answer)
         return answer
@@ -87,10 +112,36 @@ class ApiServer:
         if self._unavailable:
             raise errors.unavailable(self._unavailable)
         segments, params = split_path(request.path)
-        depth = 2 if segments[0] == "api" else 3 if segments[0] == "apis" else 0
+        root = segments[0]
+        depth = 2 if root == "api" else 3 if root == "apis" else 0
         if depth and len(segments) > depth:
             target = parse_target(request.method, segments, params)
-            return self.verbs.answer(request, target)
+            if self._enforces_rbac:
+                self.rbac.check(request.user, _attributes(target))
+            return self._verbs.answer(request, target)
+        if root not in HEALTH_PATHS and self._enforces_rbac:
+            asked = Attributes(request.method.lower(), path="/" + "/".join(segments))
+            self.rbac.check(request.user, asked)
+        return self._answer_beside(request, segments, params)
+
+    def _answer_beside(self, request: ApiRequest, segments: list[str], params: Mapping[str, str]) -> Response:
+        """Everything that is no object: discovery, OpenAPI, version, health."""
+        del params
+        root = segments[0]
+        if root in ("api", "apis"):
+            return discovery.answer(self.catalog, segments, request.accept, "127.0.0.1")
+        if root == "openapi" and len(segments) > 1:
+            if segments[1] == "v2":
+                return openapi.v2(request.accept)
+            if segments[1] == "v3":
+                return openapi.v3(self.catalog, segments[2:])
+        if root == "version":
+            return Response(200, orjson.dumps(VERSION), {"content-type": "application/json"})
+        if root in HEALTH_PATHS:
+            return Response(200, b"ok", {"content-type": "text/plain; charset=utf-8"})
+        if root == "":
+            paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            return Response(200, orjson.dumps({"paths": paths}), {"content-type": "application/json"})
         raise errors.path_not_found()
 
     # -- faults and operation ------------------------------------------------------------------------------------
@@ -101,24 +152,22 @@ class ApiServer:
 
     def drop_watches(self) -> int:
         """Breaks every open watch as a lost connection does; returns how many."""
-        dropped = 0
-        for collection in self.store.collections().values():
-            for stream in tuple(collection.observers):
-                if isinstance(stream, WatchStream):
-                    stream.drop()
-                    dropped += 1
-        return dropped
+        streams = self._open_watches()
+        for stream in streams:
+            stream.drop()
+        return len(streams)
 
     def expire_watches(self) -> int:
         """Ends every open watch with an in-stream 410; returns how many."""
         status = orjson.dumps(errors.expired("The resourceVersion for the provided watch is too old.").status)
-        ended = 0
-        for collection in self.store.collections().values():
-            for stream in tuple(collection.observers):
-                if isinstance(stream, WatchStream):
-                    stream.fail(status)
-                    ended += 1
-        return ended
+        streams = self._open_watches()
+        for stream in streams:
+            stream.fail(status)
+        return len(streams)
+
+    def _open_watches(self) -> list[WatchStream]:
+        collections = self.store.collections().values()
+        return [stream for entry in collections for stream in entry.observers if isinstance(stream, WatchStream)]
 
     def set_unavailable(self, why: str = "the server is currently unable to handle the request") -> None:
         """Answers 503 to everything until `set_available`."""
@@ -127,3 +176,7 @@ class ApiServer:
     def set_available(self) -> None:
         """Answers again."""
         self._unavailable = ""
+
+
+def _attributes(target: Target) -> Attributes:
+    return Attributes(target.verb, target.group, target.plural, target.subresource, target.namespace, target.name)

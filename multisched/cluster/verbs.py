@@ -16,6 +16,8 @@ from multisched.cluster.objects import DeleteOptions, Objects
 from multisched.cluster.reads import JSON_HEADERS, Reads, chosen_items, selection
 from multisched.cluster.request import ApiRequest, Target
 from multisched.cluster.resources import Catalog, Document, Resource
+from multisched.cluster.reviews import Reviews
+from multisched.cluster.table import Tables
 from multisched.cluster.watch import WatchStream
 from multisched.model.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 
@@ -91,7 +93,7 @@ def _decode_yaml(body: bytes, content_type: str, problem: orjson.JSONDecodeError
         # Timestamps stay text: JSON knows none.
         return orjson.loads(
             orjson.dumps(yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), default=str)
-        )  # noqa: S506
+        )
     except (yaml.YAMLError, TypeError) as bad:
         raise errors.bad_request(f"error parsing YAML: {bad}") from None
 
@@ -112,6 +114,8 @@ class Verbs:
     catalog: Catalog
     objects: Objects
     reads: Reads
+    reviews: Reviews
+    tables: Tables
 
     def answer(self, request: ApiRequest, target: Target) -> Response | WatchStream:
         """One answer, or ApiError."""
@@ -128,10 +132,9 @@ class Verbs:
         return answer
 
     def _form(self, call: Call) -> forms.Form:
-        from multisched.cluster import table
 
         shape = forms.negotiate(call.request.accept)
-        return forms.Form(call.resource, shape, call.target.params.get("includeObject", "Metadata"), table.render)
+        return forms.Form(call.resource, shape, call.target.params.get("includeObject", "Metadata"), self.tables.render)
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +172,8 @@ class Verbs:
 
     def _create(self, call: Call) -> Response:
         document = self._document(call)
+        if not call.resource.is_stored:
+            return self._create_unstored(call, document)
         raw = self.objects.create(call.resource, document, call.namespace, is_dry_run=call.target.is_dry_run)
         return answered(201, self._form(call).one(raw))
 
@@ -263,6 +268,22 @@ class Verbs:
 
     # -- subresources --------------------------------------------------------------------------------------------
 
+    def _create_unstored(self, call: Call, document: Document) -> Response:
+        if call.resource.plural == "bindings":
+            pods = self._kind("", "v1", "pods")
+            name = str((document.get("metadata") or {}).get("name") or "")
+            is_dry_run = call.target.is_dry_run
+            return answered(
+                201, subresources.bind(self.objects, pods, call.namespace, name, document, is_dry_run=is_dry_run)
+            )
+        review = self.reviews.answer(call.resource, document, call.namespace, call.request.user)
+        return answered(201, orjson.dumps(review))
+
+    def _kind(self, group: str, version: str, plural: str) -> Resource:
+        found = self.catalog.find(group, version, plural)
+        assert found is not None
+        return found
+
     def _below(self, call: Call) -> Response | WatchStream:
         name, verb = call.target.subresource, call.target.verb
         known = call.resource.subresource(name)
@@ -270,19 +291,65 @@ class Verbs:
             raise errors.path_not_found()
         if verb not in known.verbs:
             raise call.refuse_method()
-        if name in ("status", "ephemeralcontainers", "resize"):
-            return getattr(self, "_" + verb)(call)  # type: ignore[no-any-return]
         if name == "binding" and call.resource.storage_key == "pods":
             return self._bind(call)
-        raise errors.path_not_found()
+        if name == "eviction":
+            return self._evict(call)
+        if name == "scale":
+            return self._scale(call)
+        if name == "token":
+            return self._token(call)
+        if name == "finalize":
+            return self._finalize(call)
+        handler = getattr(self, "_" + verb)
+        answer: Response = handler(call)
+        return answer
 
     def _bind(self, call: Call) -> Response:
+        target = call.target
+        document = decode(call.request)
         body = subresources.bind(
-            self.objects,
-            call.resource,
-            call.namespace,
-            call.target.name,
-            decode(call.request),
-            is_dry_run=call.target.is_dry_run,
+            self.objects, call.resource, call.namespace, target.name, document, is_dry_run=target.is_dry_run
         )
         return answered(201, body)
+
+    def _evict(self, call: Call) -> Response:
+        budgets = self._kind("policy", "v1", "poddisruptionbudgets")
+        target, document = call.target, decode(call.request) if call.request.body else {}
+        body = subresources.evict(
+            self.objects, call.resource, budgets, call.namespace, target.name, document, is_dry_run=target.is_dry_run
+        )
+        return answered(201, body)
+
+    def _token(self, call: Call) -> Response:
+        document = decode(call.request) if call.request.body else {}
+        review = self.reviews.token_request(call.resource, call.namespace, call.target.name, document)
+        return answered(201, orjson.dumps(review))
+
+    def _finalize(self, call: Call) -> Response:
+        """PUT namespaces/NAME/finalize: replaces spec.finalizers; the last one gone, the namespace goes."""
+        document = decode(call.request)
+        stored = self.objects.stored(call.resource, "", call.target.name)
+        old = stored.document()
+        finalizers = list((document.get("spec") or {}).get("finalizers") or ())
+        new = {**old, "spec": {**(old.get("spec") or {}), "finalizers": finalizers}}
+        new["metadata"] = dict(old["metadata"])
+        raw = self.objects.write(
+            call.resource, stored, old, new, subresource="finalize", is_dry_run=call.target.is_dry_run
+        )
+        return answered(200, raw)
+
+    def _scale(self, call: Call) -> Response:
+        target, resource = call.target, call.resource
+        current = self.objects.stored(resource, call.namespace, target.name).document()
+        scale = subresources.scale_of(resource, current)
+        if target.verb == "get":
+            return answered(200, orjson.dumps(scale))
+        if target.verb == "patch":
+            media = call.request.content_type.partition(";")[0].strip()
+            scale = self._patched(call, media, scale)
+        else:
+            scale = decode(call.request)
+        changed = subresources.apply_scale(resource, current, scale)
+        raw = self.objects.replace(resource, call.namespace, target.name, changed, is_dry_run=target.is_dry_run)
+        return answered(200, orjson.dumps(subresources.scale_of(resource, orjson.loads(raw))))

@@ -103,6 +103,8 @@ class WatchStream:
         self._closed = False
         self.is_broken = False
         """True when it ended without the server meaning to (cut off, dropped): consumers report a lost connection."""
+        self.on_drop: Callable[[], None] | None = None
+        """Called when the stream is cut off: the consumer may be stuck in a write."""
         self._deadline_s: float | None = None
         self._bookmark_s = 0.0
         collection.observers[self] = None
@@ -170,6 +172,8 @@ class WatchStream:
         """Ends the watch as a broken connection does."""
         self.is_broken = True
         self.close()
+        if self.on_drop is not None:
+            self.on_drop()
 
     def close(self) -> None:
         """Ends the watch; queued lines are still delivered."""
