@@ -1,0 +1,90 @@
+"""Whether the process is alive and ready: named checks, asked when a probe comes.
+
+A check is a plain function that returns why it fails, or an empty text. Nothing here waits, so a probe costs what its
+checks cost. The server renders; the composition root registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from multisched.framework.ports import Clock
+
+HEARTBEAT_PERIOD_S: Final = 1.0
+HEARTBEAT_AGE_MAX_S: Final = 20.0
+"""A loop that has not come around for this long is stuck: three probes of 10 s then restart the pod."""
+
+Check = Callable[[], str]
+"""Returns what is wrong; an empty text when nothing is."""
+
+
+class Heartbeat:
+    """Beats as long as the event loop comes around."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._beaten_at = clock.monotonic()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            self._beaten_at = self._clock.monotonic()
+            await anyio.sleep(HEARTBEAT_PERIOD_S)
+
+    def check(self) -> str:
+        """For liveness."""
+        age_s = self._clock.monotonic() - self._beaten_at
+        return f"the event loop last came around {age_s:.0f} s ago" if age_s > HEARTBEAT_AGE_MAX_S else ""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """What the checks said: name -> what is wrong, empty for a good one, in order of registration."""
+
+    findings: dict[str, str]
+
+    @property
+    def is_good(self) -> bool:
+        return not any(self.findings.values())
+
+    def render(self) -> str:
+        """`[+]name ok` and `[-]name failed: why`, as kube-scheduler's `?verbose`."""
+        lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in self.findings.items()]
+        return "\n".join([*lines, "ok" if self.is_good else "failed", ""])
+
+
+@dataclass(slots=True)
+class Health:
+    """The checks behind /livez and /readyz."""
+
+    _liveness: dict[str, Check] = field(default_factory=dict)
+    _readiness: dict[str, Check] = field(default_factory=dict)
+    _is_stopping: bool = False
+
+    def add_liveness(self, name: str, check: Check) -> None:
+        """A failing check gets the process restarted: only what a restart cures."""
+        assert name not in self._liveness, name
+        self._liveness[name] = check
+
+    def add_readiness(self, name: str, check: Check) -> None:
+        """A failing check takes the process out of rotation: caches not synced, API server silent."""
+        assert name not in self._readiness, name
+        self._readiness[name] = check
+
+    def stop(self) -> None:
+        """From now on not ready: shutting down."""
+        self._is_stopping = True
+
+    def liveness(self) -> HealthReport:
+        return HealthReport({name: check() for name, check in self._liveness.items()})
+
+    def readiness(self) -> HealthReport:
+        findings = {name: check() for name, check in self._readiness.items()}
+        if not findings:
+            findings["start"] = "nothing is running yet"
+        findings["shutdown"] = "shutting down" if self._is_stopping else ""
+        return HealthReport(findings)
