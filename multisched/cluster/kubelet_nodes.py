@@ -25,7 +25,7 @@ from multisched.cluster.object_client import (
     timestamp,
 )
 from multisched.cluster.object_watch import ObjectWatch
-from multisched.cluster.reconcile_queue import ReconcileQueue
+from multisched.cluster.reconcile_queue import RESOLUTION_S, ReconcileQueue
 from multisched.cluster.stages import Condition, Meta, Stage, StagedObject, StageSet, choose
 from multisched.model.wire import STRATEGIC_MERGE_PATCH
 
@@ -211,7 +211,7 @@ class NodeKeeper:
         run = self._runs.get(name)
         if run is None:
             return None
-        now = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time() + RESOLUTION_S
         if run.stage is not None and run.stage_due_s <= now:
             self._play(run, run.stage)
         if run.status_due_s <= now:

@@ -21,7 +21,7 @@ from multisched.cluster.kubelet_nodes import NodeKeeper
 from multisched.cluster.kubelet_status import played_status, rejected_status
 from multisched.cluster.object_client import EVENTS, PODS, Answer, Document, ObjectClient, WallClock, timestamp
 from multisched.cluster.object_watch import ObjectWatch
-from multisched.cluster.reconcile_queue import ReconcileQueue
+from multisched.cluster.reconcile_queue import RESOLUTION_S, ReconcileQueue
 from multisched.cluster.stages import Stage, StagedObject, StageEvent, StageSet, choose
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Transport
 
@@ -270,7 +270,7 @@ class Kubelets:
         if run.stage is None:
             return None
         early_s = run.due_s - asyncio.get_running_loop().time()
-        if early_s > 0:
+        if early_s > RESOLUTION_S:
             return early_s
         await self._play(run, run.pod, run.stage)
         return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from multisched.cluster.object_client import Document, ObjectClient, Resource, key_of, version_of
+from multisched.cluster.object_client import Document, ObjectClient, Resource, key_of
 from multisched.cluster.object_watch import ObjectWatch
 
 Listener = Callable[[Document | None, Document | None], None]
@@ -43,13 +43,16 @@ class ObjectCache:
     ) -> None:
         self.resource = resource
         self.objects: dict[str, Document] = {}
-        self.version = 0
-        """The newest resource version of any object seen: what was written up to it is in the cache."""
         self._projection = projection
         self._index_by = index_by
         self._index: dict[str, dict[str, Document]] = {}
         self._listeners: list[Listener] = []
         self.watch = ObjectWatch(client, resource.path(), self, rng=rng)
+
+    @property
+    def version(self) -> int:
+        """What was written up to this resource version is in the cache."""
+        return self.watch.reached
 
     def listen(self, listener: Listener) -> None:
         """Adds a listener; must be called before `watch.run`."""
@@ -79,7 +82,6 @@ class ObjectCache:
 
     def _store(self, document: Document) -> None:
         key = key_of(document)
-        self.version = max(self.version, version_of(document))
         old = self.objects.get(key)
         if old is not None:
             if old["metadata"]["uid"] != document["metadata"]["uid"]:

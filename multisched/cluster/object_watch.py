@@ -94,6 +94,8 @@ class ObjectWatch:
         self._rng = rng
         self._query = dict(query or {})
         self._version = ""
+        self.reached = 0
+        """The newest version known to be in the handler: of lists, events, deletions and bookmarks."""
         self.statistics = WatchStatistics()
         self.synced = asyncio.Event()
 
@@ -131,7 +133,7 @@ class ObjectWatch:
             version = version or page.metadata.resourceVersion
         self._handler.replace(items)
         self.statistics.relists += 1
-        self._version = version
+        self._reach(version)
         self.synced.set()
 
     async def _watch(self) -> None:
@@ -164,4 +166,9 @@ class ObjectWatch:
             case _:
                 raise TransportError(f"watch said {line.type}: {meta.message[:200]}")
         self.statistics.events += 1
-        self._version = meta.metadata.resourceVersion or self._version
+        self._reach(meta.metadata.resourceVersion or self._version)
+
+    def _reach(self, version: str) -> None:
+        self._version = version
+        if version.isdigit():
+            self.reached = max(self.reached, int(version))

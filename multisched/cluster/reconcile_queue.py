@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 60.0
 DELAY_MAX_S = 24 * 3600.0
+RESOLUTION_S = 0.001
+"""What is due within this time is due: loops fire timers a little early, and a key must not spin until its moment."""
 _CONFLICT = 409
 
 Reconcile = Callable[[str], Awaitable[float | None]]
@@ -88,7 +90,7 @@ class ReconcileQueue:
         loop = asyncio.get_running_loop()
         while True:
             self._has_timer.clear()
-            now = loop.time()
+            now = loop.time() + RESOLUTION_S
             while self._timers and self._timers[0][0] <= now:
                 due, key = heapq.heappop(self._timers)
                 if self._due.get(key) == due:
