@@ -38,6 +38,7 @@ from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
 from multisched.shell.bind_limit import BindLimit
 from multisched.shell.observer import DomainObserver
 from multisched.state.cluster_cache import ClusterCache
@@ -226,7 +227,9 @@ class DomainWorker:
         self.counters.refused += 1
         pod = result.pod
         failure = Failure(result.rejectors, result.pending, is_error=result.is_error, message=result.message)
-        self.queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        placement = self.queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        if placement.place is Place.ABSENT:
+            return  # it was deleted meanwhile: nobody is left to be told
         reason = "SchedulerError" if result.is_error else "Unschedulable"
         self.report(pod, reason, result.message)
         self.wake()
@@ -418,7 +421,7 @@ class DomainWorker:
             now_s = self._outside.clock.monotonic()
             moved = self.queue.flush(now_s)
             self.waiting.expire(now_s)
-            if moved.active or self.queue.has_ready():
+            if moved.active or self.queue.has_ready:
                 self.wake()
 
     def _event(self, pod: Pod, kind: str, reason: str, action: str, note: str) -> None:

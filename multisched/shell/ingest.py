@@ -13,7 +13,7 @@ import msgspec
 
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
-from multisched.model.decode import DecodeError, Decoder
+from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.objects import Node, Pod
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
@@ -78,6 +78,7 @@ class PodIngest:
             self.malformed += 1
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
+        pod = self._with_policy(pod)
         if pod.is_terminal:
             self._gone(pod.uid)
         elif pod.node:
@@ -98,6 +99,19 @@ class PodIngest:
 
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
+
+    def _with_policy(self, pod: Pod) -> Pod:
+        """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
+        added = self._tolerations.get(pod.spec.scheduler_name)
+        if added is None:
+            return pod
+        known = self._tolerant.get(id(pod.spec))
+        if known is None:
+            if len(self._tolerant) >= INTERNED_MAX:
+                self._tolerant.clear()
+            spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, *added))
+            known = self._tolerant[id(pod.spec)] = (pod.spec, spec)  # keeps alive the object whose id is the key
+        return msgspec.structs.replace(pod, spec=known[1])
 
     def _uids_of(self, key: str) -> list[str]:
         placed = [entry.pod.uid for entry in self._cache if entry.pod.key == key]

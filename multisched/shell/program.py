@@ -1,0 +1,260 @@
+"""The whole scheduler as one object: built from a configuration and a transport, run until told to stop.
+
+Composition root of everything behind the ports. `app` gives it the real network, clock and seed; the simulation gives
+it an in-process transport under virtual time. Start: reflectors sync, then leases, then decisions. Stop: intake ends,
+binds drain, leases are given back, events follow, everything else is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import anyio
+
+from multisched.client.binder import ApiBinder
+from multisched.client.condition_writer import ApiConditionWriter
+from multisched.client.event_sink import ApiEventSink
+from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
+from multisched.client.limits import WriteLimiter
+from multisched.client.reflector import Reflector
+from multisched.config_nodes import NodeRouter
+from multisched.config_plugins import plugin_registry, resolve_profile
+from multisched.config_schema import Configuration, DomainConfig
+from multisched.cycle.scheduling_cycle import SchedulingCycle
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.events import ClusterEvent
+from multisched.framework.plugin import PluginContext
+from multisched.framework.ports import Clock, LeaseHolder
+from multisched.framework.registry import PluginSet, Registry, build_profile
+from multisched.framework.runner import Runner
+from multisched.model.decode import Decoder
+from multisched.model.objects import Node, Pod
+from multisched.model.selectors import Toleration
+from multisched.model.wire import Transport
+from multisched.queueing.backoff import BackoffPolicy
+from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.domain import DomainWorker, Outside
+from multisched.shell.ingest import NodeIngest, PodIngest, Router
+from multisched.shell.observer import DomainObserver
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.domain_rows import DomainRows
+from multisched.state.nominator import Nominator
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 10.0
+EVENTS_DRAIN_S = 3.0
+RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+"""Ended pods hold nothing; the server sends their end as a deletion under this selector."""
+
+
+class LeaseLostError(Exception):
+    """A lease that was held is lost: the process must end, as another may be binding already."""
+
+
+class _Always(LeaseHolder):
+    """Leadership where only one process can run."""
+
+    def may_bind(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the program needs from outside."""
+
+    transport: Transport
+    clock: Clock
+    rng: random.Random
+    identity: str
+    lease_namespace: str
+    observer: Callable[[str], DomainObserver]
+    """Domain name -> who hears of it."""
+    registry: Registry | None = None
+    """Plugins by name; None: those that ship."""
+
+
+class Program:
+    """All domains over one cache."""
+
+    def __init__(self, configuration: Configuration, outside: Surroundings) -> None:
+        self._configuration = configuration
+        self._outside = outside
+        self._clock = outside.clock
+        limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
+        self.binder = ApiBinder(outside.transport, limiter)
+        self.events = ApiEventSink(outside.transport, limiter, outside.clock, instance=outside.identity)
+        self.conditions = ApiConditionWriter(outside.transport, limiter, outside.clock)
+        self.cache = ClusterCache()
+        self.nominator = Nominator()
+        self.router = Router()
+        self.decoder = Decoder()
+        self.leases: dict[str, LeaseKeeper] = {}
+        self._closing = asyncio.Event()
+        self._is_ready = False
+        tolerations: dict[str, tuple[Toleration, ...]] = {}
+        nodes = NodeRouter(configuration)
+        registry = outside.registry if outside.registry is not None else plugin_registry()
+        for domain in configuration.domains:
+            self._add_domain(domain, nodes, registry)
+            for name in domain.scheduler_names:
+                tolerations[name] = domain.policy.compile()
+        self.pods = PodIngest(
+            self.cache, self.nominator, self.router, self.decoder, outside.clock, tolerations=tolerations
+        )
+        reporter = configuration.domains[0].scheduler_names[0]
+        self.nodes = NodeIngest(self.cache, self.router, self.decoder, outside.clock, self.events, reporter)
+        self.reflectors = {
+            "nodes": self._reflector("/api/v1/nodes", self.nodes, ""),
+            "pods": self._reflector("/api/v1/pods", self.pods, RUNNING_PODS),
+        }
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def _reflector(self, path: str, handler: PodIngest | NodeIngest, selector: str) -> Reflector:
+        return Reflector(
+            self._outside.transport,
+            path,
+            handler=handler,
+            clock=self._clock,
+            rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
+            field_selector=selector,
+        )
+
+    def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
+        rows = DomainRows(domain.name, nodes.usable_by(domain.name))
+        self.cache.add_domain(rows)
+        waiting = WaitingPodTable()
+        context = PluginContext(domain.name, self.cache.nodes, waiting, self.cache.ledgers)
+        plugins = build_profile(resolve_profile(domain, registry), registry, context)
+        observer = self._outside.observer(domain.name)
+        runner = Runner(observer, self._clock.monotonic)
+        worker = DomainWorker(
+            domain.name,
+            cycle=SchedulingCycle(
+                plugins, runner, self.cache, rows, self.nominator, seed=self._outside.rng.getrandbits(32)
+            ),
+            queue=_queue(domain, plugins, observer),
+            waiting=waiting,
+            runner=runner,
+            cache=self.cache,
+            outside=Outside(self._clock, self.binder, self.events, self.conditions, self._lease(domain.name), observer),
+            cycles=domain.concurrency.cycles,
+            bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
+            bind_timeout_s=self._configuration.client.bind_timeout_s,
+            tell_all=self._tell_all,
+        )
+        self.router.add(worker, rows, domain.scheduler_names)
+
+    def _lease(self, domain: str) -> LeaseHolder:
+        settings = self._configuration.lease
+        if not settings.enabled:
+            return _Always()
+
+        def changed(state: LeaseState) -> None:
+            logger.info("lease", extra={"domain": domain, "state": state.name})
+
+        keeper = LeaseKeeper(
+            self._outside.transport,
+            namespace=self._outside.lease_namespace,
+            name=f"{settings.name_prefix}-{domain}",
+            identity=self._outside.identity,
+            clock=self._clock,
+            rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
+            settings=LeaseSettings(settings.duration_s, settings.renew_deadline_s, settings.retry_period_s),
+            on_change=changed,
+        )
+        self.leases[domain] = keeper
+        return keeper
+
+    def _tell_all(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None) -> None:
+        self.router.tell(event, old, new, self._clock.monotonic())
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """True once all caches are in step with the server and intake is open."""
+        return self._is_ready and not self._closing.is_set()
+
+    def stop(self) -> None:
+        """Begins the orderly end; `run` returns when it is done."""
+        self._closing.set()
+
+    async def run(self) -> None:
+        """Runs until `stop`. Raises LeaseLostError when a lease that was held is lost."""
+        async with anyio.create_task_group() as tasks:
+            for reflector in self.reflectors.values():
+                tasks.start_soon(reflector.run)
+            tasks.start_soon(self.events.run)
+            tasks.start_soon(self.conditions.run)
+            for worker in self.router.workers():
+                tasks.start_soon(worker.run)
+                tasks.start_soon(self._lead, worker)
+            for keeper in self.leases.values():
+                tasks.start_soon(keeper.run)
+            await self._closing.wait()
+            await self._drain()
+            tasks.cancel_scope.cancel()
+
+    async def _lead(self, worker: DomainWorker) -> None:
+        """Opens the domain once its caches are true and its lease is held; a lost lease ends the process."""
+        for reflector in self.reflectors.values():
+            await reflector.wait_synced()
+        self._is_ready = True
+        keeper = self.leases.get(worker.name)
+        if keeper is None:
+            worker.lead()
+            return
+        await keeper.wait_held()
+        await anyio.sleep(keeper.may_bind_in_s())
+        worker.lead()
+        while keeper.state is LeaseState.LEADING:
+            await anyio.sleep(self._configuration.lease.retry_period_s / 2)
+        if not self._closing.is_set():
+            raise LeaseLostError(f"the lease of domain {worker.name} is lost")
+
+    async def _drain(self) -> None:
+        workers = self.router.workers()
+        for worker in workers:
+            worker.close_intake()
+        with anyio.move_on_after(DRAIN_S):
+            for worker in workers:
+                await worker.drained()
+        with anyio.move_on_after(EVENTS_DRAIN_S):
+            for keeper in self.leases.values():
+                await keeper.release()
+        await self.events.drain(EVENTS_DRAIN_S)
+
+    def statistics(self) -> Mapping[str, Mapping[str, object]]:
+        """Per domain: what waits, what was bound, how long it took, how often cycles met."""
+        found: dict[str, Mapping[str, object]] = {}
+        for worker in self.router.workers():
+            queue = worker.queue.statistics()
+            found[worker.name] = {
+                "pending": dict(queue.pending),
+                "in_flight": queue.in_flight,
+                "bound": worker.counters.bound,
+                "latencies_s": worker.latencies_s,
+                "conflicts_true": worker.cycle.conflicts.true,
+                "conflicts_false": worker.cycle.conflicts.false,
+            }
+        return found
+
+
+def _queue(domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:
+    def on_error(plugin: str, error: BaseException) -> None:
+        observer.plugin_failed(plugin, "QueueingHint", error)
+
+    return PodQueue(
+        plugins.queue_sort,
+        plugins.pre_enqueue,
+        [built.plugin for built in plugins.built],
+        on_error=on_error,
+        backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
+        leftover_s=domain.queue.unschedulable_flush_s,
+    )
