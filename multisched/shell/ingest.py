@@ -7,14 +7,15 @@ schedulerName while they do not. Both handlers implement `client.reflector.Refle
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.selectors import Toleration
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.state.cluster_cache import ClusterCache
@@ -60,8 +61,18 @@ class PodIngest:
     """Pods into cache and queues."""
 
     def __init__(
-        self, cache: ClusterCache, nominator: Nominator, router: Router, decoder: Decoder, clock: Clock
+        self,
+        cache: ClusterCache,
+        nominator: Nominator,
+        router: Router,
+        decoder: Decoder,
+        clock: Clock,
+        *,
+        tolerations: Mapping[str, tuple[Toleration, ...]],
     ) -> None:
+        """`tolerations`: schedulerName -> what that domain's policy adds to its pods."""
+        self._tolerations = {name: added for name, added in tolerations.items() if added}
+        self._tolerant: dict[int, tuple[PodSpec, PodSpec]] = {}
         self._cache = cache
         self._nominator = nominator
         self._router = router

@@ -94,6 +94,7 @@ class Program:
         self.router = Router()
         self.decoder = Decoder()
         self.leases: dict[str, LeaseKeeper] = {}
+        self._lost: dict[str, asyncio.Event] = {}
         self._closing = asyncio.Event()
         self._is_ready = False
         tolerations: dict[str, tuple[Toleration, ...]] = {}
@@ -155,8 +156,12 @@ class Program:
         if not settings.enabled:
             return _Always()
 
+        lost = self._lost[domain] = asyncio.Event()
+
         def changed(state: LeaseState) -> None:
             logger.info("lease", extra={"domain": domain, "state": state.name})
+            if state is not LeaseState.LEADING:
+                lost.set()
 
         keeper = LeaseKeeper(
             self._outside.transport,
@@ -211,10 +216,10 @@ class Program:
             worker.lead()
             return
         await keeper.wait_held()
+        self._lost[worker.name].clear()
         await anyio.sleep(keeper.may_bind_in_s())
         worker.lead()
-        while keeper.state is LeaseState.LEADING:
-            await anyio.sleep(self._configuration.lease.retry_period_s / 2)
+        await self._lost[worker.name].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
 
