@@ -1,0 +1,134 @@
+"""The devices of one node and who holds how much of each: the arithmetic behind ledger and overlays.
+
+One owner per row: the ledger, or the cycle state of an overlay for its copy. What is free is computed from the holds
+alone, never patched, so it cannot drift from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from domains.gpu.demand import DEVICE_MILLI, DEVICES_MAX, GPU, GPU_INDICES, HONOURED, GpuDemand, demand_of, devices_of
+from multisched.model.objects import Node, Pod
+
+ABSENT = -1
+"""Stands for the free amount of a device that the node does not have."""
+WHOLE_BESIDE_FRACTIONS = "node(s) had GPUs shared by fractional pods"
+FRACTION_BESIDE_WHOLE = "node(s) had GPUs taken by whole-GPU pods"
+TOO_FEW_WHOLE = f"Insufficient {GPU}"
+TOO_LITTLE_MILLI = "Insufficient gpu-milli"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one pod holds. No `devices`: nobody knows which ones, see `DeviceRow`."""
+
+    milli: int
+    count: int
+    is_whole: bool
+    devices: tuple[int, ...]
+
+
+def hold_of(pod: Pod) -> Hold | None:
+    """What a bound pod holds, by its request and annotations; None if it holds no GPU."""
+    demand = demand_of(pod)
+    if demand is None:
+        return None
+    devices = devices_of(pod)
+    if demand.problem and not demand.is_whole and devices:
+        return Hold(DEVICE_MILLI, len(devices), is_whole=False, devices=devices)
+    return Hold(demand.milli, demand.count, demand.is_whole, devices if len(devices) == demand.count else ())
+
+
+class DeviceRow:
+    """Devices of a node, and the holds on them by pod uid.
+
+    A hold whose devices are unknown (bound by another scheduler, annotation gone or outside the node's devices) is
+    counted so that no choice of the kubelet can overcommit a device: a fraction on every device; a whole pod on every
+    device of a node that honours indices, else as so many devices, whichever they are. Where indices are not honoured
+    two whole pods may name the same device (by annotations of a stranger): they still have one each.
+    """
+
+    __slots__ = ("device_count", "free", "has_fractions", "has_whole", "holds", "is_honoured")
+
+    def __init__(self) -> None:
+        self.device_count = 0
+        self.is_honoured = False
+        self.holds: dict[str, Hold] = {}
+        self.free: list[int] = []
+        """Milli free per device, 0..DEVICE_MILLI."""
+        self.has_whole = False
+        self.has_fractions = False
+
+    def copy(self) -> DeviceRow:
+        twin = DeviceRow()
+        twin.device_count, twin.is_honoured = self.device_count, self.is_honoured
+        twin.holds, twin.free = dict(self.holds), list(self.free)
+        twin.has_whole, twin.has_fractions = self.has_whole, self.has_fractions
+        return twin
+
+    def set_node(self, node: Node | None) -> None:
+        self.device_count = 0 if node is None else max(0, min(DEVICES_MAX, node.allocatable.get(GPU, 0)))
+        self.is_honoured = node is not None and node.labels.get(GPU_INDICES) == HONOURED
+        self._renew()
+
+    def hold(self, uid: str, hold: Hold) -> None:
+        self.holds[uid] = hold
+        self._renew()
+
+    def give(self, uid: str) -> None:
+        self.holds.pop(uid, None)
+        self._renew()
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def refusal(self, demand: GpuDemand) -> str:
+        """Empty if the demand fits, else why not."""
+        if demand.problem:
+            return demand.problem
+        if demand.is_whole:
+            if self.has_fractions and not self.is_honoured:
+                return WHOLE_BESIDE_FRACTIONS
+            return "" if self.free.count(DEVICE_MILLI) >= demand.count else TOO_FEW_WHOLE
+        if self.has_whole and not self.is_honoured:
+            return FRACTION_BESIDE_WHOLE
+        return "" if sum(free >= demand.milli for free in self.free) >= demand.count else TOO_LITTLE_MILLI
+
+    def choose(self, demand: GpuDemand) -> tuple[int, ...]:
+        """Best fit: of the devices with enough room those with the least, lowest index first. Fits by `refusal`."""
+        fitting = [(free, index) for index, free in enumerate(self.free) if free >= demand.milli]
+        assert len(fitting) >= demand.count, f"I1: {demand} taken where it does not fit: {self.free}"
+        return tuple(sorted(index for _, index in sorted(fitting)[: demand.count]))
+
+    # -- keeping ---------------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """Free milli from the holds: known devices first, then what may be anywhere."""
+        used = [0] * self.device_count
+        anywhere = 0
+        whole_anywhere = 0
+        for hold in self.holds.values():
+            is_known = bool(hold.devices) and hold.devices[-1] < self.device_count
+            is_counted = hold.is_whole and not self.is_honoured
+            if is_known and not (is_counted and any(used[device] for device in hold.devices)):
+                for device in hold.devices:
+                    used[device] += hold.milli
+            elif is_counted:
+                whole_anywhere += hold.count
+            else:
+                anywhere += hold.milli
+        self.free = [max(0, DEVICE_MILLI - anywhere - milli) for milli in used]
+        _take_whole(self.free, whole_anywhere)
+        self.has_whole = any(hold.is_whole for hold in self.holds.values())
+        self.has_fractions = any(not hold.is_whole for hold in self.holds.values())
+
+
+def _take_whole(free: list[int], count: int) -> None:
+    """Marks `count` devices as used, wholly free ones first; the others can host no whole pod anyway."""
+    for device in _freest_first(free)[:count]:
+        free[device] = 0
+
+
+def _freest_first(free: Sequence[int]) -> list[int]:
+    return sorted(range(len(free)), key=lambda device: (-free[device], device))

@@ -1,0 +1,181 @@
+"""GpuShare: puts whole and fractional GPU pods on devices so that whole devices, and whole nodes, stay free.
+
+Owns no books: it reads `GpuLedger`, in which commit takes devices. Registered for the gpu domain; any profile may use
+it, and all share one ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from domains.gpu.demand import DEVICE_MILLI, GPU, GpuDemand, demand_of, has_demand
+from domains.gpu.device_row import (
+    FRACTION_BESIDE_WHOLE,
+    TOO_FEW_WHOLE,
+    TOO_LITTLE_MILLI,
+    WHOLE_BESIDE_FRACTIONS,
+    DeviceRow,
+    Hold,
+    hold_of,
+)
+from domains.gpu.gpu_ledger import GpuLedger, Milli
+from multisched.framework.cycle_state import CycleState, StateKey
+from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Bools, Codes, Rows, Scores
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.model.objects import Node, Pod
+
+SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
+"""What a fraction's score is made of: devices that are shared already, little left on them, a full node. In this order,
+because filling used devices first and used nodes next leaves the fewest fragments of simple rules (performance 2.1)."""
+
+NODE_GPUS_CHANGED = ClusterEvent(
+    Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL, "NodeGpusChanged"
+)
+POD_GPUS_CHANGED = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_OTHER, "PodGpusChanged")
+
+_THOUGHT: StateKey[Mapping[int, DeviceRow]] = StateKey("GpuShare/rows with pods added or removed in thought")
+
+
+class GpuShare:
+    """Filter and Score on the devices of a row; PreFilter refuses annotations that cannot be read."""
+
+    name = "GpuShare"
+    depends_on = Dependency.ROW
+
+    def __init__(self, context: PluginContext) -> None:
+        ledger = context.hold.register(GpuLedger())
+        assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} is another plugin's"
+        self._ledger = ledger
+        self.reasons = ReasonTable(self.name)
+        unschedulable = Code.UNSCHEDULABLE
+        self._too_few_whole = self.reasons.code(unschedulable, TOO_FEW_WHOLE)
+        self._too_little_milli = self.reasons.code(unschedulable, TOO_LITTLE_MILLI)
+        self._whole_beside_fractions = self.reasons.code(unschedulable, WHOLE_BESIDE_FRACTIONS)
+        self._fraction_beside_whole = self.reasons.code(unschedulable, FRACTION_BESIDE_WHOLE)
+
+    # -- filtering -------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        demand = demand_of(pod)
+        if demand is None:
+            return PreFilterResult(SKIP)
+        if demand.problem:
+            return PreFilterResult(Status.unresolvable(demand.problem))
+        return PreFilterResult(SUCCESS)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows whose devices have no room, or hold pods of the other kind (I1)."""
+        demand = demand_of(pod)
+        if demand is None:
+            return np.zeros(len(rows), np.uint8)
+        has_room = (self._ledger.free(rows) >= demand.milli).sum(axis=1) >= demand.count
+        if demand.is_whole:
+            others, too_little = self._ledger.has_fractions(rows), self._too_few_whole
+            beside = self._whole_beside_fractions
+        else:
+            others, too_little = self._ledger.has_whole(rows), self._too_little_milli
+            beside = self._fraction_beside_whole
+        is_mixed: Bools = others & ~self._ledger.is_honoured(rows)
+        codes = np.where(is_mixed, beside, np.where(has_room, 0, too_little)).astype(np.uint8)
+        for row, devices in (cycle.state.find(_THOUGHT) or {}).items():
+            codes[rows == row] = self._code(devices, demand)
+        return codes
+
+    def _code(self, devices: DeviceRow, demand: GpuDemand) -> int:
+        refusal = devices.refusal(demand)
+        return self.reasons.code(Code.UNSCHEDULABLE, refusal) if refusal else 0
+
+    def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        """In thought `other` stands on the row, on the devices it names or on those it would get."""
+        if has_demand(other):
+            devices = _row_in_thought(cycle.state, self._ledger, row)
+            hold = _hold_in_thought(other, devices)
+            if hold is not None:
+                devices.hold(other.uid, hold)
+        return SUCCESS
+
+    def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        if has_demand(other):
+            _row_in_thought(cycle.state, self._ledger, row).give(other.uid)
+        return SUCCESS
+
+    # -- scoring ---------------------------------------------------------------------------------------------------
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        return SUCCESS if has_demand(pod) else SKIP
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows], 0..100: how tightly the demand is packed; 0 where it does not fit."""
+        demand = demand_of(pod)
+        free = self._ledger.free(rows)
+        if demand is None or demand.count > free.shape[1]:
+            return np.zeros(len(rows), np.int64)
+        return _score_whole(free, demand) if demand.is_whole else _score_fraction(free, demand)
+
+    # -- what it reads, what may help --------------------------------------------------------------------------------
+
+    def sign(self, pod: Pod) -> Hashable:
+        return (demand_of(pod),)  # a tuple: None would say that the pod cannot be signed
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return (
+            EventRegistration(ASSIGNED_POD_DELETE, _after_pod_delete),
+            EventRegistration(NODE_GPUS_CHANGED, _after_node_change),
+            EventRegistration(POD_GPUS_CHANGED, _after_own_change),
+        )
+
+
+def _score_whole(free: Milli, demand: GpuDemand) -> Scores:
+    """100 divided by one plus the wholly free devices left: the fullest node that fits, exact fits far ahead."""
+    left = (free == DEVICE_MILLI).sum(axis=1).astype(np.int64) - demand.count
+    return np.where(left >= 0, MAX_SCORE // (1 + np.maximum(left, 0)), 0)
+
+
+def _score_fraction(free: Milli, demand: GpuDemand) -> Scores:
+    """Points for the devices that best fit would choose: shared already, little left on them, on a full node."""
+    count, milli = demand.count, demand.milli
+    nothing = np.int16(2 * DEVICE_MILLI)
+    chosen = np.partition(np.where(free >= milli, free, nothing), count - 1, axis=1)[:, :count].astype(np.int64)
+    fits = chosen.max(axis=1) < nothing
+    shared = (chosen < DEVICE_MILLI).sum(axis=1)
+    left = np.minimum((chosen - milli).sum(axis=1), count * DEVICE_MILLI)
+    present = np.maximum((free >= 0).sum(axis=1), 1).astype(np.int64)
+    used = present * DEVICE_MILLI - np.maximum(free, 0).sum(axis=1, dtype=np.int64)
+    points = SHARED_POINTS * shared // count
+    points += TIGHT_POINTS * (count * DEVICE_MILLI - left) // (count * DEVICE_MILLI)
+    points += FULL_POINTS * np.maximum(used, 0) // (present * DEVICE_MILLI)
+    return np.where(fits, points, 0)
+
+
+def _row_in_thought(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow:
+    """The overlay's own copy of a row's books. Always a new mapping and a new copy: the state is copied shallowly."""
+    before = state.find(_THOUGHT) or {}
+    devices = (before.get(row) or ledger.devices(row)).copy()
+    state.write(_THOUGHT, {**before, row: devices})
+    return devices
+
+
+def _hold_in_thought(other: Pod, devices: DeviceRow) -> Hold | None:
+    hold, demand = hold_of(other), demand_of(other)
+    if hold is None or demand is None or hold.devices or devices.refusal(demand):
+        return hold
+    return Hold(demand.milli, demand.count, demand.is_whole, devices.choose(demand))
+
+
+def _after_pod_delete(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    return Hint.QUEUE if isinstance(old, Pod) and has_demand(old) else Hint.SKIP
+
+
+def _after_node_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    has_gpus = isinstance(new, Node) and new.allocatable.get(GPU, 0) > 0
+    return Hint.QUEUE if has_gpus else Hint.SKIP
+
+
+def _after_own_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    changed = isinstance(old, Pod) and isinstance(new, Pod) and demand_of(old) != demand_of(new)
+    return Hint.QUEUE if changed else Hint.SKIP

@@ -1,0 +1,50 @@
+"""What the gpu domain runs. Read by the configuration; nothing here has state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from domains.gpu.gpu_share import GpuShare
+from multisched.framework.registry import Factory, PluginUse, Profile
+from multisched.model.selectors import NO_SCHEDULE, Toleration
+
+SCHEDULER_NAME = "gpu-scheduler"
+
+NODES = "gpu"
+"""Default node rule of the configuration: nodes with allocatable GPUs."""
+
+TOLERATIONS: tuple[Toleration, ...] = (Toleration("nvidia.com/gpu", "Exists", "", NO_SCHEDULE),)
+"""GPU nodes are often tainted to keep other pods off. Pods with whole GPUs are given this toleration by admission,
+fractional ones are not, since they request no GPU of the kubelet."""
+
+POLICY: Mapping[str, object] = {
+    "tolerations": [{"key": t.key, "operator": t.operator, "effect": t.effect} for t in TOLERATIONS]
+}
+"""The domain's policy, as a configuration file would say it."""
+
+PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare}
+
+PACKING: Mapping[str, object] = {
+    "scoringStrategy": {
+        "type": "MostAllocated",
+        "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}],
+    }
+}
+"""CPU and memory follow the GPUs: full nodes first, so that whole nodes stay free for large pods."""
+
+PROFILE = Profile(
+    plugins=(
+        PluginUse("SchedulingGates"),
+        PluginUse("QOSSort"),
+        PluginUse("NodeUnschedulable"),
+        PluginUse("NodeName"),
+        PluginUse("TaintToleration", weight=3),
+        PluginUse("NodeAffinity", weight=2),
+        PluginUse("NodePorts"),
+        PluginUse("NodeResourcesFit", args=PACKING),
+        PluginUse("GpuShare", weight=10),
+        PluginUse("NodeResourcesBalancedAllocation"),
+        PluginUse("ImageLocality"),
+        PluginUse("DefaultBinder"),
+    )
+)

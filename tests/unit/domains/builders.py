@@ -1,0 +1,98 @@
+"""Pods, nodes and plugin contexts for the tests of the domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from multisched.framework.cycle_state import CycleState
+from multisched.framework.ledger import Ledger
+from multisched.framework.node_view import Rows
+from multisched.framework.plugin import CycleView, PluginContext, WaitingPods
+from multisched.model.objects import Node, Owner, Pod, PodSpec
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.ledgers import LedgerBook
+
+GPU = "nvidia.com/gpu"
+
+
+class NobodyWaits:
+    """A domain in which Permit holds no pod."""
+
+    def waiting(self) -> Sequence[Pod]:
+        return ()
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        return False
+
+    def reject(self, uid: str, plugin: str, reason: str) -> bool:
+        return False
+
+
+def make_pod(
+    name: str,
+    *,
+    requests: Mapping[str, int] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    owner: Owner | None = None,
+    node: str = "",
+    namespace: str = "default",
+) -> Pod:
+    return Pod(
+        namespace=namespace,
+        name=name,
+        uid=f"uid-{name}",
+        version=1,
+        spec=PodSpec(requests=requests or {}),
+        labels=labels or {},
+        annotations=annotations or {},
+        owner=owner,
+        node=node,
+    )
+
+
+def make_node(
+    name: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **allocatable: int,
+) -> Node:
+    """`gpu` stands for nvidia.com/gpu."""
+    amounts = {GPU if key == "gpu" else key: amount for key, amount in allocatable.items()}
+    return Node(
+        name=name, uid=f"uid-{name}", version=1, labels=labels or {}, annotations=annotations or {}, allocatable=amounts
+    )
+
+
+def make_context(
+    cache: ClusterCache | None = None, *, domain: str = "test", waiting: WaitingPods | None = None
+) -> PluginContext:
+    cache = cache if cache is not None else ClusterCache()
+    return PluginContext(domain=domain, nodes=cache.nodes, waiting_pods=waiting or NobodyWaits(), hold=cache.ledgers)
+
+
+def make_view(cache: ClusterCache) -> CycleView:
+    return CycleView(cache.nodes, CycleState())
+
+
+def all_rows(cache: ClusterCache) -> Rows:
+    return np.array([row for row, _ in cache.nodes.live_rows()], np.intp)
+
+
+def row_of(cache: ClusterCache, name: str) -> int:
+    row = cache.nodes.row_of(name)
+    assert row is not None
+    return row
+
+
+def make_cache(nodes: Iterable[Node], *ledgers: Ledger) -> ClusterCache:
+    book = LedgerBook()
+    for ledger in ledgers:
+        book.register(ledger)
+    cache = ClusterCache(book)
+    for node in nodes:
+        cache.set_node(node)
+    return cache

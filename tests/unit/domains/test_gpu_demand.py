@@ -1,0 +1,69 @@
+"""Reading what pods ask of GPUs: good demands, and every bad annotation with its fix."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domains.gpu.demand import GPU_COUNT, GPU_DEVICES, GPU_MILLI, GpuDemand, demand_of, devices_of, devices_text
+from tests.unit.domains.builders import GPU, make_pod
+
+
+def test_a_pod_without_gpus_has_no_demand() -> None:
+    assert demand_of(make_pod("web", requests={"cpu": 500})) is None
+
+
+def test_a_request_asks_for_whole_devices() -> None:
+    assert demand_of(make_pod("train", requests={GPU: 4})) == GpuDemand(1000, 4, is_whole=True)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({GPU_MILLI: "1"}, GpuDemand(1, 1, is_whole=False)),
+        ({GPU_MILLI: "250"}, GpuDemand(250, 1, is_whole=False)),
+        ({GPU_MILLI: "1000"}, GpuDemand(1000, 1, is_whole=False)),
+        ({GPU_MILLI: "500", GPU_COUNT: "2"}, GpuDemand(500, 2, is_whole=False)),
+    ],
+)
+def test_annotations_ask_for_fractions(annotations: dict[str, str], expected: GpuDemand) -> None:
+    assert demand_of(make_pod("infer", annotations=annotations)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "1001", "-1", "0.5", "half", "1e2", " 100", "٣", "9" * 5000])
+def test_a_bad_fraction_is_refused_by_name_with_a_fix_and_counts_as_a_whole_device(text: str) -> None:
+    demand = demand_of(make_pod("infer", annotations={GPU_MILLI: text}))
+
+    assert demand is not None
+    assert GPU_MILLI in demand.problem
+    assert "1..1000" in demand.problem
+    assert len(demand.problem) < 250
+    assert (demand.milli, demand.count) == (1000, 1)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "requests", "words"),
+    [
+        ({GPU_MILLI: "500", GPU_COUNT: "x"}, {}, [GPU_COUNT, "'x'"]),
+        ({GPU_COUNT: "2"}, {}, [GPU_COUNT, GPU_MILLI]),
+        ({GPU_MILLI: "500"}, {GPU: 1}, [GPU_MILLI, GPU, "remove"]),
+        ({GPU_COUNT: "2"}, {GPU: 1}, [GPU_COUNT, GPU, "remove"]),
+    ],
+)
+def test_contradictions_are_told(annotations: dict[str, str], requests: dict[str, int], words: list[str]) -> None:
+    demand = demand_of(make_pod("odd", annotations=annotations, requests=requests))
+
+    assert demand is not None
+    assert all(word in demand.problem for word in words)
+
+
+@given(st.sets(st.integers(0, 255), min_size=1))
+def test_device_lists_are_read_back_as_written(devices: set[int]) -> None:
+    ascending = tuple(sorted(devices))
+    assert devices_of(make_pod("p", annotations={GPU_DEVICES: devices_text(ascending)})) == ascending
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,a", "-1", "0,0", "256", "0;1", "0," * 9000])
+def test_an_unreadable_device_list_names_no_device(text: str) -> None:
+    assert devices_of(make_pod("p", annotations={GPU_DEVICES: text})) == ()

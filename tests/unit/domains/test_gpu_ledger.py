@@ -1,0 +1,258 @@
+"""GpuLedger against a model that knows one dictionary per device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from domains.gpu.demand import GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED, demand_of
+from domains.gpu.gpu_ledger import GpuLedger
+from multisched.framework.ledger import Ledger, rebuild
+from multisched.model.objects import Node, Pod
+from tests.unit.domains.builders import GPU, make_node, make_pod
+
+is_a_ledger: Ledger = GpuLedger()
+"""mypy compares the class with the Protocol here."""
+
+
+def whole(name: str, count: int = 1, **annotations: str) -> Pod:
+    return make_pod(name, requests={GPU: count}, annotations=annotations)
+
+
+def fraction(name: str, milli: int, count: int = 1, devices: str = "") -> Pod:
+    annotations = {GPU_MILLI: str(milli), GPU_COUNT: str(count)}
+    return make_pod(name, annotations=annotations | ({GPU_DEVICES: devices} if devices else {}))
+
+
+def bound(pod: Pod, annotations: dict[str, str]) -> Pod:
+    return make_pod(pod.name, requests=pod.requests, annotations={**pod.annotations, **annotations}, node="n")
+
+
+def make_ledger(*nodes: Node) -> GpuLedger:
+    ledger = GpuLedger()
+    for row, node in enumerate(nodes):
+        ledger.set_node(row, node)
+    return ledger
+
+
+def test_fractions_share_the_fullest_device_that_still_has_room() -> None:
+    ledger = make_ledger(make_node("n", gpu=3))
+
+    taken = [ledger.take(fraction(f"p{i}", milli), 0)[GPU_DEVICES] for i, milli in enumerate([600, 500, 400, 300, 200])]
+
+    assert taken == ["0", "1", "0", "1", "1"]
+
+
+def test_a_pod_on_two_devices_gets_two_different_ones() -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+
+    assert ledger.take(fraction("wide", 700, count=2), 0) == {GPU_DEVICES: "0,1"}
+    assert ledger.fits(fraction("late", 400), 0) == "Insufficient gpu-milli"
+    assert ledger.fits(fraction("late", 300, count=2), 0) == ""
+
+
+def test_a_whole_pod_never_joins_fractions_whose_device_the_kubelet_would_hand_out_again() -> None:
+    ledger = make_ledger(make_node("n", gpu=4))
+    ledger.take(fraction("infer", 10), 0)
+
+    assert ledger.fits(whole("train"), 0) == "node(s) had GPUs shared by fractional pods"
+
+
+def test_a_fraction_never_joins_whole_pods_since_nobody_knows_their_devices() -> None:
+    ledger = make_ledger(make_node("n", gpu=4))
+    ledger.take(whole("train"), 0)
+
+    assert ledger.fits(fraction("infer", 10), 0) == "node(s) had GPUs taken by whole-GPU pods"
+
+
+def test_both_kinds_share_a_node_that_honours_indices_but_no_device() -> None:
+    ledger = make_ledger(make_node("n", gpu=2, labels={GPU_INDICES: HONOURED}))
+
+    assert ledger.take(whole("train"), 0) == {GPU_DEVICES: "0"}
+    assert ledger.take(fraction("infer", 10), 0) == {GPU_DEVICES: "1"}
+    assert ledger.fits(whole("late"), 0) == "Insufficient nvidia.com/gpu"
+    assert ledger.fits(fraction("late", 990), 0) == ""
+    assert ledger.fits(fraction("later", 991), 0) == "Insufficient gpu-milli"
+
+
+def test_taking_twice_changes_nothing() -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+    first = ledger.take(fraction("p", 500), 0)
+    version = ledger.version(0)
+
+    assert ledger.take(fraction("p", 500), 0) == first
+    assert ledger.version(0) == version
+    assert ledger.fits(fraction("p", 1000), 0) == ""
+
+
+def test_the_bound_pod_that_comes_back_by_the_watch_changes_nothing() -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+    pod = fraction("p", 500)
+    annotations = ledger.take(pod, 0)
+    version, held = ledger.version(0), ledger.held()
+
+    ledger.place(bound(pod, dict(annotations)), 0)
+
+    assert (ledger.version(0), ledger.held()) == (version, held)
+
+
+def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
+    ledger = make_ledger(make_node("n", gpu=1))
+    ledger.take(whole("first"), 0)
+
+    with pytest.raises(AssertionError, match="I1"):
+        ledger.take(whole("second"), 0)
+
+
+def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+    ledger.place(fraction("stranger", 300), 0)
+
+    assert list(ledger.free(np.array([0]))[0][:2]) == [700, 700]
+
+
+@pytest.mark.parametrize("annotation", ["nonsense", "0", "5000"])
+def test_a_bound_pod_with_a_bad_amount_counts_as_a_whole_device(annotation: str) -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+    ledger.place(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
+
+    assert list(ledger.free(np.array([0]))[0][:2]) == [1000, 0]
+
+
+def test_whole_pods_of_strangers_count_although_their_devices_are_unknown_or_the_same() -> None:
+    ledger = make_ledger(make_node("n", gpu=4))
+    ledger.place(whole("unknown"), 0)
+    for name in ("a", "b"):
+        ledger.place(make_pod(name, requests={GPU: 1}, annotations={GPU_DEVICES: "0"}), 0)
+
+    assert ledger.fits(whole("one"), 0) == ""
+    assert ledger.fits(whole("two", 2), 0) == "Insufficient nvidia.com/gpu"
+
+
+def test_devices_that_a_node_lost_and_got_back_are_still_held() -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+    ledger.take(fraction("p", 800, count=2), 0)
+
+    ledger.set_node(0, make_node("n", gpu=1))
+    assert ledger.fits(fraction("late", 300), 0) == "Insufficient gpu-milli"
+    ledger.set_node(0, make_node("n", gpu=3))
+    assert ledger.take(fraction("late", 300), 0) == {GPU_DEVICES: "2"}
+
+
+def test_a_node_without_gpus_refuses_every_demand() -> None:
+    ledger = make_ledger(make_node("n"))
+
+    assert ledger.fits(whole("p"), 0) == "Insufficient nvidia.com/gpu"
+    assert ledger.fits(fraction("p", 1), 0) == "Insufficient gpu-milli"
+    assert ledger.fits(whole("p"), 10_000) == "Insufficient nvidia.com/gpu"
+    assert ledger.fits(make_pod("plain"), 0) == ""
+
+
+@pytest.mark.parametrize("count", [9, 256, 10**18])
+def test_absurd_device_counts_are_bounded(count: int) -> None:
+    ledger = make_ledger(make_node("n", gpu=count))
+
+    assert ledger.free(np.array([0])).shape[1] <= 256
+    assert ledger.fits(whole("p", 9), 0) == ""
+
+
+ROWS = 3
+DEVICES = (2, 3, 4)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Row 2 honours indices; rows 0 and 1 do not. Only our own scheduler binds: what is bound carries its annotation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = GpuLedger()
+        self.nodes = [
+            make_node(f"n{row}", gpu=DEVICES[row], labels={GPU_INDICES: HONOURED} if row == 2 else {})
+            for row in range(ROWS)
+        ]
+        for row, node in enumerate(self.nodes):
+            self.ledger.set_node(row, node)
+        self.devices: list[list[dict[str, int]]] = [[{} for _ in range(count)] for count in DEVICES]
+        self.pods: dict[str, tuple[Pod, int]] = {}
+        self.serial = 0
+
+    def model_fits(self, pod: Pod, row: int) -> bool:
+        demand = demand_of(pod)
+        assert demand is not None
+        if row != 2 and any(self.is_whole(other) != demand.is_whole for other, at in self.pods.values() if at == row):
+            return False
+        room = [sum(users.values()) + demand.milli <= 1000 for users in self.devices[row]]
+        return sum(room) >= demand.count
+
+    @staticmethod
+    def is_whole(pod: Pod) -> bool:
+        return pod.requests.get(GPU, 0) > 0
+
+    @rule(
+        milli=st.sampled_from([0, 1, 100, 250, 333, 500, 501, 999, 1000]),
+        count=st.integers(1, 4),
+        row=st.integers(0, ROWS - 1),
+    )
+    def take(self, milli: int, count: int, row: int) -> None:
+        self.serial += 1
+        pod = fraction(f"p{self.serial}", milli, count) if milli else whole(f"p{self.serial}", count)
+        before = self.ledger.version(row)
+        reason = self.ledger.fits(pod, row)
+        assert (reason == "") == self.model_fits(pod, row), reason
+        if reason:
+            assert self.ledger.version(row) == before
+            return
+        annotations = dict(self.ledger.take(pod, row))
+        demand = demand_of(pod)
+        assert demand is not None
+        chosen = [int(index) for index in annotations[GPU_DEVICES].split(",")]
+        assert len(set(chosen)) == demand.count
+        assert self.ledger.version(row) > before
+        for device in chosen:
+            self.devices[row][device][pod.uid] = demand.milli
+        self.pods[pod.uid] = (bound(pod, annotations), row)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def give(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.pods)))
+        _, row = self.pods.pop(uid)
+        before = self.ledger.version(row)
+        self.ledger.give(uid)
+        self.ledger.give(uid)
+        assert self.ledger.version(row) == before + 1
+        for users in self.devices[row]:
+            users.pop(uid, None)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        pod, row = self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
+        before = self.ledger.version(row)
+        self.ledger.place(pod, row)
+        assert self.ledger.version(row) == before
+
+    @rule(row=st.integers(0, ROWS - 1))
+    def node_flaps(self, row: int) -> None:
+        self.ledger.set_node(row, None)
+        assert self.ledger.fits(whole("probe"), row) != ""
+        self.ledger.set_node(row, self.nodes[row])
+
+    @invariant()
+    def no_device_is_overcommitted_and_the_arrays_tell_the_truth(self) -> None:
+        free = self.ledger.free(np.arange(ROWS))
+        for row in range(ROWS):
+            expected = [1000 - sum(users.values()) for users in self.devices[row]]
+            assert min(expected) >= 0
+            assert free[row, : DEVICES[row]].tolist() == expected
+            assert (free[row, DEVICES[row] :] == -1).all()
+
+    @invariant()
+    def a_rebuilt_twin_holds_the_same(self) -> None:
+        twin = rebuild(self.ledger, enumerate(self.nodes), self.pods.values())
+        assert twin.held() == self.ledger.held()
+
+
+TestLedgerMachine = LedgerMachine.TestCase

@@ -1,0 +1,202 @@
+"""GpuShare: its answers agree with the ledger, and its scores pack."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domains.gpu.demand import GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from domains.gpu.gpu_share import GpuShare
+from multisched.framework.events import Hint
+from multisched.framework.status import Code
+from multisched.model.objects import Node, Pod
+from multisched.state.cluster_cache import ClusterCache
+from tests.unit.domains.builders import GPU, all_rows, make_context, make_node, make_pod, make_view, row_of
+
+
+def fraction(name: str, milli: int, count: int = 1, *, node: str = "", devices: str = "") -> Pod:
+    annotations = {GPU_MILLI: str(milli), GPU_COUNT: str(count)}
+    return make_pod(name, annotations=annotations | ({GPU_DEVICES: devices} if devices else {}), node=node)
+
+
+def whole(name: str, count: int, *, node: str = "") -> Pod:
+    return make_pod(name, requests={GPU: count}, node=node)
+
+
+class Bench:
+    """A cache with GpuShare on it."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.cache = ClusterCache()
+        self.plugin = GpuShare(make_context(self.cache))
+        for node in nodes:
+            self.cache.set_node(node)
+        self.view = make_view(self.cache)
+
+    def refusals(self, pod: Pod) -> dict[str, str]:
+        rows = all_rows(self.cache)
+        codes = self.plugin.filter(self.view, pod, rows)
+        names = [self.cache.nodes.node(int(row)).name for row in rows]
+        return {
+            name: self.plugin.reasons.status(int(code)).message for name, code in zip(names, codes, strict=True) if code
+        }
+
+    def scores(self, pod: Pod) -> dict[str, int]:
+        rows = all_rows(self.cache)
+        raw = self.plugin.score(self.view, pod, rows)
+        return {self.cache.nodes.node(int(row)).name: int(score) for row, score in zip(rows, raw, strict=True)}
+
+    def best(self, pod: Pod) -> str:
+        scores = self.scores(pod)
+        return max(scores, key=lambda name: scores[name])
+
+
+def test_rows_are_refused_with_the_ledgers_words() -> None:
+    bench = Bench(make_node("empty", gpu=2), make_node("shared", gpu=2), make_node("whole", gpu=2), make_node("none"))
+    bench.cache.assume(fraction("a", 500), row_of(bench.cache, "shared"))
+    bench.cache.assume(whole("b", 1), row_of(bench.cache, "whole"))
+
+    assert bench.refusals(whole("late", 2)) == {
+        "shared": "node(s) had GPUs shared by fractional pods",
+        "whole": "Insufficient nvidia.com/gpu",
+        "none": "Insufficient nvidia.com/gpu",
+    }
+    assert bench.refusals(fraction("late", 600, 2)) == {
+        "shared": "Insufficient gpu-milli",
+        "whole": "node(s) had GPUs taken by whole-GPU pods",
+        "none": "Insufficient gpu-milli",
+    }
+
+
+def test_a_bad_annotation_refuses_the_pod_everywhere_and_for_good() -> None:
+    bench = Bench(make_node("n", gpu=2))
+    status = bench.plugin.pre_filter(bench.view, make_pod("odd", annotations={GPU_MILLI: "half"})).status
+
+    assert status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+    assert "multisched.io/gpu-milli" in status.message
+
+
+def test_pods_without_gpus_are_left_to_the_other_plugins() -> None:
+    bench = Bench(make_node("n", gpu=2))
+
+    assert bench.plugin.pre_filter(bench.view, make_pod("cpu")).status.code is Code.SKIP
+    assert bench.plugin.pre_score(bench.view, make_pod("cpu"), all_rows(bench.cache)).code is Code.SKIP
+
+
+def test_a_fraction_goes_where_it_fills_a_shared_device_best() -> None:
+    bench = Bench(*(make_node(name, gpu=4) for name in ("untouched", "loose", "tight")))
+    bench.cache.assume(fraction("a", 300), row_of(bench.cache, "loose"))
+    bench.cache.assume(fraction("b", 700), row_of(bench.cache, "tight"))
+
+    scores = bench.scores(fraction("late", 300))
+
+    assert scores["tight"] > scores["loose"] > scores["untouched"]
+
+
+def test_a_fraction_that_needs_a_new_device_takes_it_on_the_fuller_node() -> None:
+    bench = Bench(make_node("untouched", gpu=2), make_node("used", gpu=2))
+    bench.cache.assume(fraction("a", 800), row_of(bench.cache, "used"))
+
+    assert bench.best(fraction("late", 500)) == "used"
+
+
+def test_a_whole_pod_goes_where_fewest_whole_devices_stay() -> None:
+    bench = Bench(make_node("large", gpu=8), make_node("small", gpu=2), make_node("half", gpu=8))
+    bench.cache.assume(whole("a", 5), row_of(bench.cache, "half"))
+
+    assert bench.best(whole("one", 1)) == "small"
+    assert bench.best(whole("three", 3)) == "half"
+    assert bench.scores(whole("three", 3))["small"] == 0
+
+
+def test_a_demand_for_more_devices_than_any_node_has_scores_nothing() -> None:
+    bench = Bench(make_node("n", gpu=2))
+
+    assert bench.scores(fraction("wide", 10, 200)) == {"n": 0}
+    assert bench.refusals(fraction("wide", 10, 200)) == {"n": "Insufficient gpu-milli"}
+
+
+def test_removing_a_victim_in_thought_frees_its_devices_in_that_thought_only() -> None:
+    bench = Bench(make_node("n", gpu=1))
+    victim = fraction("victim", 900)
+    bench.cache.assume(victim, 0)
+    late = whole("late", 1)
+    thought = make_view(bench.cache)
+
+    bench.plugin.remove_pod(thought, late, victim, 0)
+
+    assert bench.plugin.filter(thought, late, all_rows(bench.cache)).tolist() == [0]
+    assert bench.plugin.filter(bench.view, late, all_rows(bench.cache)).tolist() != [0]
+    assert victim.uid in bench.plugin._ledger.held()
+
+
+def test_a_nominated_pod_added_in_thought_takes_devices_there() -> None:
+    bench = Bench(make_node("n", gpu=2))
+    late = fraction("late", 600, 2)
+    thought = make_view(bench.cache)
+    copied = thought.state.copy()
+
+    bench.plugin.add_pod(thought, late, fraction("nominated", 500), 0)
+
+    assert bench.plugin.filter(thought, late, all_rows(bench.cache)).tolist() != [0]
+    assert bench.plugin.filter(bench.view, late, all_rows(bench.cache)).tolist() == [0]
+    thought.state = copied
+    assert bench.plugin.filter(thought, late, all_rows(bench.cache)).tolist() == [0]
+
+
+def test_only_events_about_gpus_wake_a_refused_pod() -> None:
+    bench = Bench()
+    hints = {registration.event.label: registration.hint for registration in bench.plugin.events_to_register()}
+    late, held = fraction("late", 1), fraction("held", 1, node="n")
+    deleted, node = hints["AssignedPodDelete"], hints["NodeGpusChanged"]
+    own = hints["PodGpusChanged"]
+
+    assert deleted is not None
+    assert deleted(late, held, None) is Hint.QUEUE
+    assert deleted(late, make_pod("cpu"), None) is Hint.SKIP
+    assert node is not None
+    assert node(late, None, make_node("n", gpu=1)) is Hint.QUEUE
+    assert node(late, None, make_node("n")) is Hint.SKIP
+    assert own is not None
+    assert own(late, late, fraction("late", 2)) is Hint.QUEUE
+    assert own(late, late, fraction("late", 1)) is Hint.SKIP
+
+
+def test_pods_that_ask_alike_share_a_signature() -> None:
+    plugin = Bench().plugin
+
+    assert plugin.sign(fraction("a", 5)) == plugin.sign(fraction("b", 5))
+    assert plugin.sign(fraction("a", 5)) != plugin.sign(fraction("b", 6))
+    assert plugin.sign(make_pod("cpu")) is not None
+
+
+pods = st.one_of(
+    st.builds(lambda milli, count: ("fraction", milli, count), st.sampled_from([1, 250, 500, 1000]), st.integers(1, 3)),
+    st.builds(lambda count: ("whole", 0, count), st.integers(1, 4)),
+)
+
+
+@given(st.lists(st.tuples(pods, st.integers(0, 3)), max_size=12), pods)
+def test_filter_says_what_the_ledger_says_and_scores_stay_in_range(
+    steps: list[tuple[tuple[str, int, int], int]], last: tuple[str, int, int]
+) -> None:
+    honoured = {GPU_INDICES: HONOURED}
+    bench = Bench(make_node("a", gpu=1), make_node("b", gpu=3), make_node("c", gpu=2, labels=honoured), make_node("d"))
+
+    def build(name: str, kind: tuple[str, int, int]) -> Pod:
+        return whole(name, kind[2]) if kind[0] == "whole" else fraction(name, kind[1], kind[2])
+
+    for number, (kind, row) in enumerate(steps):
+        pod = build(f"p{number}", kind)
+        if not bench.plugin._ledger.fits(pod, row):
+            bench.cache.assume(pod, row)
+    late = build("late", last)
+    refusals = bench.refusals(late)
+    scores = bench.scores(late)
+    for row, node in bench.cache.nodes.live_rows():
+        assert refusals.get(node.name, "") == bench.plugin._ledger.fits(late, row)
+        assert 0 <= scores[node.name] <= 100
+        part = bench.plugin.score(bench.view, late, np.array([row], np.intp))
+        assert part.tolist() == [scores[node.name]]
+        assert part.dtype == np.int64
