@@ -56,10 +56,11 @@ class FilterColumn:
 class ScoreColumn:
     """One Score plugin's raw and normalised scores over the class's rows."""
 
-    __slots__ = ("depends_on", "final", "largest", "normalizer", "plugin", "raw", "weight")
+    __slots__ = ("custom", "depends_on", "final", "largest", "normalizer", "plugin", "raw", "weight")
 
     def __init__(self, plugin: ScorePlugin, weight: int, raw: Scores) -> None:
         self.plugin = plugin
+        self.custom: NormalizeScorePlugin | None = plugin if isinstance(plugin, NormalizeScorePlugin) else None
         self.weight = weight
         self.depends_on = plugin.depends_on
         normalizer = getattr(plugin, "normalizer", None)
@@ -286,7 +287,7 @@ class ClassCache:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
         if entry.is_scored:
             return
-        skipped = set(entry.skipped)
+        skipped: set[str] = set()  # PreFilter's Skip concerns Filter only
         feasible_rows = entry.rows[entry.feasible]
         for plugin in self._plugins.pre_score:
             if plugin.name in skipped:
@@ -343,14 +344,13 @@ class ClassCache:
 
     def _check_raw(self, entry: PodClass, column: ScoreColumn, at: Rows) -> None:
         """Rows that no pod can go to may have any score; the others must be in range where nothing normalises them."""
-        if column.normalizer is None and not isinstance(column.plugin, NormalizeScorePlugin):
+        if column.normalizer is None and column.custom is None:
             raw = column.raw[at]
             if raw.min() < 0 or raw.max() > 100:
                 self._runner.check_range(column.plugin, raw[entry.feasible[at]])
 
     def _normalize(self, entry: PodClass, column: ScoreColumn, at_rows: Rows) -> bool:
         """Renews the final scores; True if they may have changed anywhere, not only at `at_rows`."""
-        plugin = column.plugin
         if column.normalizer is not None:
             largest = int(np.max(column.raw, where=entry.feasible, initial=0)) if column.raw.any() else 0
             if largest == column.largest and column.depends_on <= Dependency.ROW:
@@ -360,9 +360,9 @@ class ClassCache:
             column.largest = largest
             column.final = column.normalizer.apply(column.raw, largest)
             return True
-        if isinstance(plugin, NormalizeScorePlugin):
+        if column.custom is not None:
             where = np.flatnonzero(entry.feasible)
             column.final = np.zeros(len(entry.rows), np.int64)
-            column.final[where] = self._runner.normalize(plugin, entry.view, entry.pod, column.raw[where])
+            column.final[where] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[where])
             return True
         return False

@@ -37,7 +37,7 @@ class Diagnosis:
 
 def diagnose(entry: PodClass, nodes: NodeView, *, extra: Bools | None, with_names: bool) -> Diagnosis:
     """Counts, per row, the first plugin that refused it. `extra` marks rows that pass but only without nominated pods."""
-    node_count = len(entry.rows) if entry.narrowed is None else entry.domain_size
+    node_count = entry.domain_size
     if entry.refusal is not None:
         one = frozenset({entry.refusal.plugin})
         is_pending = entry.refusal.code is Code.PENDING
@@ -68,6 +68,10 @@ def diagnose(entry: PodClass, nodes: NodeView, *, extra: Bools | None, with_name
     pending = {s.plugin for s, _ in counts if s.code is Code.PENDING}
     if entry.narrowed is not None:
         rejectors |= set(entry.narrowed_by)
+        outside = f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(entry.narrowed_by))}]"
+        if node_count > len(entry.rows):
+            status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "", (outside,))
+            counts.append((status, node_count - len(entry.rows)))
     return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names)
 
 

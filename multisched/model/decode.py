@@ -449,7 +449,9 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
     pod_level = _pod_level_requests(wire)
     requests = _checked(resources.pod_requests(*parts, pod_level, wire.overhead))
     defaults = resources.placed_scoring_defaults(requests, pod_level)
-    scoring = resources.pod_requests(*parts, pod_level, wire.overhead, defaults=resources.SCORING_DEFAULTS)
+    # Fit's scorer is built without upstream's pod-level switch: a pending pod is scored by its containers alone.
+    scoring = resources.pod_requests(*parts, None, wire.overhead, defaults=resources.SCORING_DEFAULTS)
+    of_containers = None if pod_level is None else resources.pod_requests(*parts, None, wire.overhead)
     placed = resources.pod_requests(*parts, pod_level, wire.overhead, defaults=defaults)
     scoring_cpu_milli, scoring_memory_bytes = _scoring_amounts(scoring)
     placed_cpu_milli, placed_memory_bytes = _scoring_amounts(placed)
@@ -458,6 +460,7 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
         priority=wire.priority or 0,
         can_preempt=wire.preemption_policy != "Never",
         requests=resources.amounts(requests),
+        container_requests=None if of_containers is None else resources.amounts(of_containers),
         scoring_cpu_milli=scoring_cpu_milli,
         scoring_memory_bytes=scoring_memory_bytes,
         placed_cpu_milli=placed_cpu_milli,

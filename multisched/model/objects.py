@@ -54,13 +54,16 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """False for preemptionPolicy Never."""
     requests: Requests = NO_REQUESTS
     """What the pod takes on a node: init containers, sidecars, pod-level resources and overhead included."""
+    container_requests: Requests | None = None
+    """As requests, but without pod-level requests; None where the pod has none."""
     scoring_cpu_milli: int = 0
     scoring_memory_bytes: int = 0
-    """As requests, with 100m CPU and 200 MiB for each container that asks for nothing: what a pending pod is scored by."""
+    """What NodeResourcesFit scores a pending pod by: containers and overhead without pod-level requests, and 100m CPU and
+    200 MiB for each container that does not name them."""
     placed_cpu_milli: int = 0
     placed_memory_bytes: int = 0
-    """What a placed pod adds to its row's scoring_requested: as above, but beside pod-level requests the defaults count
-    only for a resource that nothing in the pod asks for (source: scheduler framework types.go, CalculateResource)."""
+    """What a placed pod adds to its row's scoring_requested: pod-level requests count, and beside them the defaults only
+    for a resource that nothing in the pod asks for (source: scheduler framework types.go, CalculateResource)."""
     qos: QosClass = QosClass.BEST_EFFORT
     tolerations: tuple[Toleration, ...] = ()
     affinity: NodeAffinity = NodeAffinity()

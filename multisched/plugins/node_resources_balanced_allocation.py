@@ -65,14 +65,15 @@ class NodeResourcesBalancedAllocation:
         after: list[Fractions] = []
         present: list[NDArray[np.bool_]] = []
         for resource in self._resources:
-            if not counts_in_scores(spec, resource):
+            amount = spec.requests.get(resource, 0)
+            if not counts_in_scores(resource, amount):
                 continue
             allocatable = at.of(nodes.allocatable(resource))
             requested = at.of(nodes.requested(resource))
             has = allocatable > 0
             capacity = (allocatable if has.all() else np.maximum(allocatable, 1)).astype(np.float64)
             before.append(_fraction(requested, capacity, has))
-            after.append(_fraction(requested + spec.requests.get(resource, 0), capacity, has))
+            after.append(_fraction(requested + amount, capacity, has))
             present.append(has)
         if not present:
             return np.full(len(rows), HALF + HALF // 2, np.int64)

@@ -116,7 +116,13 @@ class NodeResourcesFit:
 
     def sign(self, pod: Pod) -> Hashable:
         spec = pod.spec
-        return tuple(sorted(spec.requests.items())), spec.scoring_cpu_milli, spec.scoring_memory_bytes
+        of_containers = spec.container_requests
+        return (
+            tuple(sorted(spec.requests.items())),
+            None if of_containers is None else tuple(sorted(of_containers.items())),
+            spec.scoring_cpu_milli,
+            spec.scoring_memory_bytes,
+        )
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN

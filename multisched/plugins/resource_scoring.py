@@ -69,12 +69,12 @@ class ScoringStrategy:
         total: Int64 | None = None
         weights: Int64 | int = 0
         curve = self._curve() if self.type is StrategyType.REQUESTED_TO_CAPACITY_RATIO else None
-        for resource, weight in self._counted(spec):
+        for resource, weight, amount in self._counted(spec):
             allocatable = at.of(nodes.allocatable(resource))
             counted = allocatable > 0
             has_all = bool(counted.all())
             capacity = allocatable if has_all else np.maximum(allocatable, 1)
-            used = at.of(nodes.scoring_requested(resource)) + scoring_amount(spec, resource)
+            used = at.of(nodes.scoring_requested(resource)) + amount
             score = self._of_resource(used, capacity) if curve is None else _on_curve(curve, used, capacity)
             if curve is not None:
                 counted = counted & (score > 0)
@@ -91,20 +91,24 @@ class ScoringStrategy:
             return np.zeros(len(rows), np.int64)
         if curve is not None:
             total, weights = 2 * total + weights, 2 * weights
-        mean: Scores = total // np.maximum(weights, 1)
+        mean: Scores = np.floor_divide(total, np.maximum(weights, 1))
         return mean
 
-    def _counted(self, spec: PodSpec) -> list[tuple[str, int]]:
-        return [(r.name, r.weight) for r in self.resources if counts_in_scores(spec, r.name)]
+    def _counted(self, spec: PodSpec) -> list[tuple[str, int, int]]:
+        """Resource, weight and the pod's amount."""
+        amounts = ((r.name, r.weight, scoring_amount(spec, r.name)) for r in self.resources)
+        return [one for one in amounts if counts_in_scores(one[0], one[2])]
 
     def _of_resource(self, used: Int64, capacity: Int64) -> Int64:
         if self.type is StrategyType.LEAST_ALLOCATED:
-            room = np.maximum(capacity - used, 0)
+            room: Int64 = np.maximum(capacity - used, 0)
             room *= MAX_SCORE
-            return room // capacity
-        held = np.minimum(used, capacity)
+            room //= capacity
+            return room
+        held: Int64 = np.minimum(used, capacity)
         held *= MAX_SCORE
-        return held // capacity
+        held //= capacity
+        return held
 
     def _curve(self) -> Int64:
         """int64[101]: score 0..100 by whole percent of utilization, linear between the points of the shape."""
@@ -116,17 +120,20 @@ LEAST_ALLOCATED = ScoringStrategy()
 
 
 def scoring_amount(spec: PodSpec, resource: str) -> int:
-    """What the pending pod counts with: defaults included for cpu and memory."""
+    """What the pending pod counts with: defaults included for cpu and memory, pod-level requests left out."""
     if resource == CPU:
         return spec.scoring_cpu_milli
-    return spec.scoring_memory_bytes if resource == MEMORY else spec.requests.get(resource, 0)
+    if resource == MEMORY:
+        return spec.scoring_memory_bytes
+    requests = spec.requests if spec.container_requests is None else spec.container_requests
+    return requests.get(resource, 0)
 
 
-def counts_in_scores(spec: PodSpec, resource: str) -> bool:
+def counts_in_scores(resource: str, amount: int) -> bool:
     """Native resources always, scalar ones if the pod asks for them, and no other name ever."""
     if resource in (CPU, MEMORY, EPHEMERAL_STORAGE):
         return True
-    return resource in spec.requests and is_scalar_resource(resource)
+    return amount != 0 and is_scalar_resource(resource)
 
 
 def _on_curve(curve: Int64, used: Int64, capacity: Int64) -> Int64:

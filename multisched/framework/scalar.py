@@ -1,0 +1,111 @@
+"""ScalarPlugin: lets a plugin written for one node at a time stand where the framework asks about many rows.
+
+    class OnlyBlue:
+        name = "OnlyBlue"
+
+        def filter(self, pod: Pod, node: Node) -> bool:
+            return node.labels.get("colour") == "blue"
+
+        def sign(self, pod: Pod) -> Hashable:
+            return ()          # what it reads of a pod beyond labels, namespace and priority: nothing
+
+    def make_only_blue() -> Plugin:
+        return ScalarPlugin(OnlyBlue())
+
+It costs a Python call per row (about 0.2 us plus the plugin's own work); results are cached by class like any other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Node, Pod
+
+PASSED_ON = (
+    "pre_enqueue",
+    "sort_key",
+    "pre_filter",
+    "post_filter",
+    "pre_score",
+    "normalize_score",
+    "normalizer",
+    "reserve",
+    "unreserve",
+    "permit",
+    "pre_bind",
+    "pre_bind_pre_flight",
+    "bind",
+    "post_bind",
+    "events_to_register",
+    "sign",
+)
+"""Everything but Filter and Score is asked of the wrapped object itself, in the framework's own form."""
+
+
+class ScalarPlugin:
+    """Wraps an object with `name` and any of `filter(pod, node)`, `score(pod, node)` and the points in PASSED_ON.
+
+    `filter` answers with a Status, with True or False, or with the reason for refusing ("" passes); anything refused
+    without a status of its own is Unschedulable. `score` answers with an int, 0..100 unless the object normalises.
+    Both must depend on the pod and the node object only, which is what `depends_on` says; an object that reads more
+    says so in a `depends_on` of its own. Without `sign` each pod is a class of its own: right, but never cached.
+    """
+
+    def __init__(self, wrapped: Any) -> None:
+        name = getattr(wrapped, "name", None)
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{type(wrapped).__name__}: has no name; give the plugin a `name`")
+        self.name = name
+        self.depends_on: Dependency = getattr(wrapped, "depends_on", Dependency.NODE)
+        self.reasons = ReasonTable(name)
+        self._filter_one: Callable[[Pod, Node], Status | bool | str] | None = getattr(wrapped, "filter", None)
+        self._score_one: Callable[[Pod, Node], int] | None = getattr(wrapped, "score", None)
+        # The framework recognises extension points by attributes, so only those that the object has may be here.
+        if self._filter_one is not None:
+            self.filter = self._filter
+        if self._score_one is not None:
+            self.score = self._score
+        for point in PASSED_ON:
+            if hasattr(wrapped, point):
+                setattr(self, point, getattr(wrapped, point))
+
+    def _filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: asks the object about each row's node."""
+        assert self._filter_one is not None
+        nodes, one = cycle.nodes, self._filter_one
+        codes = (self._code(one(pod, nodes.node(row))) for row in rows.tolist())
+        return np.fromiter(codes, np.uint8, len(rows))
+
+    def _score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows]: asks the object about each row's node."""
+        assert self._score_one is not None
+        nodes, one = cycle.nodes, self._score_one
+        return np.fromiter((_whole(one(pod, nodes.node(row))) for row in rows.tolist()), np.int64, len(rows))
+
+    def _code(self, answer: Status | bool | str) -> int:
+        if answer is True or answer == "":
+            return 0
+        if answer is False:
+            return self.reasons.code(Code.UNSCHEDULABLE, f"node(s) didn't pass {self.name}")
+        if isinstance(answer, str):
+            return self.reasons.code(Code.UNSCHEDULABLE, answer)
+        if not isinstance(answer, Status):
+            raise TypeError(f"filter returned {type(answer).__name__}, not Status, bool or str")
+        if answer.is_success:
+            return 0
+        if not answer.code.is_rejection:
+            raise ValueError(f"filter returned {answer.code.value}: {answer.message}")
+        return self.reasons.code(answer.code, *answer.reasons)
+
+
+def _whole(score: int) -> int:
+    if isinstance(score, bool) or not isinstance(score, int | np.integer):
+        raise TypeError(f"score returned {type(score).__name__}, not int")
+    return int(score)

@@ -1,0 +1,238 @@
+"""Answers scheduling problems with the product's own runner, caches and plugins.
+
+    zcat tests/conformance/problems.jsonl.gz | python -m tests.conformance.answer [--warm] > answers.jsonl
+
+Reads one problem per line, prints one answer per line, in the form of answers.jsonl (see README.md). Any family is
+answered, as far as the in-tree plugins go. `--warm` lets each problem's class cache live through changes that are taken
+back before the answer that counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+
+from multisched.cycle.class_cache import PodClass
+from multisched.cycle.diagnosis import diagnose, fit_error
+from multisched.cycle.scheduling_cycle import SchedulingCycle
+from multisched.framework.plugin import CycleView, PluginContext
+from multisched.framework.registry import PluginSet, PluginUse, Profile, Registry, build_profile
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.decode import Decoder
+from multisched.model.objects import Image, Pod
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint
+from multisched.plugins import DEFAULT_WEIGHTS, IN_TREE
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.domain_rows import DomainRows
+from multisched.state.nominator import Nominator
+from multisched.state.overlay import OverlayCycle
+
+Problem = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class NobodyWatches:
+    """A PluginObserver for one-shot runs: a failure shows in the answer itself."""
+
+    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
+        pass
+
+    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        pass
+
+
+class NobodyWaits:
+    """No pod is held by Permit here."""
+
+    def waiting(self) -> tuple[Pod, ...]:
+        return ()
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        return False
+
+    def reject(self, uid: str, plugin: str, reason: str) -> bool:
+        return False
+
+
+def profile_of(configuration: Mapping[str, Any] | None) -> Profile:
+    """The in-tree plugins that a KubeSchedulerConfiguration's first profile runs, with weights and args."""
+    weights: dict[str, int] = dict(DEFAULT_WEIGHTS)
+    args: dict[str, Mapping[str, Any]] = {}
+    if configuration is not None:
+        chosen = configuration["profiles"][0]
+        args = {c["name"]: c.get("args", {}) for c in chosen.get("pluginConfig") or ()}
+        sets = chosen.get("plugins") or {}
+        multi, score = sets.get("multiPoint") or {}, sets.get("score") or {}
+        for name in _disabled(multi, weights):
+            del weights[name]
+        weights.update({p["name"]: p.get("weight") or 1 for p in multi.get("enabled") or () if p["name"] in IN_TREE})
+        # Weight 0 keeps the plugin's Filter and leaves out its Score.
+        weights.update(dict.fromkeys(_disabled(score, weights), 0))
+        weights.update({p["name"]: p.get("weight") or 1 for p in score.get("enabled") or () if p["name"] in weights})
+    return Profile(tuple(PluginUse(name, weight, args.get(name, {})) for name, weight in weights.items()))
+
+
+def _disabled(plugins: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+    names = {p["name"] for p in plugins.get("disabled") or ()}
+    return [name for name in known if name in names or "*" in names]
+
+
+@dataclass
+class Scene:
+    """One problem, loaded."""
+
+    cache: ClusterCache
+    cycle: SchedulingCycle
+    plugins: PluginSet
+    runner: Runner
+    nominator: Nominator
+    pod: Pod
+
+
+def load(problem: Problem, decoder: Decoder) -> Scene:
+    """Puts a problem's objects into a fresh cache, by way of their JSON."""
+    cache, nominator = ClusterCache(), Nominator()
+    rows = DomainRows("conformance", lambda node: True)
+    cache.add_domain(rows)
+    for node in problem["nodes"]:
+        cache.set_node(decoder.node(orjson.dumps(node)))
+    for document in problem["pods"]:
+        pod = decoder.pod(orjson.dumps(document))
+        if pod.is_terminal:
+            continue
+        if pod.node:
+            cache.place(pod)
+        elif pod.nominated_node:
+            nominator.set(pod)
+    registry = Registry()
+    registry.add_all(IN_TREE, "in-tree")
+    context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers)
+    plugins = build_profile(profile_of(problem.get("profile")), registry, context)
+    runner = Runner(NobodyWatches(), lambda: 0.0)
+    cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)
+    return Scene(cache, cycle, plugins, runner, nominator, decoder.pod(orjson.dumps(problem["pod"])))
+
+
+def answer(problem: Problem, decoder: Decoder, *, warm: bool = False) -> Answer:
+    """What the product says to one problem."""
+    scene = load(problem, decoder)
+    if warm:
+        disturb(scene)
+    return {"id": problem["id"], **evaluate(scene)}
+
+
+def disturb(scene: Scene) -> None:
+    """Evaluates, changes every kind of thing an answer hangs on, evaluates, and takes the changes back."""
+    evaluate(scene)
+    nodes = [node for _, node in scene.cache.nodes.live_rows()]
+    placed = [pod for row, _ in scene.cache.nodes.live_rows() for pod in scene.cache.nodes.pods_on(row)]
+    for index, node in enumerate(nodes):
+        taint = Taint("conformance/changed", effect=(NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE)[index % 3])
+        changed = msgspec.structs.replace(
+            node,
+            taints=(*node.taints, taint),
+            is_unschedulable=not node.is_unschedulable,
+            labels={k: v for k, v in node.labels.items() if (len(k) + index) % 2},
+            allocatable={k: v // 2 for k, v in node.allocatable.items()},
+            images=(*node.images, Image(("registry.example/changed:v1",), 10**8)),
+        )
+        scene.cache.set_node(changed)
+    for pod in placed[::2]:
+        scene.cache.remove(pod.uid)
+    evaluate(scene)
+    for node in reversed(nodes):
+        scene.cache.set_node(node)
+    for pod in placed[::2]:
+        scene.cache.place(pod)
+    scene.cache.validate()
+
+
+def evaluate(scene: Scene) -> Answer:
+    """Filters and scores the pod through the class cache; everything but the id."""
+    try:
+        group = scene.cycle.classes.find(scene.pod, 1)
+    except PluginFailure as failure:
+        return {"feasible": [], "rejected": {}, "error": failure.status.message}
+    if group.refusal is not None:
+        found = diagnose(group, scene.cache.nodes, extra=None, with_names=True)
+        return {"preFilter": _status(group.refusal), "feasible": [], "rejected": {}, "fitError": fit_error(found)}
+    names = [scene.cache.nodes.node(int(row)).name for row in group.rows]
+    refused = refusals(scene, group)
+    result: Answer = {
+        "feasible": sorted(name for name, status in zip(names, refused, strict=True) if status.is_success),
+        "rejected": {n: _status(s) for n, s in zip(names, refused, strict=True) if not s.is_success},
+    }
+    if group.narrowed is not None:
+        result["preFilterNodes"] = sorted(group.narrowed)
+    if not result["feasible"]:
+        found = diagnose(group, scene.cache.nodes, extra=None, with_names=True)
+        return {**result, "fitError": fit_error(found)}
+    try:
+        scene.cycle.classes.score(group)
+    except PluginFailure as failure:
+        return {**result, "error": failure.status.message}
+    return {**result, **scores(group, names, [s.is_success for s in refused])}
+
+
+def scores(group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
+    """Weighted scores by plugin, and their sum, over the feasible nodes."""
+    at = [i for i, passes in enumerate(feasible) if passes]
+    by_plugin = {
+        column.plugin.name: {names[i]: int(column.weight * column.final[i]) for i in at} for column in group.scores
+    }
+    return {"scores": by_plugin, "total": {names[i]: int(group.total[i]) for i in at}}
+
+
+def refusals(scene: Scene, group: PodClass) -> list[Status]:
+    """Per row of the class the first refusing status; nominated pods are counted in first, as upstream does."""
+    found = [SUCCESS] * len(group.rows)
+    for column in group.filters:
+        for at in np.flatnonzero(column.codes):
+            if found[at].is_success:
+                found[at] = column.plugin.reasons.status(int(column.codes[at])).by(column.plugin.name)
+    for node, ahead in scene.nominator.ahead_of(scene.pod):
+        row = scene.cache.nodes.row_of(node)
+        for at in np.flatnonzero(group.rows == (-1 if row is None else row)):
+            beside = _beside(scene, group, int(group.rows[at]), ahead)
+            found[at] = found[at] if beside.is_success else beside
+    return found
+
+
+def _beside(scene: Scene, group: PodClass, row: int, ahead: Iterable[Pod]) -> Status:
+    overlay = OverlayCycle(scene.cache.nodes, group.view.state, scene.pod, [], 1)
+    for other in ahead:
+        overlay.add_pod(other, row)
+    view: CycleView = overlay.view
+    for column in group.filters:
+        code = int(scene.runner.filter(column.plugin, view, scene.pod, np.array([row], np.intp))[0])
+        if code:
+            return column.plugin.reasons.status(code).by(column.plugin.name)
+    return SUCCESS
+
+
+def _status(status: Status) -> dict[str, Any]:
+    assert status.code is not Code.SUCCESS
+    return {"code": status.code.value, "plugin": status.plugin, "reasons": list(status.reasons)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--warm", action="store_true", help="answer from class caches that have seen changes")
+    warm = parser.parse_args().warm
+    decoder = Decoder()
+    for line in sys.stdin.buffer:
+        if line.strip():
+            found = answer(orjson.loads(line), decoder, warm=warm)
+            sys.stdout.buffer.write(orjson.dumps(found, option=orjson.OPT_SORT_KEYS) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
