@@ -119,7 +119,7 @@ class DomainWorker:
         self._to_bind: deque[_Bind] = deque()
         self._wake = asyncio.Event()
         self._bind_wake = asyncio.Event()
-        self._is_leading = False
+        self.is_leading = False
         self._is_closing = False
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -136,7 +136,7 @@ class DomainWorker:
 
     def lead(self) -> None:
         """The lease is ours: start deciding."""
-        self._is_leading = True
+        self.is_leading = True
         self.wake()
 
     def close_intake(self) -> None:
@@ -166,7 +166,7 @@ class DomainWorker:
         slice_left = PODS_PER_SLICE
         while True:
             entry = None
-            if self._is_leading and not self._is_closing:
+            if self.is_leading and not self._is_closing:
                 entry = self.queue.pop(self._outside.clock.monotonic())
             if entry is None:
                 self._wake.clear()

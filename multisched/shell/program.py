@@ -84,7 +84,7 @@ class Program:
     def __init__(self, configuration: Configuration, outside: Surroundings) -> None:
         self._configuration = configuration
         self._outside = outside
-        self._clock = outside.clock
+        self.clock = outside.clock
         limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
         self.binder = ApiBinder(outside.transport, limiter)
         self.events = ApiEventSink(outside.transport, limiter, outside.clock, instance=outside.identity)
@@ -94,6 +94,7 @@ class Program:
         self.router = Router()
         self.decoder = Decoder()
         self.leases: dict[str, LeaseKeeper] = {}
+        self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
         self._lost: dict[str, asyncio.Event] = {}
         self._closing = asyncio.Event()
         self._is_ready = False
@@ -121,7 +122,7 @@ class Program:
             self._outside.transport,
             path,
             handler=handler,
-            clock=self._clock,
+            clock=self.clock,
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
         )
@@ -133,7 +134,7 @@ class Program:
         context = PluginContext(domain.name, self.cache.nodes, waiting, self.cache.ledgers)
         plugins = build_profile(resolve_profile(domain, registry), registry, context)
         observer = self._outside.observer(domain.name)
-        runner = Runner(observer, self._clock.monotonic)
+        runner = Runner(observer, self.clock.monotonic)
         worker = DomainWorker(
             domain.name,
             cycle=SchedulingCycle(
@@ -143,7 +144,7 @@ class Program:
             waiting=waiting,
             runner=runner,
             cache=self.cache,
-            outside=Outside(self._clock, self.binder, self.events, self.conditions, self._lease(domain.name), observer),
+            outside=Outside(self.clock, self.binder, self.events, self.conditions, self._lease(domain.name), observer),
             cycles=domain.concurrency.cycles,
             bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
             bind_timeout_s=self._configuration.client.bind_timeout_s,
@@ -168,7 +169,7 @@ class Program:
             namespace=self._outside.lease_namespace,
             name=f"{settings.name_prefix}-{domain}",
             identity=self._outside.identity,
-            clock=self._clock,
+            clock=self.clock,
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             settings=LeaseSettings(settings.duration_s, settings.renew_deadline_s, settings.retry_period_s),
             on_change=changed,
@@ -177,7 +178,7 @@ class Program:
         return keeper
 
     def _tell_all(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None) -> None:
-        self.router.tell(event, old, new, self._clock.monotonic())
+        self.router.tell(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -185,6 +186,10 @@ class Program:
     def is_ready(self) -> bool:
         """True once all caches are in step with the server and intake is open."""
         return self._is_ready and not self._closing.is_set()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing.is_set()
 
     def stop(self) -> None:
         """Begins the orderly end; `run` returns when it is done."""

@@ -1,0 +1,37 @@
+"""What the forecast domain runs. Read by the configuration; nothing here has state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from domains.forecast.peak_forecast import PeakForecast
+from multisched.framework.registry import Factory, PluginUse, Profile
+from multisched.model.selectors import Toleration
+
+SCHEDULER_NAME = "forecast-scheduler"
+
+NODES = "rest"
+"""Default node rule of the configuration: Work nodes are all that no other domain claims."""
+
+TOLERATIONS: tuple[Toleration, ...] = ()
+POLICY: Mapping[str, object] = {"tolerations": []}
+"""The domain's policy, as a configuration file would say it: pods are taken as they are."""
+
+PLUGINS: Mapping[str, Factory] = {PeakForecast.name: PeakForecast}
+
+PROFILE = Profile(
+    plugins=(
+        PluginUse("SchedulingGates"),
+        PluginUse("QOSSort"),
+        PluginUse("NodeUnschedulable"),
+        PluginUse("NodeName"),
+        PluginUse("TaintToleration", weight=3),
+        PluginUse("NodeAffinity", weight=2),
+        PluginUse("NodePorts"),
+        PluginUse("NodeResourcesFit"),
+        PluginUse("NodeResourcesBalancedAllocation"),
+        PluginUse("ImageLocality"),
+        PluginUse("PeakForecast", weight=5),
+        PluginUse("DefaultBinder"),
+    )
+)

@@ -1,0 +1,40 @@
+"""What the job domain runs. Read by the configuration; nothing here has state, and the domain has no plugins of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from multisched.framework.registry import Factory, PluginUse, Profile
+from multisched.model.selectors import NO_SCHEDULE, Toleration
+
+SCHEDULER_NAME = "job-scheduler"
+
+NODES = "virtual"
+"""Default node rule of the configuration: nodes with virtual-kubelet's taint or the label `type=virtual-kubelet`."""
+
+VIRTUAL_TAINT_KEY = "virtual-kubelet.io/provider"
+
+TOLERATIONS: tuple[Toleration, ...] = (Toleration(VIRTUAL_TAINT_KEY, "Exists", "", NO_SCHEDULE),)
+"""Virtual nodes carry this taint to keep other pods off; the pods of this domain are meant for them."""
+
+POLICY: Mapping[str, object] = {
+    "tolerations": [{"key": t.key, "operator": t.operator, "effect": t.effect} for t in TOLERATIONS]
+}
+"""The domain's policy, as a configuration file would say it."""
+
+PLUGINS: Mapping[str, Factory] = {}
+
+PROFILE = Profile(
+    plugins=(
+        PluginUse("SchedulingGates"),
+        PluginUse("QOSSort"),
+        PluginUse("NodeUnschedulable"),
+        PluginUse("NodeName"),
+        PluginUse("TaintToleration", weight=3),
+        PluginUse("NodeAffinity", weight=2),
+        PluginUse("NodePorts"),
+        PluginUse("NodeResourcesFit"),
+        PluginUse("DefaultBinder"),
+    )
+)
+"""Every filter, few scores: short jobs gain nothing from balance or image locality, and a burst pays for each score."""
