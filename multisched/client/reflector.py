@@ -270,8 +270,10 @@ class Reflector:
             self._progress = 0
             self._retry_after_s = 0.0
             ending = await self._watch_once()
-            self._disconnected_since = self._clock.monotonic()
-            lived_s = self._disconnected_since - started
+            ended = self._clock.monotonic()
+            lived_s = ended - started
+            if self._disconnected_since is None:
+                self._disconnected_since = ended
             if self._is_relist_requested or ending is Ending.RELIST:
                 # A server that expires every version at once must not be asked for lists in a tight loop.
                 if lived_s < SHORT_WATCH_S and not self._progress and not self._is_relist_requested:

@@ -1,0 +1,360 @@
+"""What a reflector does when the server answers like this."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from multisched.client.known_objects import TOMBSTONES_MAX
+from multisched.client.reflector import IDLE_TIMEOUT_S, RESUMES_MAX, STALE_LISTS_MAX, Reflector
+from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+from tests.unit.client.scripted import (
+    Answer,
+    LoopClock,
+    Mirror,
+    ScriptedTransport,
+    Step,
+    a_bookmark,
+    a_line,
+    a_list,
+    a_refusal,
+    a_status,
+    an_object,
+)
+
+pytestmark = pytest.mark.looptime
+
+Watch = Sequence[Step] | Response | Exception
+FOREVER: Watch = [a_bookmark(1), *([30.0, b'{"type":"BOOKMARK","object":{"metadata":{}}}'] * 1000)]
+
+
+class Stage:
+    """A reflector at work on a script."""
+
+    def __init__(self, lists: Sequence[Answer], watches: Sequence[Watch], page_items: int) -> None:
+        self.transport = ScriptedTransport(lists=deque(lists), watches=deque(watches))
+        self.mirror = Mirror()
+        self.reflector = Reflector(
+            self.transport,
+            "/api/v1/pods",
+            handler=self.mirror,
+            clock=LoopClock(),
+            rng=random.Random(7),
+            field_selector="status.phase!=Failed",
+            page_items=page_items,
+        )
+
+    @property
+    def versions_watched(self) -> list[str]:
+        return [asked.query["resourceVersion"] for asked in self.transport.of("WATCH")]
+
+
+@asynccontextmanager
+async def staged(
+    lists: Sequence[Answer], watches: Sequence[Watch] = (), *, page_items: int = 500
+) -> AsyncIterator[Stage]:
+    stage = Stage(lists, watches, page_items)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(stage.reflector.run())
+        try:
+            yield stage
+        finally:
+            task.cancel()
+
+
+async def test_the_first_list_is_consistent_paged_and_hands_on_raw_objects() -> None:
+    pages = [a_list(10, an_object("a", 3), continue_token="t/=&"), a_list(10, an_object("b", 4))]
+    async with staged(pages, page_items=1) as stage:
+        await stage.reflector.wait_synced()
+        first, second = stage.transport.of("GET")
+        assert first.query == {"fieldSelector": "status.phase!=Failed", "limit": "1"}
+        assert second.query["continue"] == "t/=&"
+        assert stage.mirror.objects == {"default/a": "3", "default/b": "4"}
+        assert stage.mirror.replacements == ["10"]
+
+
+async def test_a_watch_starts_at_the_lists_version_with_bookmarks_and_a_random_end() -> None:
+    async with staged([a_list(10)]) as stage:
+        await stage.reflector.wait_synced()
+        await asyncio.sleep(0.1)
+        (watch,) = stage.transport.of("WATCH")
+        assert watch.query["resourceVersion"] == "10"
+        assert watch.query["allowWatchBookmarks"] == "true"
+        assert watch.query["fieldSelector"] == "status.phase!=Failed"
+        assert 240 <= int(watch.query["timeoutSeconds"]) <= 540
+
+
+async def test_events_reach_the_handler_and_a_clean_close_resumes_at_once_without_a_list() -> None:
+    node = an_object("n", 12, namespace="")
+    events: Watch = [
+        a_line("ADDED", node),
+        a_line("MODIFIED", an_object("a", 13)),
+        a_line("DELETED", an_object("a", 14)),
+        a_bookmark(20),
+        300.0 - 250.0,
+    ]
+    async with staged([a_list(10, an_object("a", 3))], [events, FOREVER]) as stage:
+        await asyncio.sleep(55)
+        assert stage.mirror.calls == [
+            ("upsert", "default/a"),
+            ("upsert", "n"),
+            ("upsert", "default/a"),
+            ("delete", "default/a"),
+        ]
+        assert stage.versions_watched == ["10", "20"]
+        assert stage.transport.asked[-1].at == pytest.approx(50, abs=0.01)
+        assert stage.reflector.statistics().lists == 1
+
+
+async def test_a_broken_watch_resumes_at_the_last_version_after_a_jittered_wait() -> None:
+    broken: Watch = [a_line("ADDED", an_object("a", 11)), AnswerLostError("reset")]
+    async with staged([a_list(10)], [broken, FOREVER]) as stage:
+        await asyncio.sleep(5)
+        assert stage.versions_watched == ["10", "11"]
+        assert 0.8 <= stage.transport.asked[-1].at <= 1.6
+        assert stage.reflector.statistics().lists == 1
+
+
+async def test_a_refused_connection_backs_off_to_thirty_seconds_and_resumes_without_a_list() -> None:
+    outage = [ConnectFailedError("refused")] * 30
+    async with staged([a_list(10)], [*outage, FOREVER]) as stage:
+        await asyncio.sleep(700)
+        times = [asked.at for asked in stage.transport.of("WATCH")]
+        gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+        assert len(times) == 31
+        assert 0.8 <= gaps[0] <= 1.6
+        assert all(15 <= gap <= 30 for gap in gaps[6:])
+        assert stage.reflector.statistics().lists == 1
+        assert stage.reflector.staleness_s() == 0.0
+
+
+async def test_staleness_counts_from_the_end_of_the_last_watch() -> None:
+    async with staged([a_list(10)], [[10.0], *[ConnectFailedError("refused")] * 50]) as stage:
+        await asyncio.sleep(9)
+        assert stage.reflector.staleness_s() == 0.0
+        await asyncio.sleep(31)
+        assert stage.reflector.staleness_s() == pytest.approx(30, abs=0.1)
+
+
+async def test_too_many_requests_waits_as_told_and_resumes() -> None:
+    refused = a_refusal(429, "TooManyRequests", retry_after="7")
+    async with staged([a_list(10)], [refused, FOREVER]) as stage:
+        await asyncio.sleep(20)
+        assert stage.transport.asked[-1].at == pytest.approx(7, abs=0.01)
+        assert stage.versions_watched == ["10", "10"]
+        assert stage.reflector.statistics().lists == 1
+
+
+@pytest.mark.parametrize(
+    "expired",
+    [
+        a_refusal(410, "Expired"),
+        [a_line("ERROR", a_status(410, "Expired", "too old resource version: 1 (9)"))],
+        [a_line("ERROR", a_status(0, "Expired"))],
+    ],
+)
+async def test_an_expired_version_lists_again_and_deletes_what_vanished(expired: Watch) -> None:
+    lists = [a_list(10, an_object("stays", 3), an_object("goes", 4)), a_list(30, an_object("stays", 3))]
+    async with staged(lists, [expired, FOREVER]) as stage:
+        await asyncio.sleep(5)
+        assert stage.mirror.objects == {"default/stays": "3"}
+        assert stage.mirror.calls[-1] == ("vanish", "default/goes")
+        assert stage.versions_watched == ["10", "30"]
+        statistics = stage.reflector.statistics()
+        assert (statistics.expired, statistics.duplicates, statistics.synthetic_deletes) == (1, 1, 1)
+
+
+async def test_fifty_expiries_leave_no_phantom() -> None:
+    lists = [a_list(10 * n, an_object(f"only-{n}", 10 * n)) for n in range(1, 52)]
+    expired: list[Watch] = [[2.0, a_line("ERROR", a_status(410, "Expired"))] for _ in range(50)]
+    async with staged(lists, [*expired, FOREVER]) as stage:
+        await asyncio.sleep(200)
+        assert stage.mirror.objects == {"default/only-51": "510"}
+        assert stage.reflector.statistics().lists == 51
+
+
+async def test_a_server_that_expires_everything_at_once_is_not_asked_in_a_tight_loop() -> None:
+    expired: list[Watch] = [a_refusal(410, "Expired")] * 100
+    async with staged([a_list(10)] * 100, expired) as stage:
+        await asyncio.sleep(60)
+        assert len(stage.transport.of("GET")) < 12
+
+
+async def test_a_continue_token_that_expires_starts_over_in_one_piece() -> None:
+    lists = [
+        a_list(10, an_object("a", 3), continue_token="t"),
+        a_refusal(410, "Expired"),
+        a_list(12, an_object("b", 4)),
+    ]
+    async with staged(lists, page_items=1) as stage:
+        await stage.reflector.wait_synced()
+        assert "limit" not in stage.transport.of("GET")[2].query
+        assert stage.mirror.objects == {"default/b": "4"}
+        assert stage.mirror.replacements == ["12"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Response(200, b'{"metadata":{"resourceVersion":"10"},"items":[{"metadata":{"na'),
+        Response(200, b"<html>proxy</html>"),
+        Response(200, b'{"metadata":{},"items":[]}'),
+        Response(200, b'{"metadata":{"resourceVersion":"10"},"items":[7]}'),
+        Response(200, b'\xff\xfe{"metadata"'),
+        a_refusal(500, "InternalError"),
+        a_refusal(403, "Forbidden"),
+        AnswerLostError("truncated"),
+        ConnectFailedError("refused"),
+    ],
+)
+async def test_a_bad_list_is_asked_again_after_a_wait(bad: Answer) -> None:
+    async with staged([bad, a_list(10, an_object("a", 3))]) as stage:
+        await stage.reflector.wait_synced()
+        assert 0.8 <= stage.transport.of("GET")[1].at <= 1.6
+        assert stage.mirror.objects == {"default/a": "3"}
+        assert stage.reflector.statistics().list_failures == 1
+
+
+async def test_a_list_refused_for_load_waits_as_told() -> None:
+    async with staged([a_refusal(429, retry_after="9"), a_list(10)]) as stage:
+        await stage.reflector.wait_synced()
+        assert stage.transport.of("GET")[1].at == pytest.approx(9, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b'{"type":"ADDED","object":{"metadata":{"name":"a","res',
+        b"\x00\xff",
+        b'{"type":"ADDED"}',
+        b'{"type":"ADDED","object":{"metadata":{"name":7}}}',
+        b'{"type":"ADDED","object":[]}',
+    ],
+)
+async def test_a_malformed_line_is_counted_and_the_watch_resumed_before_it(garbage: bytes) -> None:
+    good = a_line("ADDED", an_object("a", 11))
+    async with staged([a_list(10)], [[good, garbage], FOREVER]) as stage:
+        await asyncio.sleep(5)
+        assert stage.versions_watched == ["10", "11"]
+        assert stage.reflector.statistics().malformed == 1
+        assert stage.mirror.objects == {"default/a": "11"}
+
+
+async def test_garbage_that_comes_back_each_time_leads_to_a_list() -> None:
+    async with staged([a_list(10), a_list(20)], [*[[b"garbage"]] * RESUMES_MAX, FOREVER]) as stage:
+        await asyncio.sleep(60)
+        assert stage.versions_watched == ["10"] * RESUMES_MAX + ["20"]
+
+
+async def test_a_half_open_connection_is_found_by_its_silence() -> None:
+    async with staged([a_list(10)], [[a_bookmark(15), 1e6], FOREVER]) as stage:
+        await asyncio.sleep(95)
+        assert stage.versions_watched == ["10", "15"]
+        assert stage.transport.asked[-1].at <= IDLE_TIMEOUT_S + 1.7
+
+
+async def test_watches_that_end_at_once_without_an_event_are_slowed_down() -> None:
+    async with staged([a_list(10)], [[]] * 500) as stage:
+        await asyncio.sleep(60)
+        assert len(stage.transport.of("WATCH")) < 10
+        assert stage.reflector.statistics().short_watches > 3
+
+
+async def test_two_healthy_minutes_forgive_the_past() -> None:
+    faults: list[Watch] = [ConnectFailedError("refused")] * 8
+    healthy: Watch = [50.0, a_bookmark(11), 50.0, a_bookmark(12), 50.0, AnswerLostError("reset")]
+    async with staged([a_list(10)], [*faults, healthy, FOREVER]) as stage:
+        await asyncio.sleep(1000)
+        *_, before, after = [asked.at for asked in stage.transport.of("WATCH")]
+        assert 150.8 <= after - before <= 151.6
+
+
+async def test_older_duplicate_and_resurrected_objects_never_reach_the_handler() -> None:
+    events: Watch = [
+        a_line("MODIFIED", an_object("a", 15)),
+        a_line("MODIFIED", an_object("a", 15)),
+        a_line("MODIFIED", an_object("a", 12)),
+        a_line("DELETED", an_object("b", 16)),
+        a_line("MODIFIED", an_object("b", 14)),
+        a_line("ADDED", an_object("b", 14)),
+        30.0,
+    ]
+    async with staged([a_list(10, an_object("a", 3), an_object("b", 4))], [events, FOREVER]) as stage:
+        await asyncio.sleep(40)
+        assert stage.mirror.objects == {"default/a": "15"}
+        assert stage.versions_watched == ["10", "16"]
+        statistics = stage.reflector.statistics()
+        assert (statistics.duplicates, statistics.stale, statistics.deletes) == (1, 3, 1)
+
+
+async def test_a_recreated_object_whose_deletion_was_missed_is_deleted_first() -> None:
+    events: Watch = [a_line("ADDED", an_object("a", 20, uid="second")), 30.0]
+    async with staged([a_list(10, an_object("a", 3, uid="first"))], [events, FOREVER]) as stage:
+        await asyncio.sleep(5)
+        assert stage.mirror.calls[1:] == [("vanish", "default/a"), ("upsert", "default/a")]
+
+
+async def test_a_list_from_the_past_is_not_believed() -> None:
+    stale = a_list(50, an_object("ghost", 40))
+    lists = [a_list(100, an_object("a", 90)), stale, stale, a_list(120, an_object("a", 90), an_object("b", 110))]
+    async with staged(lists, [a_refusal(410, "Expired"), FOREVER]) as stage:
+        await asyncio.sleep(30)
+        assert ("upsert", "default/ghost") not in stage.mirror.calls
+        assert stage.mirror.objects == {"default/a": "90", "default/b": "110"}
+        assert stage.reflector.statistics().stale_lists == 2
+
+
+async def test_a_past_that_stays_is_a_restored_backup_and_is_taken_up_anew() -> None:
+    restored = a_list(50, an_object("a", 40))
+    lists = [a_list(100, an_object("a", 90), an_object("b", 95)), *[restored] * STALE_LISTS_MAX]
+    async with staged(lists, [a_refusal(410, "Expired"), FOREVER]) as stage:
+        await asyncio.sleep(120)
+        assert stage.mirror.objects == {"default/a": "40"}
+        assert stage.versions_watched[-1] == "50"
+
+
+async def test_a_requested_relist_ends_a_quiet_watch_at_once() -> None:
+    async with staged([a_list(10, an_object("a", 3)), a_list(11)], [FOREVER, FOREVER]) as stage:
+        await asyncio.sleep(5)
+        stage.reflector.request_relist()
+        await asyncio.sleep(0.1)
+        assert stage.mirror.objects == {}
+        assert stage.reflector.statistics().lists == 2
+
+
+@pytest.mark.parametrize(("code", "lists"), [(503, 1), (500, 2), (504, 2), (403, 2)])
+async def test_refused_watches_resume_and_all_but_an_outage_list_in_the_end(code: int, lists: int) -> None:
+    refused: list[Watch] = [a_refusal(code)] * 4
+    async with staged([a_list(10)] * 2, [*refused, FOREVER]) as stage:
+        await asyncio.sleep(120)
+        assert stage.reflector.statistics().lists == lists
+
+
+async def test_a_long_ingest_lets_other_tasks_run() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        counter = tasks.create_task(count())
+        async with staged([a_list(9999, *(an_object(f"p{n}", n) for n in range(2000)))]) as stage:
+            await stage.reflector.wait_synced()
+        counter.cancel()
+    assert turns >= 10
+
+
+async def test_what_is_remembered_of_the_deleted_is_bounded() -> None:
+    events = [a_line("DELETED", an_object(f"p{n}", n + 20)) for n in range(1000)]
+    async with staged([a_list(10)], [events, FOREVER]) as stage:
+        await asyncio.sleep(1)
+        assert stage.reflector.statistics().stale == 1000
+        assert stage.reflector._known.tombstones <= TOMBSTONES_MAX
