@@ -39,6 +39,10 @@ class Controller(Protocol):
 
     queue: ReconcileQueue
 
+    async def run(self) -> None:
+        """Works until cancelled."""
+        ...
+
 
 class ControllerContext:
     """Shared by all controllers of one run."""

@@ -51,6 +51,10 @@ class DeploymentController:
         context.deployments.listen(self._changed)
         context.replica_sets.listen(self._replica_set_changed)
 
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self.queue.run()
+
     def _changed(self, old: Document | None, new: Document | None) -> None:
         if new is not None:
             self.queue.add(key_of(new))

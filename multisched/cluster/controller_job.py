@@ -41,6 +41,10 @@ class JobController:
         context.jobs.listen(self._changed)
         requeue_owner_of_pods(context.pods, kind="Job", queue=self.queue)
 
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self.queue.run()
+
     def _changed(self, old: Document | None, new: Document | None) -> None:
         if new is not None:
             self.queue.add(key_of(new))

@@ -39,6 +39,10 @@ class ReplicaSetController:
         context.replica_sets.listen(self._changed)
         requeue_owner_of_pods(context.pods, kind="ReplicaSet", queue=self.queue)
 
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self.queue.run()
+
     def _changed(self, old: Document | None, new: Document | None) -> None:
         if new is not None:
             self.queue.add(key_of(new))

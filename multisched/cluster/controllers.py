@@ -11,7 +11,9 @@ import random
 
 from multisched.cluster.controller_context import Controller, ControllerContext
 from multisched.cluster.controller_deployment import DeploymentController
+from multisched.cluster.controller_garbage import GarbageController
 from multisched.cluster.controller_job import JobController
+from multisched.cluster.controller_namespace import NamespaceController
 from multisched.cluster.controller_replicaset import ReplicaSetController
 from multisched.cluster.object_client import ObjectClient, WallClock
 from multisched.model.wire import Transport
@@ -24,6 +26,8 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
         ReplicaSetController(context),
         DeploymentController(context),
         JobController(context),
+        NamespaceController(context),
+        GarbageController(context),
     ]
     async with asyncio.TaskGroup() as group:
         for cache in context.caches():
@@ -31,4 +35,4 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
         for cache in context.caches():
             await cache.watch.synced.wait()
         for controller in controllers:
-            group.create_task(controller.queue.run(), name=controller.queue.name)
+            group.create_task(controller.run(), name=controller.queue.name)

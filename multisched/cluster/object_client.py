@@ -187,13 +187,15 @@ class ObjectClient:
         name: str,
         *,
         uid: str = "",
+        version: str = "",
         grace_s: int | None = None,
         propagation: str = "",
     ) -> Answer:
-        """Deletes; with a uid, only the object of that uid (409 otherwise)."""
+        """Deletes; with a uid or a version, only the object that has it (409 otherwise)."""
         options: Document = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
+        if preconditions:
+            options["preconditions"] = preconditions
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         if propagation:
