@@ -61,7 +61,9 @@ def test_early_pops_follow_queue_sort_within_a_second_and_leave_errors_alone() -
 uids = st.integers(0, 9).map(str)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["push", "discard", "pop"]), uids, st.integers(0, 3)), max_size=400))
+@given(
+    st.lists(st.tuples(st.sampled_from(["push", "discard", "pop"]), uids, st.integers(0, 3)), min_size=30, max_size=200)
+)
 def test_a_heap_pops_as_a_sorted_table_would_and_keeps_little_garbage(steps: list[tuple[str, str, int]]) -> None:
     heap, table = UidHeap(), dict[str, tuple[int, int]]()
     for order, (step, uid, key) in enumerate(steps):

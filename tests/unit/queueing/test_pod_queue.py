@@ -9,9 +9,11 @@ from multisched.framework.events import (
     FLUSH,
     FORCED,
     NODE_ADD,
+    Action,
     ClusterEvent,
     EventRegistration,
     Hint,
+    Resource,
 )
 from multisched.framework.plugin import QueuedPod
 from multisched.framework.status import Code, Status
@@ -41,6 +43,9 @@ from tests.unit.queueing.builders import (
     pop_uid,
     profile,
 )
+
+ASSIGNED_POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd")
+"""A kind none of the plugins has registered."""
 
 
 def refused_by(*plugins: str) -> Failure:
@@ -121,6 +126,16 @@ def test_a_queue_sort_that_raises_loses_no_pod() -> None:
 
     assert [pop_uid(queue, 0), pop_uid(queue, 0)] == ["bad", "good"]
     assert errors.heard == [("PrioritySort", "no key")]
+
+
+def test_a_pod_that_failed_stands_behind_those_that_came_meanwhile() -> None:
+    queue = make_queue()
+    queue.add(make_pod("failed"), 0)
+    queue.pop(0)
+    queue.add(make_pod("meanwhile"), 1)
+    queue.fail("failed", CONFLICT, 2)
+
+    assert [pop_uid(queue, 2), pop_uid(queue, 2)] == ["meanwhile", "failed"]
 
 
 # Failures and backoff
@@ -323,6 +338,9 @@ def test_pods_that_differ_in_labels_are_asked_apart() -> None:
         (refused_by(LEGACY), ASSIGNED_POD_DELETE, Place.BACKOFF),
         (Failure(pending=frozenset({OUTSIDE})), NODE_LABEL, Place.ACTIVE),
         (Failure(pending=frozenset({LEGACY})), NODE_ADD, Place.ACTIVE),
+        (Failure(pending=frozenset({LEGACY})), ASSIGNED_POD_ADD, Place.ACTIVE),
+        (refused_by(FIT), ASSIGNED_POD_ADD, Place.UNSCHEDULABLE),
+        (Failure(rejectors=frozenset({AFFINITY, FIT}), pending=frozenset({LEGACY})), NODE_ADD, Place.ACTIVE),
         (refused_by(FIT), FLUSH, Place.BACKOFF),
     ],
 )
@@ -490,6 +508,17 @@ def test_a_gate_without_a_fitting_event_is_asked_again_by_the_leftover_flush() -
     quota.is_full = False
 
     assert queue.flush(600).active == 1
+
+
+def test_a_gate_that_refuses_again_starts_the_wait_anew() -> None:
+    quota = QuotaGate()
+    queue = make_queue(gates=[quota], leftover_s=300)
+    quota.is_full = True
+    queue.add(make_pod("a"), 0)
+    queue.add(make_pod("b"), 10)
+    queue.on_event(FORCED, None, make_pod("a"), 20)
+
+    assert queue.next_wakeup_s() == 310
 
 
 def test_a_gate_that_raises_holds_its_pod_and_is_reported() -> None:
