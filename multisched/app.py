@@ -189,7 +189,7 @@ async def _cluster_process(kubeconfig: Path, nodes: int) -> AsyncIterator[None]:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
     try:
         with anyio.fail_after(CLUSTER_START_S):
-            while not kubeconfig.exists():
+            while not await anyio.Path(kubeconfig).exists():  # noqa: ASYNC110 - another process has no event to wait for
                 if process.returncode is not None:
                     raise RuntimeError(f"the embedded cluster ended with {process.returncode}")
                 await anyio.sleep(0.02)

@@ -1,0 +1,155 @@
+"""The invariants of DESIGN 10, checked against the API server's own store: the truth that no cache of ours can bend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import orjson
+
+from multisched.cluster.server import ApiServer
+from multisched.config_nodes import NodeRouter
+from multisched.config_schema import Configuration
+from multisched.framework.ledger import rebuild
+from multisched.model.decode import Decoder
+from multisched.model.objects import PODS, Node, Pod
+from multisched.model.wire import Response
+from multisched.shell.program import Program
+from multisched.state.cluster_cache import CacheCorruptedError, PodState
+
+_BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding")
+BROKEN_MAX = 20
+
+
+class Books:
+    """Sees every binding at the moment it takes effect."""
+
+    def __init__(self, server: ApiServer, broken: list[str]) -> None:
+        self._server = server
+        self._broken = broken
+        self._decoder = Decoder()
+        self.bound: dict[str, str] = {}
+        """uid -> node of every successful binding."""
+        self.history: list[tuple[str, str]] = []
+
+    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
+        """I1, I2 and I7 after each successful binding."""
+        if answer.status != 201:
+            return
+        match = _BINDING.search(path)
+        if match is None:
+            raise AssertionError(path)
+        key = f"{match[1]}/{match[2]}"
+        pods = self.pods()
+        pod = pods.get(key)
+        if pod is None:
+            self.complain(f"I7: {key} was bound but does not exist")
+            return
+        node = str(orjson.loads(body)["target"]["name"])
+        self.history.append((key, node))
+        if pod.uid in self.bound:
+            self.complain(f"I2: {key} was bound to {self.bound[pod.uid]} and again to {node}")
+        self.bound[pod.uid] = node
+        if pod.gates or pod.is_deleting:
+            self.complain(f"I7: {key} was bound while gated or being deleted")
+        wanted = str(orjson.loads(body)["metadata"].get("uid", ""))
+        if wanted != pod.uid:
+            self.complain(f"I7: {key} was bound by a decision about uid {wanted}")
+        self._check_node(node, pods)
+
+    def _check_node(self, name: str, pods: Mapping[str, Pod]) -> None:
+        node = self.nodes().get(name)
+        if node is None:
+            return  # it was deleted a moment ago: nothing of it can be overcommitted
+        sums: dict[str, int] = {}
+        for pod in pods.values():
+            if pod.node == name and not pod.is_terminal:
+                for resource, amount in {**pod.requests, PODS: 1}.items():
+                    sums[resource] = sums.get(resource, 0) + amount
+        for resource, amount in sums.items():
+            if amount > node.allocatable.get(resource, 0):
+                self.complain(f"I1: {name} holds {amount} of {node.allocatable.get(resource, 0)} {resource}")
+
+    def complain(self, sentence: str) -> None:
+        if len(self._broken) < BROKEN_MAX:
+            self._broken.append(sentence)
+
+    def pods(self) -> dict[str, Pod]:
+        """namespace/name -> pod, as the store has it now."""
+        items = self._server.store.collection("pods").items()
+        return {pod.key: pod for pod in (self._decoder.pod(stored.raw) for _, stored in items)}
+
+    def nodes(self) -> dict[str, Node]:
+        items = self._server.store.collection("nodes").items()
+        return {node.name: node for node in (self._decoder.node(stored.raw) for _, stored in items)}
+
+    def unbound_feasible(self, configuration: Configuration) -> list[Pod]:
+        """Pods that wait although some node of their domain has room for them (I3): counted with plain arithmetic."""
+        router = NodeRouter(configuration)
+        pods = self.pods().values()
+        waiting = [p for p in pods if not p.node and not p.gates and not p.is_deleting]
+        return [p for p in waiting if any(self._has_room(p, n, router, configuration) for n in self.nodes().values())]
+
+    def _has_room(self, pod: Pod, node: Node, router: NodeRouter, configuration: Configuration) -> bool:
+        domain = pod.spec.scheduler_name.removesuffix("-scheduler")
+        if not router.usable_by(domain)(node) or node.is_unschedulable:
+            return False
+        if any(not r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
+            return False
+        if "multisched.io/gpu-milli" in pod.annotations or pod.requests.get("nvidia.com/gpu"):
+            return False  # devices are shared by rules of their own; their ledger is checked by itself
+        free = dict(node.allocatable)
+        for other in self.pods().values():
+            if other.node == node.name and not other.is_terminal:
+                for resource, amount in {**other.requests, PODS: 1}.items():
+                    free[resource] = free.get(resource, 0) - amount
+        return all(free.get(r, 0) >= a for r, a in {**pod.requests, PODS: 1}.items())
+
+    def check_feasible(self, configuration: Configuration) -> None:
+        late = self.unbound_feasible(configuration)
+        if late:
+            self.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
+        router = NodeRouter(configuration)
+        nodes = self.nodes()
+        for pod in self.pods().values():
+            domain = pod.spec.scheduler_name.removesuffix("-scheduler")
+            if pod.node in nodes and not router.usable_by(domain)(nodes[pod.node]):
+                self.complain(f"I8: {pod.key} of {domain} stands on {pod.node}")
+
+
+def check_program(program: Program, server: ApiServer, broken: list[str]) -> None:
+    """I3, I4 and I5 of one program at rest."""
+    found = list(_differences(program, server))
+    broken.extend(found[: max(0, BROKEN_MAX - len(broken))])
+
+
+def _differences(program: Program, server: ApiServer) -> list[str]:
+    books = Books(server, [])
+    found = []
+    try:
+        program.cache.validate()
+        for worker in program.router.workers():
+            worker.queue.validate()
+    except (CacheCorruptedError, AssertionError) as error:
+        found.append(f"I4: {error}")
+    pods = books.pods()
+    there = {p.uid: p.node for p in pods.values() if p.node and not p.is_terminal}
+    here = {entry.pod.uid: entry.node for entry in program.cache}
+    found += [
+        f"I4: cache has {uid} on {here.get(uid)}, the API on {there.get(uid)}"
+        for uid in sorted(here.keys() ^ there.keys())
+    ]
+    found += [f"I5: {e.pod.key} is still assumed" for e in program.cache if e.state is PodState.ASSUMED]
+    known_nodes = {node.name for _, node in program.cache.nodes.live_rows()}
+    if known_nodes != books.nodes().keys():
+        found.append(f"I4: nodes differ: {sorted(known_nodes ^ books.nodes().keys())}")
+    waiting = {p.uid for p in pods.values() if not p.node and not p.is_deleting and not p.malformed}
+    queued = {entry.uid for worker in program.router.workers() for entry in worker.queue.entries()}
+    found += [f"I3: {uid} waits in the API and in no queue" for uid in sorted(waiting - queued)]
+    found += [f"I3: {uid} waits in a queue and not in the API" for uid in sorted(queued - waiting)]
+    placed = [(entry.pod, entry.row) for entry in program.cache if entry.row >= 0]
+    for ledger in program.cache.ledgers:
+        fresh = rebuild(ledger, program.cache.nodes.live_rows(), placed)
+        if dict(fresh.held()) != dict(ledger.held()):
+            found.append(f"I4: ledger {ledger.name} differs from what the pods say")
+    return found

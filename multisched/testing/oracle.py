@@ -1,0 +1,36 @@
+"""A plugin that asks outside and waits: what makes parallel cycles meet, in simulations and in tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+
+import numpy as np
+
+from multisched.framework.node_view import Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.model.objects import Pod
+
+ANSWER_S = 0.005
+
+
+class SlowOracle:
+    """Asks about the feasible rows, waits 5 ms, and then prefers the lowest row: everybody wants the same node."""
+
+    name = "SlowOracle"
+    depends_on = Dependency.ATTEMPT
+    answer_timeout_s = 1.0
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return int(rows[0])
+
+    async def answer(self, question: object) -> object:
+        await asyncio.sleep(ANSWER_S)
+        return question
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        favourite = cycle.answers[self.name]
+        return np.where(rows == favourite, 100, 0).astype(np.int64)
+
+    def sign(self, pod: Pod) -> Hashable:
+        return ""
