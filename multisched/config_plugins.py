@@ -1,22 +1,18 @@
 """Plugins by name, base profiles, and the profile that results from a domain's configuration.
 
-Owns the list of what ships: in-tree plugins (every plugin class of `multisched.plugins`) and those of the built-in
+Owns the list of what ships: in-tree plugins and those of the built-in
 domains. Pure after import; called by `config`, `cli` and the composition root.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
-import pkgutil
-from collections.abc import Mapping
 from types import ModuleType
-from typing import Final, cast
+from typing import Final
 
-from multisched import plugins as in_tree
 from multisched.config_schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
-from multisched.framework.plugin import Plugin, QueueSortPlugin
-from multisched.framework.registry import EXTENSION_POINTS, Factory, PluginSetupError, PluginUse, Profile, Registry
+from multisched.framework.registry import PluginSetupError, PluginUse, Profile, Registry
+from multisched.plugins import IN_TREE
 
 ALL: Final = "*"
 
@@ -41,34 +37,10 @@ DEFAULT_PROFILE: Final = Profile(
 def plugin_registry() -> Registry:
     """Everything that ships, by name."""
     registry = Registry()
-    registry.add_all(in_tree_plugins(), "in-tree")
+    registry.add_all(IN_TREE, "in-tree")
     for domain in BUILT_IN_DOMAINS:
         registry.add_all(domain_module(domain).PLUGINS, f"domain {domain}")
     return registry
-
-
-def in_tree_plugins() -> Mapping[str, Factory]:
-    """The plugin classes of `multisched.plugins`, one file each; a new file is found without being listed anywhere."""
-    found: dict[str, Factory] = {}
-    for info in pkgutil.iter_modules(in_tree.__path__):
-        module = importlib.import_module(f"{in_tree.__name__}.{info.name}")
-        for item in vars(module).values():
-            if inspect.isclass(item) and item.__module__ == module.__name__ and class_points(item):
-                plugin = cast(type[Plugin], item)
-                found[plugin.name] = plugin
-    return found
-
-
-def class_points(factory: object) -> list[str]:
-    """The extension points whose methods a plugin class has; empty for anything that is no named class."""
-    if not isinstance(getattr(factory, "name", None), str):
-        return []
-    return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(factory, protocol)]
-
-
-def _has_methods(factory: object, protocol: type) -> bool:
-    methods = [name for name, item in vars(protocol).items() if inspect.isfunction(item) and not name.startswith("_")]
-    return bool(methods) and all(callable(getattr(factory, name, None)) for name in methods)
 
 
 def domain_module(domain: str) -> ModuleType:
@@ -127,4 +99,4 @@ def _with_queue_sort(uses: dict[str, PluginUse], queue_sort: str, registry: Regi
 
 def is_queue_sort(factory: object) -> bool:
     """True for a class that implements QueueSort."""
-    return _has_methods(factory, QueueSortPlugin)
+    return callable(getattr(factory, "sort_key", None))

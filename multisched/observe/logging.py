@@ -1,0 +1,156 @@
+"""Structured logs that never hold up the event loop: JSON lines or lines for people, through a bounded queue.
+
+Everything goes through the standard library's `logging`: `logger.info("pod bound", extra={"pod": …, "node": …})`. The
+line is made where it is logged and written by a thread; when the output is blocked, lines beyond LINES_MAX are dropped
+and counted, and the count is logged once there is room again. Called by the composition root, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final, Literal
+
+import orjson
+import structlog
+
+from multisched.framework.ports import Clock
+
+LINES_MAX: Final = 10_000
+"""At some 300 bytes a line, 3 MB."""
+LINE_BYTES_MAX: Final = 16 * 1024
+FLUSH_TIMEOUT_S: Final = 2.0
+
+_QUIET: Final = {"aiohttp": logging.WARNING, "asyncio": logging.WARNING, "kubernetes_asyncio": logging.WARNING}
+
+
+class LineWriter:
+    """Takes lines without waiting; a daemon thread writes them. Safe to call from any thread."""
+
+    def __init__(self, stream: BinaryIO, lines_max: int = LINES_MAX) -> None:
+        self._stream = stream
+        self._lines: deque[bytes] = deque()
+        self._lines_max = lines_max
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._is_broken = False
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, line: bytes) -> None:
+        """Queues one line without its newline; drops and counts it when the queue is full."""
+        if len(self._lines) >= self._lines_max or self._is_broken:
+            self.dropped += 1
+            return
+        self._lines.append(line[:LINE_BYTES_MAX])
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
+        """Writes what is queued, for at most `timeout_s`."""
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _write_all(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                self._drain()
+            except (OSError, ValueError):
+                # The reader has gone (EPIPE) or the stream is closed: nobody is left to tell.
+                self._is_broken = True
+                self.dropped += len(self._lines)
+                self._lines.clear()
+            if self._is_closing and not self._lines:
+                return
+
+    def _drain(self) -> None:
+        while self._lines:
+            count = min(len(self._lines), 256)
+            self._stream.write(b"".join(self._lines.popleft() + b"\n" for _ in range(count)))
+            self._stream.flush()
+
+
+class _NonBlockingHandler(logging.Handler):
+    """Formats on the caller's thread, writes on the writer's."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+        self._dropped_told = 0
+
+    def createLock(self) -> None:
+        """No lock: appending to the queue needs none, and the loop must never wait for another thread."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never raises: a line that cannot be made is counted as dropped."""
+        try:
+            self._writer.write(self.format(record).encode("utf-8", "backslashreplace"))
+        except Exception:  # noqa: BLE001 -- logging must not end what it reports on
+            self._writer.dropped += 1
+            return
+        dropped = self._writer.dropped
+        if dropped > self._dropped_told:
+            lost, self._dropped_told = dropped - self._dropped_told, dropped
+            told = logging.LogRecord(__name__, logging.WARNING, "", 0, "log lines dropped", None, None)
+            told.lines = lost
+            self._writer.write(self.format(told).encode())
+
+
+@contextmanager
+def logging_to(
+    stream: BinaryIO, *, level: str, form: Literal["json", "console"], clock: Clock, is_terminal: bool = False
+) -> Iterator[LineWriter]:
+    """Sends all logging of the process to `stream` until the context ends; yields the writer for its drop counter."""
+    writer = LineWriter(stream)
+    handler = _NonBlockingHandler(writer)
+    handler.setFormatter(_formatter(form, clock, is_terminal=is_terminal))
+    root = logging.getLogger()
+    before, before_level = root.handlers[:], root.level
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name, quiet in _QUIET.items():
+        logging.getLogger(name).setLevel(quiet)
+    try:
+        yield writer
+    finally:
+        root.handlers[:] = before
+        root.setLevel(before_level)
+        writer.close()
+
+
+def _formatter(form: str, clock: Clock, *, is_terminal: bool) -> logging.Formatter:
+    def add_time(_: Any, __: str, event: Any) -> Any:
+        event["time"] = clock.now().isoformat(timespec="milliseconds")
+        return event
+
+    shared: list[Any] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        add_time,
+    ]
+    if form == "console":
+        renderer: Any = structlog.dev.ConsoleRenderer(colors=is_terminal, timestamp_key="time")
+        tail = [renderer]
+    else:
+        tail = [
+            structlog.processors.format_exc_info,
+            structlog.processors.EventRenamer("message"),
+            structlog.processors.JSONRenderer(serializer=_as_json),
+        ]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *tail]
+    )
+
+
+def _as_json(event: Any, **_: Any) -> str:
+    """What JSON has no form for becomes its text."""
+    return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -1,0 +1,168 @@
+"""What the parts of the program count by themselves, taken over into metrics when someone asks.
+
+A Readings is a value: filled on the event loop at a scrape, turned into text in a thread. Counting twice, in a part's
+statistics and here, would cost time for every pod; this way it costs time for every scrape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+NAMESPACE: Final = "multisched"
+_Labels = TypeVar("_Labels", bound=tuple[str, ...])
+QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainReading:
+    """One domain. Counters count from the start of the process."""
+
+    pending: Mapping[str, int] = field(default_factory=dict)
+    """QUEUES -> pods waiting."""
+    unschedulable_by_plugin: Mapping[str, int] = field(default_factory=dict)
+    """Plugin -> parked pods it refused."""
+    incoming: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(queue, event) -> pods that came to it."""
+    in_flight: int = 0
+    """Pods popped and not ended."""
+    permit_waiting: int = 0
+    binds_in_flight: int = 0
+    bind_limit: int = 0
+    unknown_binds: int = 0
+    """Binds whose outcome is being asked for."""
+    conflicts_true: int = 0
+    conflicts_false: int = 0
+    class_hits: int = 0
+    class_misses: int = 0
+    unsigned: Mapping[str, int] = field(default_factory=dict)
+    """Plugin -> pods it could not sign."""
+    forecast_fallbacks: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> scores given without a forecast."""
+    is_lease_held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectorReading:
+    """One kind's list and watch."""
+
+    lists: int = 0
+    events: int = 0
+    errors: int = 0
+    malformed: int = 0
+    lag_s: float = 0.0
+    """Seconds since the stream last said anything, bookmarks included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """The whole process at one moment."""
+
+    domains: Mapping[str, DomainReading] = field(default_factory=dict)
+    reflectors: Mapping[str, ReflectorReading] = field(default_factory=dict)
+    cached: Mapping[str, int] = field(default_factory=dict)
+    """nodes, pods, assumed_pods -> count."""
+    events: Mapping[str, int] = field(default_factory=dict)
+    """stored, aggregated, dropped -> events about pods."""
+    audits: int = 0
+    audit_differences: int = 0
+    throttled: int = 0
+    """Answers 429."""
+    log_lines_dropped: int = 0
+    certificate_expiry_s: float | None = None
+    """Unix time at which the server's certificate ends; None without one."""
+
+
+class ReadingsCollector(Collector):
+    """Shows the latest Readings; `take` replaces them whole, so a thread that renders sees one moment."""
+
+    def __init__(self) -> None:
+        self._latest = Readings()
+
+    def take(self, readings: Readings) -> None:
+        self._latest = readings
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, in a fixed order."""
+        now = self._latest
+        yield from _process(now)
+        yield from _reflectors(now.reflectors)
+        yield from _domain_gauges(now.domains)
+        yield from _domain_counters(now.domains)
+
+
+def _process(now: Readings) -> Iterator[Metric]:
+    yield _gauge("cache_size", "Objects in the cache.", ("type",), {(kind,): n for kind, n in now.cached.items()})
+    events = {(result,): count for result, count in now.events.items()}
+    yield _counter("events", "Events about pods, by what became of them.", ("result",), events)
+    yield _counter("audits", "Comparisons of the cache with the API.", (), {(): now.audits})
+    yield _counter("audit_differences", "Differences an audit found.", (), {(): now.audit_differences})
+    yield _counter("throttled_requests", "Answers 429 of the API server.", (), {(): now.throttled})
+    yield _counter("log_lines_dropped", "Log lines lost to a blocked output.", (), {(): now.log_lines_dropped})
+    if now.certificate_expiry_s is not None:
+        expiry = {(): now.certificate_expiry_s}
+        yield _gauge("server_certificate_expiry_seconds", "End of the server's certificate, Unix time.", (), expiry)
+
+
+def _reflectors(kinds: Mapping[str, ReflectorReading]) -> Iterator[Metric]:
+    label = ("kind",)
+    yield _counter("reflector_relists", "Whole lists read.", label, {(k,): r.lists for k, r in kinds.items()})
+    yield _counter("reflector_events", "Watch events received.", label, {(k,): r.events for k, r in kinds.items()})
+    yield _counter("reflector_errors", "Failed lists and watches.", label, {(k,): r.errors for k, r in kinds.items()})
+    malformed = {(k,): r.malformed for k, r in kinds.items()}
+    yield _counter("malformed_objects", "Objects that could not be used.", label, malformed)
+    yield _gauge("watch_lag_seconds", "Silence of the watch.", label, {(k,): r.lag_s for k, r in kinds.items()})
+
+
+def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
+    label = ("domain",)
+    pending = {(queue, name): d.pending.get(queue, 0) for name, d in domains.items() for queue in QUEUES}
+    yield _gauge("pending_pods", "Pods waiting.", ("queue", "domain"), pending)
+    refused = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unschedulable_by_plugin.items()}
+    yield _gauge("unschedulable_pods", "Waiting pods a plugin refused.", ("plugin", "domain"), refused)
+    yield _gauge("in_flight_pods", "Popped, not ended.", label, {(n,): d.in_flight for n, d in domains.items()})
+    waiting = {(name,): d.permit_waiting for name, d in domains.items()}
+    yield _gauge("permit_waiting_pods", "Assumed pods held by Permit.", label, waiting)
+    binds = {(name,): d.binds_in_flight for name, d in domains.items()}
+    yield _gauge("binds_in_flight", "Binding requests on the wire.", label, binds)
+    yield _gauge("bind_limit", "Adaptive limit of binds.", label, {(n,): d.bind_limit for n, d in domains.items()})
+    unknown = {(name,): d.unknown_binds for name, d in domains.items()}
+    yield _gauge("unknown_binds", "Binds whose outcome is being asked for.", label, unknown)
+    leading = {(name,): int(d.is_lease_held) for name, d in domains.items()}
+    yield _gauge("lease_held", "1 while this process may bind for the domain.", label, leading)
+
+
+def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
+    incoming = {(queue, event, name): n for name, d in domains.items() for (queue, event), n in d.incoming.items()}
+    yield _counter("queue_incoming_pods", "Pods that came to a queue.", ("queue", "event", "domain"), incoming)
+    conflicts = {("true", name): d.conflicts_true for name, d in domains.items()}
+    conflicts |= {("false", name): d.conflicts_false for name, d in domains.items()}
+    text = "Commits that met a moved row: true, it no longer fitted; false, it still did."
+    yield _counter("commit_conflicts", text, ("kind", "domain"), conflicts)
+    lookups = {("hit", name): d.class_hits for name, d in domains.items()}
+    lookups |= {("miss", name): d.class_misses for name, d in domains.items()}
+    yield _counter("class_cache", "Lookups of cached masks and raw scores.", ("result", "domain"), lookups)
+    unsigned = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unsigned.items()}
+    yield _counter("unsigned_pods", "Pods a plugin could not sign.", ("plugin", "domain"), unsigned)
+    fallbacks = {(reason, name): n for name, d in domains.items() for reason, n in d.forecast_fallbacks.items()}
+    yield _counter("forecast_fallback", "Scores without a forecast.", ("reason", "domain"), fallbacks)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], totals: Mapping[_Labels, float]) -> Metric:
+    """The exposition adds `_total`."""
+    family = CounterMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    for values, total in totals.items():
+        family.add_metric(values, total)
+    return family
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]) -> Metric:
+    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family

@@ -1,0 +1,200 @@
+"""The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
+
+/livez and /readyz are open and say nothing but ok or failed; everything else, their `?verbose` included, is judged by
+the Authenticator where there is one. Without an Authenticator the server listens on loopback only and answers only to
+loopback names, so that a web page cannot read it through a rebound name. A handler that fails costs its own request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from multisched.observe.access import Authenticator, Verdict
+from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
+from multisched.observe.health import Health, HealthReport
+from multisched.observe.metrics import Metrics
+from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
+
+logger = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX: Final = 16 * 1024
+SHUTDOWN_TIMEOUT_S: Final = 2.0
+KEEPALIVE_S: Final = 75.0
+SCRAPES_MAX: Final = 2
+"""Renderings at the same time; more are answered 429."""
+
+_REFUSALS: Final = {
+    Verdict.UNAUTHENTICATED: (401, "give a bearer token"),
+    Verdict.FORBIDDEN: (403, "not allowed; RBAC needs a nonResourceURLs rule for this path"),
+    Verdict.UNDECIDED: (503, "the API server did not say who may read"),
+}
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ServerError(Exception):
+    """The server cannot listen; the message names the address and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where to listen and how."""
+
+    bind_address: str = "127.0.0.1"
+    port: int = 10260
+    certificate: ServerCertificate | None = None
+    authenticator: Authenticator | None = None
+
+    def __post_init__(self) -> None:
+        if not ip_address(self.bind_address).is_loopback and (self.certificate is None or self.authenticator is None):
+            raise ServerError(f"{self.bind_address} is served with TLS and authentication only")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the server shows."""
+
+    health: Health
+    metrics: Metrics
+    queue: QueueSource
+
+
+@asynccontextmanager
+async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str]:
+    """Listens while the context is open; yields the base URL. Raises ServerError."""
+    application = _Routes(settings, sources).application()
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S
+    )
+    await runner.setup()
+    try:
+        context = None if settings.certificate is None else settings.certificate.context
+        site = web.TCPSite(runner, settings.bind_address, settings.port, ssl_context=context)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ServerError(f"cannot listen on {settings.bind_address}:{settings.port}: {error.strerror}") from error
+        yield _url(settings, runner.addresses[0])
+    finally:
+        await runner.cleanup()
+
+
+def _url(settings: ServerSettings, address: tuple[str, int]) -> str:
+    scheme = "http" if settings.certificate is None else "https"
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"{scheme}://{host}:{address[1]}"
+
+
+class _Routes:
+    def __init__(self, settings: ServerSettings, sources: Sources) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._scrapes = 0
+        self._looked_at_s = 0.0
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[self._guard])
+        application.router.add_get("/livez", self._livez)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/api/v1/queue", self._queue)
+        return application
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Judges first, so that a stranger cannot even tell which paths exist; then answers, whatever happens."""
+        self._renew_certificate()
+        refusal = await self._refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            return _text(error.status, error.reason)
+        except Exception:
+            logger.exception("request failed", extra={"path": request.path[:256]})
+            return _text(500, "internal error")
+        return response
+
+    def _renew_certificate(self) -> None:
+        """On the way of requests, as probes come all the time; one that cannot be used leaves the old one in place."""
+        certificate, now_s = self._settings.certificate, asyncio.get_running_loop().time()
+        if certificate is None or now_s - self._looked_at_s < RELOAD_INTERVAL_S:
+            return
+        self._looked_at_s = now_s
+        try:
+            if certificate.reload_if_changed():
+                logger.info("server certificate renewed", extra={"expires": certificate.expires_at.isoformat()})
+        except CertificateError as error:
+            logger.warning("server certificate not renewed", extra={"reason": str(error)})
+
+    async def _refusal(self, request: web.Request) -> web.Response | None:
+        if request.path in ("/livez", "/readyz") and "verbose" not in request.query:
+            return None
+        authenticator = self._settings.authenticator
+        if authenticator is None:
+            return None if _is_loopback_name(request.host) else _text(403, "this server answers to loopback names only")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        verdict = await authenticator.judge(token, request.method.lower(), request.path)
+        if verdict is Verdict.ALLOWED:
+            return None
+        status, message = _REFUSALS[verdict]
+        response = _text(status, message)
+        if status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        return response
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return _health(request, self._sources.health.liveness())
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        return _health(request, self._sources.health.readiness())
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if self._scrapes >= SCRAPES_MAX:
+            return _text(429, "too many scrapes at once")
+        self._scrapes += 1
+        try:
+            body, content_type = await self._sources.metrics.render_in_thread(request.headers.get("Accept", ""))
+        finally:
+            self._scrapes -= 1
+        return web.Response(body=body, headers={**_HEADERS, "Content-Type": content_type})
+
+    async def _queue(self, request: web.Request) -> web.Response:
+        """`?domain=NAME` for one domain, `?limit=N` for more or fewer pods."""
+        text = request.query.get("limit", str(PODS_SHOWN))
+        limit = int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else -1
+        if not 0 <= limit <= PODS_SHOWN_MAX:
+            return _text(400, f"limit must be a number of 0..{PODS_SHOWN_MAX}")
+        view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
+        return web.Response(body=encode_queue(view), content_type="application/json", headers=_HEADERS)
+
+
+def _health(request: web.Request, report: HealthReport) -> web.Response:
+    status = 200 if report.is_good else 503
+    if "verbose" in request.query:
+        return web.Response(text=report.render(), status=status, headers=_HEADERS)
+    return web.Response(text="ok" if report.is_good else "failed", status=status, headers=_HEADERS)
+
+
+def _text(status: int, message: str) -> web.Response:
+    return web.Response(status=status, text=f"{message}\n", headers=_HEADERS)
+
+
+def _is_loopback_name(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
