@@ -1,0 +1,134 @@
+"""What each answer to a bind is known to mean (reference: reliability 3)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from multisched.client.binder import ApiBinder
+from multisched.client.limits import WriteLimiter
+from multisched.framework.ports import BindAnswer, BindRequest, PodTruth, UnreachableError
+from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, a_status, answer
+
+pytestmark = pytest.mark.looptime
+
+REQUEST = BindRequest("team", "web-1", "uid-1", "node-7", {"multisched.io/gpu-devices": "0,1"})
+
+
+def make_binder(reply: Answer) -> tuple[ApiBinder, ScriptedTransport]:
+    transport = ScriptedTransport(respond=lambda _: reply)
+    return ApiBinder(transport, WriteLimiter(LoopClock())), transport
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (answer(201, a_status(201)), BindAnswer.CREATED),
+        (answer(200, a_status(200)), BindAnswer.CREATED),
+        (a_refusal(400, "BadRequest"), BindAnswer.REJECTED),
+        (a_refusal(401, "Unauthorized"), BindAnswer.DENIED),
+        (a_refusal(403, "Forbidden"), BindAnswer.DENIED),
+        (a_refusal(404, "NotFound"), BindAnswer.NOT_FOUND),
+        (a_refusal(408, "Timeout"), BindAnswer.UNKNOWN),
+        (a_refusal(409, "Conflict"), BindAnswer.CONFLICT),
+        (a_refusal(422, "Invalid"), BindAnswer.REJECTED),
+        (a_refusal(429, "TooManyRequests"), BindAnswer.THROTTLED),
+        (a_refusal(500, "", "target.name: Required value"), BindAnswer.UNKNOWN),
+        (a_refusal(503, "ServiceUnavailable"), BindAnswer.UNKNOWN),
+        (a_refusal(504, "Timeout"), BindAnswer.UNKNOWN),
+        (Response(502, b"<html>bad gateway</html>"), BindAnswer.UNKNOWN),
+        (Response(302, b"", {"location": "https://elsewhere/"}), BindAnswer.REJECTED),
+        (ConnectFailedError("refused"), BindAnswer.NOT_SENT),
+        (AnswerLostError("reset"), BindAnswer.UNKNOWN),
+    ],
+)
+async def test_every_answer_has_one_meaning(reply: Answer, expected: BindAnswer) -> None:
+    binder, transport = make_binder(reply)
+    assert (await binder.post(REQUEST, timeout_s=5)).answer is expected
+    assert len(transport.asked) == 1
+    assert binder.statistics().unknown == (expected is BindAnswer.UNKNOWN)
+
+
+async def test_the_request_names_the_uid_the_node_and_a_deadline_for_the_server() -> None:
+    binder, transport = make_binder(answer(201, a_status(201)))
+    await binder.post(REQUEST, timeout_s=4.5)
+    (asked,) = transport.asked
+    assert (asked.method, asked.path) == ("POST", "/api/v1/namespaces/team/pods/web-1/binding")
+    assert asked.query == {"timeout": "4500ms"}
+    assert asked.timeout_s == 5.5
+    assert asked.body == {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": "web-1",
+            "namespace": "team",
+            "uid": "uid-1",
+            "annotations": {"multisched.io/gpu-devices": "0,1"},
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "node-7"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("header", "expected_s"), [("3", 3.0), ("0", 0.0), ("99999999", 60.0), ("soon", 1.0), ("-5", 1.0), (None, 1.0)]
+)
+async def test_retry_after_is_told_bounded_and_defaulted(header: str | None, expected_s: float) -> None:
+    headers = {"retry-after": header} if header is not None else {}
+    binder, _ = make_binder(Response(429, b"", headers))
+    assert (await binder.post(REQUEST, timeout_s=5)).retry_after_s == expected_s
+
+
+async def test_the_servers_sentence_is_told_and_cut() -> None:
+    binder, _ = make_binder(a_refusal(409, "Conflict", "x" * 1000))
+    assert (await binder.post(REQUEST, timeout_s=5)).message == "x" * 256
+    binder, _ = make_binder(Response(502, b'{"kind":"Secret","message":"leak"}'))
+    assert (await binder.post(REQUEST, timeout_s=5)).message == "HTTP 502"
+
+
+async def test_binds_in_flight_are_counted_also_when_cancelled() -> None:
+    transport = ScriptedTransport(respond=lambda _: answer(201, {}), latency_s=10)
+    limiter = WriteLimiter(LoopClock())
+    binder = ApiBinder(transport, limiter)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(binder.post(REQUEST, timeout_s=5))
+        await asyncio.sleep(1)
+        assert limiter.statistics().binds_in_flight == 1
+        task.cancel()
+    assert limiter.statistics().binds_in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        ({"metadata": {"uid": "u"}, "spec": {}}, PodTruth("u", "", is_deleting=False, is_gated=False)),
+        ({"metadata": {"uid": "u"}, "spec": {"nodeName": "n"}}, PodTruth("u", "n", is_deleting=False, is_gated=False)),
+        (
+            {"metadata": {"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"schedulingGates": []}},
+            PodTruth("u", "", is_deleting=True, is_gated=False),
+        ),
+        (
+            {"metadata": {"uid": "u"}, "spec": {"schedulingGates": [{"name": "g"}]}},
+            PodTruth("u", "", is_deleting=False, is_gated=True),
+        ),
+    ],
+)
+async def test_a_read_tells_where_the_pod_is(pod: object, expected: PodTruth) -> None:
+    binder, transport = make_binder(answer(200, pod))
+    assert await binder.read("team", "web-1", timeout_s=3) == expected
+    assert transport.asked[0].query == {}
+
+
+async def test_a_pod_that_is_gone_reads_as_none() -> None:
+    binder, _ = make_binder(a_refusal(404, "NotFound"))
+    assert await binder.read("team", "web-1", timeout_s=3) is None
+
+
+@pytest.mark.parametrize(
+    "reply", [a_refusal(500), a_refusal(403), Response(200, b'{"metadata":'), ConnectFailedError("x"), AnswerLostError("x")]
+)
+async def test_a_read_without_a_definite_answer_is_unreachable(reply: Answer) -> None:
+    binder, _ = make_binder(reply)
+    with pytest.raises(UnreachableError, match="team/web-1"):
+        await binder.read("team", "web-1", timeout_s=3)

@@ -1,0 +1,299 @@
+"""Events and pod conditions: aggregated, bounded, droppable, and never in the way of a bind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.client.condition_writer import ApiConditionWriter
+from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEventSink, cut_note
+from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
+from multisched.framework.ports import Condition, Event, ObjectRef
+from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+from tests.unit.client.scripted import Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
+
+pytestmark = pytest.mark.looptime
+
+POD = ObjectRef("Pod", "team", "web-1", "uid-1")
+SCHEDULED = Event(POD, "Normal", "Scheduled", "Binding", "Successfully assigned team/web-1 to n1", "job-scheduler")
+FAILED = Event(POD, "Warning", "FailedScheduling", "Scheduling", "0/1 nodes are available: 1 Too many pods.", "job-scheduler")
+UNSCHEDULABLE = Condition("False", "Unschedulable", "0/1 nodes are available: 1 Too many pods.")
+
+
+def accept(asked: Asked) -> Answer:
+    return answer(201 if asked.method == "POST" else 200, asked.body)
+
+
+@asynccontextmanager
+async def at_work(writer: ApiEventSink | ApiConditionWriter) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(writer.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+def make_sink(
+    respond: Callable[[Asked], Answer] = accept, latency_s: float = 0.002
+) -> tuple[ApiEventSink, ScriptedTransport, WriteLimiter]:
+    clock = LoopClock()
+    transport = ScriptedTransport(respond=respond, latency_s=latency_s)
+    limiter = WriteLimiter(clock)
+    return ApiEventSink(transport, limiter, clock, instance="job-scheduler-pod-0"), transport, limiter
+
+
+def make_writer(
+    respond: Callable[[Asked], Answer] = accept,
+) -> tuple[ApiConditionWriter, ScriptedTransport, WriteLimiter]:
+    clock = LoopClock()
+    transport = ScriptedTransport(respond=respond, latency_s=0.002)
+    limiter = WriteLimiter(clock)
+    return ApiConditionWriter(transport, limiter, clock), transport, limiter
+
+
+async def test_an_event_has_every_field_the_server_insists_on() -> None:
+    sink, transport, _ = make_sink()
+    async with at_work(sink):
+        sink.record(SCHEDULED)
+        assert await sink.drain(5)
+    (asked,) = transport.asked
+    assert (asked.method, asked.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/team/events")
+    name = asked.body["metadata"].pop("name")
+    assert name.startswith("web-1.")
+    assert int(name.removeprefix("web-1."), 16) > 0
+    assert asked.body == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": "team"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "job-scheduler",
+        "reportingInstance": "job-scheduler-pod-0",
+        "action": "Binding",
+        "reason": "Scheduled",
+        "type": "Normal",
+        "note": "Successfully assigned team/web-1 to n1",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "web-1", "namespace": "team", "uid": "uid-1"},
+    }
+
+
+async def test_events_of_cluster_scoped_objects_live_in_default_and_long_names_are_cut() -> None:
+    sink, transport, _ = make_sink()
+    node = ObjectRef("Node", "", "n" * 240 + ".cut-here", "uid-n")
+    async with at_work(sink):
+        sink.record(replace(SCHEDULED, regarding=node))
+        assert await sink.drain(5)
+    (asked,) = transport.asked
+    assert asked.path == "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert len(asked.body["metadata"]["name"]) <= 253
+    assert ".." not in asked.body["metadata"]["name"]
+
+
+async def test_repeats_before_the_first_write_are_one_event_with_a_count() -> None:
+    sink, transport, _ = make_sink()
+    for _ in range(5):
+        sink.record(FAILED)
+    async with at_work(sink):
+        assert await sink.drain(5)
+    (asked,) = transport.asked
+    assert asked.body["series"] == {"count": 5, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}
+
+
+async def test_repeats_after_it_are_patched_into_it_at_leisure() -> None:
+    sink, transport, _ = make_sink()
+    async with at_work(sink):
+        sink.record(FAILED)
+        await asyncio.sleep(1)
+        for _ in range(1000):
+            sink.record(FAILED)
+        await asyncio.sleep(SERIES_FLUSH_S + 1)
+    post, patch = transport.asked
+    assert patch.method == "PATCH"
+    assert patch.path == f"{post.path}/{post.body['metadata']['name']}"
+    assert patch.content_type == "application/strategic-merge-patch+json"
+    assert patch.body == {"series": {"count": 1001, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}}
+    assert sink.statistics().aggregated == 1000
+
+
+async def test_another_sentence_another_reporter_and_a_long_silence_are_events_of_their_own() -> None:
+    sink, transport, _ = make_sink()
+    async with at_work(sink):
+        sink.record(FAILED)
+        sink.record(replace(FAILED, note="0/2 nodes are available"))
+        sink.record(replace(FAILED, reporter="gpu-scheduler"))
+        await asyncio.sleep(400)
+        sink.record(FAILED)
+        assert await sink.drain(5)
+    assert [asked.method for asked in transport.asked] == ["POST"] * 4
+    assert len({asked.body["metadata"]["name"] for asked in transport.asked}) == 4
+
+
+async def test_a_full_queue_drops_and_counts_and_stays_bounded() -> None:
+    sink, _, _ = make_sink()
+    for number in range(QUEUE_EVENTS_MAX + 50):
+        sink.record(replace(SCHEDULED, regarding=replace(POD, name=f"p{number}", uid=f"u{number}")))
+    statistics = sink.statistics()
+    assert (statistics.dropped_full, statistics.backlog) == (50, QUEUE_EVENTS_MAX)
+
+
+async def test_ten_thousand_events_of_a_burst_are_stored_within_a_minute_of_its_last_bind() -> None:
+    sink, transport, limiter = make_sink()
+    async with at_work(sink):
+        for _ in range(16):
+            await limiter.enter_bind()
+        for number in range(10_000):
+            sink.record(replace(SCHEDULED, regarding=replace(POD, name=f"p{number}", uid=f"u{number}")))
+            if number % 1000 == 0:
+                await asyncio.sleep(1)
+        assert len(transport.asked) <= 220
+        for _ in range(16):
+            limiter.leave_bind()
+        assert await sink.drain(60)
+        assert sink.statistics().stored == 10_000
+
+
+async def test_a_refused_event_is_dropped_counted_and_does_not_stop_the_next() -> None:
+    sink, _, _ = make_sink(lambda asked: a_refusal(422, "Invalid") if asked.body["reason"] == "Scheduled" else accept(asked))
+    async with at_work(sink):
+        sink.record(SCHEDULED)
+        sink.record(FAILED)
+        assert await sink.drain(5)
+    statistics = sink.statistics()
+    assert (statistics.stored, statistics.dropped_refused) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", [AnswerLostError("reset"), ConnectFailedError("refused"), a_refusal(500), a_refusal(429)])
+async def test_a_passing_fault_is_survived_a_lasting_one_drops_and_counts(fault: Answer) -> None:
+    faults: list[Answer] = [fault] * 2
+    sink, _, _ = make_sink(lambda asked: faults.pop() if faults else accept(asked))
+    async with at_work(sink):
+        sink.record(SCHEDULED)
+        assert await sink.drain(30)
+        assert (sink.statistics().stored, sink.statistics().retries) == (1, 2)
+        faults.extend([fault] * 100)
+        sink.record(FAILED)
+        assert await sink.drain(60)
+    assert sink.statistics().dropped_unreachable == 1
+
+
+async def test_an_event_whose_answer_was_lost_is_not_stored_twice() -> None:
+    answers: list[Answer] = [a_refusal(409, "AlreadyExists"), AnswerLostError("reset")]
+    sink, transport, _ = make_sink(lambda _: answers.pop())
+    async with at_work(sink):
+        sink.record(SCHEDULED)
+        assert await sink.drain(5)
+    first, second = transport.asked
+    assert first.body["metadata"]["name"] == second.body["metadata"]["name"]
+    assert sink.statistics().stored == 1
+
+
+async def test_a_server_that_never_answers_cannot_hold_up_the_end() -> None:
+    sink, _, _ = make_sink(latency_s=1e6)
+    async with at_work(sink):
+        sink.record(SCHEDULED)
+        assert not await sink.drain(3)
+        assert asyncio.get_running_loop().time() == pytest.approx(3)
+
+
+async def test_a_sink_without_an_instance_is_refused() -> None:
+    with pytest.raises(ValueError, match="instance"):
+        ApiEventSink(ScriptedTransport(), WriteLimiter(LoopClock()), LoopClock(), instance="")
+
+
+@given(st.text(max_size=1500))
+def test_a_note_is_cut_to_whole_characters_within_its_bytes(note: str) -> None:
+    cut = cut_note(note)
+    assert len(cut.encode("utf-8", "surrogatepass")) <= 1024
+    assert cut == note or note.encode("utf-8", "replace").startswith(cut.removesuffix("...").encode())
+
+
+async def test_a_condition_is_patched_with_the_uid_as_precondition() -> None:
+    writer, transport, _ = make_writer()
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE)
+        assert await writer.drain(5)
+    (asked,) = transport.asked
+    assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/team/pods/web-1/status")
+    assert asked.content_type == "application/strategic-merge-patch+json"
+    assert asked.body == {
+        "metadata": {"uid": "uid-1"},
+        "status": {
+            "conditions": [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/1 nodes are available: 1 Too many pods.",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ]
+        },
+    }
+
+
+async def test_only_the_newest_condition_of_a_pod_is_written_and_an_unchanged_one_never() -> None:
+    writer, transport, _ = make_writer()
+    for number in range(100):
+        writer.write(POD, replace(UNSCHEDULABLE, message=f"{number}"))
+    async with at_work(writer):
+        assert await writer.drain(5)
+        writer.write(POD, replace(UNSCHEDULABLE, message="99"))
+        assert await writer.drain(5)
+        await asyncio.sleep(100)
+        writer.write(POD, UNSCHEDULABLE)
+        assert await writer.drain(5)
+    messages = [asked.body["status"]["conditions"][0]["message"] for asked in transport.asked]
+    since = {asked.body["status"]["conditions"][0]["lastTransitionTime"] for asked in transport.asked}
+    assert messages == ["99", UNSCHEDULABLE.message]
+    assert since == {"2026-01-01T00:00:00Z"}
+    assert (writer.statistics().superseded, writer.statistics().unchanged) == (99, 1)
+
+
+async def test_a_condition_written_while_an_older_one_is_on_its_way_comes_second() -> None:
+    writer, transport, _ = make_writer()
+    async with at_work(writer):
+        writer.write(POD, replace(UNSCHEDULABLE, message="old"))
+        await asyncio.sleep(0.001)
+        writer.write(POD, replace(UNSCHEDULABLE, message="new"))
+        assert await writer.drain(5)
+    first, second = transport.asked
+    assert second.at >= first.at + transport.latency_s
+    assert second.body["status"]["conditions"][0]["message"] == "new"
+
+
+async def test_conditions_of_vanished_pods_and_lasting_faults_are_dropped_and_counted() -> None:
+    writer, _, _ = make_writer(lambda asked: a_refusal(404 if "web-1" in asked.path else 500))
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE)
+        writer.write(replace(POD, name="other", uid="uid-2"), UNSCHEDULABLE)
+        assert await writer.drain(60)
+    statistics = writer.statistics()
+    assert (statistics.dropped_refused, statistics.dropped_unreachable, statistics.backlog) == (1, 1, 0)
+
+
+async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:
+    faults: list[Answer] = [Response(403, b"")]
+    writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))
+    async with at_work(writer):
+        for _ in range(2):
+            writer.write(POD, UNSCHEDULABLE)
+            assert await writer.drain(5)
+    assert len(transport.asked) == 2
+    assert writer.statistics().written == 1
+
+
+async def test_conditions_trickle_while_binds_are_many() -> None:
+    writer, transport, limiter = make_writer()
+    for _ in range(CALM_BINDS_MAX + 1):
+        await limiter.enter_bind()
+    async with at_work(writer):
+        for number in range(1000):
+            writer.write(replace(POD, name=f"p{number}", uid=f"u{number}"), UNSCHEDULABLE)
+        await asyncio.sleep(5)
+        assert 50 <= len(transport.asked) <= 110

@@ -1,0 +1,364 @@
+"""Who leads when, by the clock of each: several keepers on one small Lease store, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import looptime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState, micro_time
+from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
+
+pytestmark = pytest.mark.looptime
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/ms/leases/job"
+
+
+class LeaseStore:
+    """One Lease with compare-and-set; `fault` may answer instead, before or after the write."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] | None = None
+        self.version = 0
+        self.holders: list[tuple[float, str]] = []
+        self.fault: Callable[[Asked, Callable[[], Response]], Answer] | None = None
+
+    def respond(self, asked: Asked) -> Answer:
+        if self.fault is not None:
+            return self.fault(asked, lambda: self.apply(asked))
+        return self.apply(asked)
+
+    def apply(self, asked: Asked) -> Response:
+        if asked.method == "GET":
+            return answer(200, self.document) if self.document is not None else a_refusal(404, "NotFound")
+        if asked.method == "POST":
+            return self.store(asked, 201) if self.document is None else a_refusal(409, "AlreadyExists")
+        if self.document is None:
+            return a_refusal(404, "NotFound")
+        if asked.body["metadata"]["resourceVersion"] != str(self.version):
+            return a_refusal(409, "Conflict")
+        return self.store(asked, 200)
+
+    def store(self, asked: Asked, status: int) -> Response:
+        self.version += 1
+        self.document = asked.body
+        self.document["metadata"]["resourceVersion"] = str(self.version)
+        holder = self.document["spec"]["holderIdentity"]
+        if not self.holders or self.holders[-1][1] != holder:
+            self.holders.append((asyncio.get_running_loop().time(), holder))
+        return answer(status, self.document)
+
+    def write(self, **spec: Any) -> None:
+        """Somebody else's write."""
+        self.version += 1
+        before = self.document["spec"] if self.document is not None else {}
+        self.document = {"metadata": {"name": "job", "resourceVersion": str(self.version)}, "spec": {**before, **spec}}
+
+
+def make_keeper(
+    store: LeaseStore, identity: str, changes: list[LeaseState] | None = None, seed: int = 1, latency_s: float = 0.01
+) -> tuple[LeaseKeeper, ScriptedTransport]:
+    transport = ScriptedTransport(respond=store.respond, latency_s=latency_s)
+    keeper = LeaseKeeper(
+        transport,
+        namespace="ms",
+        name="job",
+        identity=identity,
+        clock=LoopClock(),
+        rng=random.Random(seed),
+        on_change=changes.append if changes is not None else None,
+    )
+    return keeper, transport
+
+
+@asynccontextmanager
+async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None]]]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(keeper.run()) for keeper in keepers]
+        try:
+            yield tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"duration_s": 10.0, "renew_deadline_s": 10.0}, "exceed the renew deadline"),
+        ({"renew_deadline_s": 2.4, "retry_period_s": 2.0}, "retry period"),
+        ({"retry_period_s": 0.0}, "retry period"),
+        ({"duration_s": 15.5}, "whole seconds"),
+        ({"bind_deadline_s": 6.0}, "bind deadline"),
+        ({"bind_deadline_s": -1.0}, "bind deadline"),
+    ],
+)
+def test_settings_that_cannot_be_safe_are_refused(values: dict[str, float], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        LeaseSettings(**values)
+
+
+def test_times_are_written_as_utc_micro_time() -> None:
+    assert micro_time(EPOCH.replace(microsecond=70)) == "2026-01-01T00:00:00.000070Z"
+
+
+async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once() -> None:
+    store = LeaseStore()
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        await keeper.wait_held()
+        assert keeper.may_bind()
+        assert (keeper.term, keeper.acquired_after_expiry, keeper.may_bind_in_s()) == (1, False, 0.0)
+        assert store.document is not None
+        assert store.document["spec"] == {
+            "holderIdentity": "a",
+            "leaseDurationSeconds": 15,
+            "acquireTime": "2026-01-01T00:00:00.010000Z",
+            "renewTime": "2026-01-01T00:00:00.010000Z",
+            "leaseTransitions": 0,
+        }
+
+
+async def test_renewing_costs_one_call_each_retry_period_and_keeps_the_acquire_time() -> None:
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        await asyncio.sleep(60)
+        assert store.document is not None
+        assert store.document["spec"]["acquireTime"] == "2026-01-01T00:00:00.010000Z"
+        assert store.document["spec"]["leaseTransitions"] == 0
+        assert 28 <= len(transport.of("PUT")) <= 30
+        assert len(transport.of("GET")) == 1
+        assert all(put.query["timeout"].endswith("ms") for put in transport.of("PUT"))
+
+
+async def test_a_released_lease_is_taken_over_within_a_retry_period_without_waiting() -> None:
+    store = LeaseStore()
+    first, _ = make_keeper(store, "a")
+    second, _ = make_keeper(store, "b", seed=2)
+    async with running(first, second):
+        await asyncio.sleep(30)
+        assert first.may_bind()
+        await first.release()
+        assert (first.may_bind(), first.state) == (False, LeaseState.RELEASED)
+        released = asyncio.get_running_loop().time()
+        await second.wait_held()
+        assert asyncio.get_running_loop().time() - released <= 2.1
+        assert second.may_bind()
+        assert not second.acquired_after_expiry
+    assert [holder for _, holder in store.holders] == ["a", "", "b", ""]
+    assert store.document is not None
+    assert store.document["spec"]["leaseDurationSeconds"] == 1
+
+
+async def test_cancelling_releases_too() -> None:
+    store = LeaseStore()
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        await keeper.wait_held()
+    assert store.document is not None
+    assert store.document["spec"]["holderIdentity"] == ""
+    assert not keeper.may_bind()
+
+
+async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait_one_bind_deadline() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="dead", leaseDurationSeconds=15, leaseTransitions=4)
+    keeper, _ = make_keeper(store, "b")
+    async with running(keeper):
+        await keeper.wait_held()
+        assert 15 <= asyncio.get_running_loop().time() <= 15.2
+        assert keeper.acquired_after_expiry
+        assert not keeper.may_bind()
+        assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
+        await asyncio.sleep(keeper.may_bind_in_s())
+        assert keeper.may_bind()
+        assert store.document is not None
+        assert store.document["spec"]["leaseTransitions"] == 5
+
+
+async def test_only_changes_count_whatever_the_clocks_in_the_record_say() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="fast", leaseDurationSeconds=15, renewTime="1999-01-01T00:00:00.000000Z")
+    keeper, _ = make_keeper(store, "b")
+    async with running(keeper):
+        for second in range(60):
+            await asyncio.sleep(1)
+            store.write(renewTime=f"1999-01-01T00:00:{second:02d}.000000Z")
+        assert keeper.state is LeaseState.STANDBY
+
+
+async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead() -> None:
+    store = LeaseStore()
+    changes: list[LeaseState] = []
+    old, old_transport = make_keeper(store, "a", changes)
+    new, _ = make_keeper(store, "b", seed=3)
+    async with running(old):
+        await old.wait_held()
+        async with running(new):
+            await asyncio.sleep(20)
+            old_transport.respond = lambda _: ConnectFailedError("refused")
+            cut = asyncio.get_running_loop().time()
+            while old.may_bind():
+                await asyncio.sleep(0.05)
+            stopped = asyncio.get_running_loop().time()
+            assert 8 <= stopped - cut <= 10.1
+            await new.wait_held()
+            taken = asyncio.get_running_loop().time()
+            assert taken - stopped >= 5 - 0.1
+            assert not new.may_bind()
+            assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
+
+
+async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:
+    store = LeaseStore()
+    changes: list[LeaseState] = []
+    keeper, transport = make_keeper(store, "a", changes)
+    async with running(keeper):
+        await asyncio.sleep(3.0)
+        transport.latency_s = 1e6
+        await asyncio.sleep(12)
+        assert changes[-1] is LeaseState.STANDBY
+        assert not keeper.may_bind()
+
+
+async def test_a_renewal_whose_answer_was_lost_is_found_by_reading() -> None:
+    store = LeaseStore()
+    puts = 0
+
+    def lose_every_other_put(asked: Asked, apply: Callable[[], Response]) -> Answer:
+        nonlocal puts
+        response = apply()
+        if asked.method != "PUT" or response.status != 200:
+            return response
+        puts += 1
+        return AnswerLostError("reset") if puts % 2 else response
+
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        await keeper.wait_held()
+        store.fault = lose_every_other_put
+        for _ in range(100):
+            await asyncio.sleep(1)
+            assert keeper.may_bind()
+        assert keeper.term == 1
+
+
+async def test_an_acquisition_whose_answer_was_lost_is_ours_and_still_knows_of_the_expiry() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="dead", leaseDurationSeconds=15)
+    losses = [1]
+
+    def lose_the_first_put(asked: Asked, apply: Callable[[], Response]) -> Answer:
+        response = apply()
+        return AnswerLostError("reset") if asked.method == "PUT" and losses and losses.pop() else response
+
+    store.fault = lose_the_first_put
+    keeper, _ = make_keeper(store, "b")
+    async with running(keeper):
+        await keeper.wait_held()
+        assert asyncio.get_running_loop().time() < 18
+        assert keeper.acquired_after_expiry
+
+
+async def test_a_former_process_under_our_name_is_another_holder() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="b", leaseDurationSeconds=15)
+    keeper, _ = make_keeper(store, "b")
+    async with running(keeper):
+        await keeper.wait_held()
+        assert asyncio.get_running_loop().time() >= 15
+        assert keeper.acquired_after_expiry
+
+
+async def test_a_usurper_ends_the_term_at_the_next_renewal() -> None:
+    store = LeaseStore()
+    changes: list[LeaseState] = []
+    keeper, _ = make_keeper(store, "a", changes)
+    async with running(keeper):
+        await keeper.wait_held()
+        store.write(holderIdentity="usurper")
+        await asyncio.sleep(2.1)
+        assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
+        assert not keeper.may_bind()
+
+
+async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
+    store = LeaseStore()
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        await keeper.wait_held()
+        store.document = None
+        await asyncio.sleep(5)
+        assert keeper.may_bind()
+        assert keeper.term == 1
+        assert store.document is not None
+
+
+async def test_a_lease_deleted_under_another_holder_counts_as_expired() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="a", leaseDurationSeconds=15)
+    keeper, _ = make_keeper(store, "b")
+    async with running(keeper):
+        await asyncio.sleep(5)
+        store.document = None
+        await keeper.wait_held()
+        assert keeper.acquired_after_expiry
+
+
+@pytest.mark.parametrize(
+    "bad", [a_refusal(500), a_refusal(403), a_refusal(429), Response(200, b"{"), Response(200, b'{"spec":{"x":1}}')]
+)
+async def test_bad_answers_keep_us_standing_by_and_asking(bad: Response) -> None:
+    store = LeaseStore()
+    store.fault = lambda asked, apply: bad
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        await asyncio.sleep(30)
+        assert keeper.state is LeaseState.STANDBY
+        assert 15 <= len(transport.asked) <= 32
+        store.fault = None
+        await keeper.wait_held()
+
+
+@given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.1, 25)), min_size=1, max_size=2))
+def test_two_keepers_never_bind_together(seed: int, outages: list[tuple[float, float]]) -> None:
+    """One of them loses the network again and again, answers included; never may both bind (I9)."""
+    with asyncio.Runner(loop_factory=_virtual_loop) as runner:
+        runner.run(_alternate(seed, outages))
+
+
+def _virtual_loop() -> asyncio.AbstractEventLoop:
+    loop: asyncio.AbstractEventLoop = looptime.new_event_loop(start=0)
+    return loop
+
+
+async def _alternate(seed: int, outages: list[tuple[float, float]]) -> None:
+    store = LeaseStore()
+    rng = random.Random(seed)
+    keepers = [make_keeper(store, name, seed=seed + n, latency_s=0.05) for n, name in enumerate("ab")]
+    async with running(*(keeper for keeper, _ in keepers)):
+        for up_s, down_s in outages:
+            victim = rng.choice(keepers)[1]
+            await _watch(keepers, up_s)
+            victim.respond = lambda asked: (store.apply(asked), AnswerLostError("cut"))[1]
+            await _watch(keepers, down_s / 4)
+            victim.respond = lambda _: ConnectFailedError("cut")
+            await _watch(keepers, down_s)
+            victim.respond = store.respond
+        await _watch(keepers, 25)
+        assert sum(keeper.may_bind() for keeper, _ in keepers) == 1
+
+
+async def _watch(keepers: list[tuple[LeaseKeeper, ScriptedTransport]], seconds: float) -> None:
+    for _ in range(int(seconds) + 1):
+        await asyncio.sleep(1.0)
+        assert sum(keeper.may_bind() for keeper, _ in keepers) <= 1

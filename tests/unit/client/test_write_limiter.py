@@ -1,0 +1,139 @@
+"""Binds first, background writes when it is calm; and the delays and exceptions everything else relies on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.client.backoff import Backoff
+from multisched.client.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    error_for,
+)
+from multisched.client.limits import CALM_BINDS_MAX, TRICKLE_INTERVAL_S, WriteLimiter
+from multisched.model.wire import Response
+from tests.unit.client.scripted import LoopClock, a_refusal
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_binds_pass_at_once_until_the_bucket_is_empty_then_at_its_rate() -> None:
+    limiter = WriteLimiter(LoopClock(), writes_per_s=100)
+    for _ in range(100):
+        await limiter.enter_bind()
+    assert asyncio.get_running_loop().time() == 0
+    for _ in range(50):
+        await limiter.enter_bind()
+    assert asyncio.get_running_loop().time() == pytest.approx(0.5, abs=0.02)
+
+
+async def test_background_writes_flow_while_it_is_calm() -> None:
+    limiter = WriteLimiter(LoopClock())
+    for _ in range(CALM_BINDS_MAX):
+        await limiter.enter_bind()
+    for _ in range(1000):
+        await limiter.admit_background()
+    assert asyncio.get_running_loop().time() == 0
+
+
+async def test_background_writes_only_trickle_while_binds_are_many() -> None:
+    limiter = WriteLimiter(LoopClock())
+    for _ in range(CALM_BINDS_MAX + 1):
+        await limiter.enter_bind()
+    for _ in range(21):
+        await limiter.admit_background()
+    assert asyncio.get_running_loop().time() >= 20 * TRICKLE_INTERVAL_S * 0.99
+    limiter.leave_bind()
+    calm = asyncio.get_running_loop().time()
+    for _ in range(100):
+        await limiter.admit_background()
+    assert asyncio.get_running_loop().time() == calm
+
+
+async def test_a_429_silences_background_writes_for_as_long_as_the_server_says() -> None:
+    limiter = WriteLimiter(LoopClock())
+    limiter.note_throttled(7)
+    limiter.note_throttled(3)
+    await limiter.enter_bind()
+    assert asyncio.get_running_loop().time() == 0
+    await limiter.admit_background()
+    assert asyncio.get_running_loop().time() == pytest.approx(7)
+
+
+async def test_background_writes_leave_binds_a_part_of_the_bucket() -> None:
+    limiter = WriteLimiter(LoopClock(), writes_per_s=100)
+    for _ in range(90):
+        await limiter.admit_background()
+    before = asyncio.get_running_loop().time()
+    for _ in range(8):
+        await limiter.enter_bind()
+    assert asyncio.get_running_loop().time() == before
+
+
+async def test_a_bind_cancelled_while_it_waits_is_not_in_flight() -> None:
+    limiter = WriteLimiter(LoopClock(), writes_per_s=1)
+    await limiter.enter_bind()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await limiter.enter_bind()
+    assert limiter.statistics().binds_in_flight == 1
+
+
+async def test_a_limiter_without_rate_is_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        WriteLimiter(LoopClock(), writes_per_s=0)
+
+
+@given(st.integers(), st.integers(1, 40))
+def test_delays_double_from_base_to_cap_and_stay_within_their_jitter(seed: int, attempts: int) -> None:
+    backoff = Backoff(random.Random(seed))
+    for attempt in range(attempts):
+        floor = min(0.8 * 2**attempt, 15.0)
+        assert floor <= backoff.next_s() <= min(floor * 2, 30.0)
+    backoff.reset()
+    assert 0.8 <= backoff.next_s() <= 1.6
+    assert backoff.next_s(at_least_s=50.0) == 50.0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, BadRequest),
+        (401, Unauthorized),
+        (403, Forbidden),
+        (404, NotFound),
+        (409, Conflict),
+        (410, Gone),
+        (422, BadRequest),
+        (429, TooManyRequests),
+        (500, ServerError),
+        (503, ServerError),
+    ],
+)
+def test_each_status_has_its_exception(status: int, kind: type[ApiError]) -> None:
+    error = error_for(a_refusal(status, "Why", "because", retry_after="4"))
+    assert type(error) is kind
+    assert (error.status, error.reason, error.message, error.retry_after_s) == (status, "Why", "because", 4.0)
+
+
+@given(st.binary(max_size=200))
+def test_nothing_but_a_status_is_ever_quoted(body: bytes) -> None:
+    error = error_for(Response(500, body))
+    assert error.message == ""
+
+
+def test_the_text_of_a_status_is_cut() -> None:
+    error = error_for(a_refusal(500, "r" * 999, "m" * 999))
+    assert (len(error.reason), len(error.message)) == (256, 256)
