@@ -112,9 +112,11 @@ def _problems(spec: Document, name: str) -> list[dict[str, str]]:
                 "spec.versions", len(versions), "must have exactly one version marked as storage version"
             )
         )
-    for place, version in enumerate(versions):
-        if not (version.get("schema") or {}).get("openAPIV3Schema"):
-            causes.append(errors.required(f"spec.versions[{place}].schema.openAPIV3Schema", "schemas are required"))
+    causes += [
+        errors.required(f"spec.versions[{place}].schema.openAPIV3Schema", "schemas are required")
+        for place, version in enumerate(versions)
+        if not (version.get("schema") or {}).get("openAPIV3Schema")
+    ]
     if not causes and name != f"{names['plural']}.{group}":
         causes.append(errors.invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
     return causes

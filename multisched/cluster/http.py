@@ -69,7 +69,7 @@ class HttpServer:
         self,
         message: Any,
         payload: Any,
-        protocol: RequestHandler[Any],
+        protocol: RequestHandler,
         writer: Any,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:

@@ -1,14 +1,15 @@
 """How lists of built-in kinds merge: by which key under strategic merge patch, by which keys under server-side apply.
 
-Owns the table. A path is written without list indices, from the kind: `Pod.spec.containers.env`. Source: patchStrategy,
-patchMergeKey and listType tags of k8s.io/api 1.36.
+Owns nothing; reads the tags of the Go types (`api_types`). A path is written without list indices, from the kind:
+`Pod.spec.containers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+
+from multisched.cluster.api_types import Field, fields_of, type_of_kind
 
 REPLACE = "replace"
 MERGE = "merge"
@@ -16,60 +17,20 @@ MERGE = "merge"
 
 @dataclass(frozen=True, slots=True)
 class ListRule:
-    """`keys` empty and strategy merge: a set of scalars. `apply_keys`: the map keys of server-side apply."""
+    """How one list merges.
+
+    `strategy` and `keys` rule strategic merge patches (merge without keys: a set of scalars); `apply_strategy` and
+    `apply_keys` rule server-side apply in the same way.
+    """
 
     strategy: str
     keys: tuple[str, ...] = ()
+    apply_strategy: str = REPLACE
     apply_keys: tuple[str, ...] = ()
 
 
 ATOMIC = ListRule(REPLACE)
-SET = ListRule(MERGE)
-
-
-def _keyed(key: str, *apply_keys: str) -> ListRule:
-    return ListRule(MERGE, (key,), apply_keys or (key,))
-
-
-_NAMED = _keyed("name")
-_PORTS = _keyed("containerPort", "containerPort", "protocol")
-
-_IN_CONTAINER: Mapping[str, ListRule] = {
-    "env": _NAMED,
-    "ports": _PORTS,
-    "volumeMounts": _keyed("mountPath"),
-    "volumeDevices": _keyed("devicePath"),
-}
-_IN_POD_SPEC: Mapping[str, ListRule] = {
-    "containers": _NAMED,
-    "initContainers": _NAMED,
-    "ephemeralContainers": _NAMED,
-    "volumes": _NAMED,
-    "imagePullSecrets": _NAMED,
-    "schedulingGates": _NAMED,
-    "resourceClaims": _NAMED,
-    "hostAliases": _keyed("ip"),
-    "topologySpreadConstraints": _keyed("topologyKey", "topologyKey", "whenUnsatisfiable"),
-}
-_IN_METADATA: Mapping[str, ListRule] = {"ownerReferences": _keyed("uid"), "finalizers": SET}
-_IN_STATUS: Mapping[str, ListRule] = {
-    "conditions": _keyed("type"),
-    "podIPs": _keyed("ip"),
-    "hostIPs": ATOMIC,
-    "addresses": _keyed("type"),
-    "resourceClaimStatuses": _NAMED,
-}
-_CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
-_SPECIAL: Mapping[str, ListRule] = {
-    "Service.spec.ports": _keyed("port", "port", "protocol"),
-    "Node.spec.podCIDRs": SET,
-    "Node.spec.taints": ATOMIC,
-    "ServiceAccount.secrets": _NAMED,
-    "ServiceAccount.imagePullSecrets": _NAMED,
-    "MutatingWebhookConfiguration.webhooks": _NAMED,
-    "ValidatingWebhookConfiguration.webhooks": _NAMED,
-    "PersistentVolumeClaim.status.conditions": _keyed("type"),
-}
+SET = ListRule(MERGE, apply_strategy=MERGE)
 
 
 def child(path: str, key: str) -> str:
@@ -78,18 +39,30 @@ def child(path: str, key: str) -> str:
 
 
 @lru_cache(maxsize=4_096)
+def _field(path: str, key: str) -> Field | None:
+    kind, *parts = path.split(".")
+    name = type_of_kind(kind)
+    for part in parts:
+        field = fields_of(name).get(part)
+        if field is None:
+            return None
+        name = field.type
+    return fields_of(name).get(key)
+
+
+@lru_cache(maxsize=4_096)
 def list_rule(path: str, key: str) -> ListRule:
-    """How the list `key` below `path` merges; lists without a rule are replaced whole."""
-    special = _SPECIAL.get(child(path, key))
-    if special is not None:
-        return special
-    parent = path.rpartition(".")[2]
-    if parent == "metadata":
-        return _IN_METADATA.get(key, ATOMIC)
-    if parent in _CONTAINER_LISTS:
-        return _IN_CONTAINER.get(key, ATOMIC)
-    if parent == "status":
-        return _IN_STATUS.get(key, ATOMIC)
-    if parent == "spec" and (path == "Pod.spec" or path.endswith("template.spec")):
-        return _IN_POD_SPEC.get(key, ATOMIC)
-    return ATOMIC
+    """How the list `key` below `path` merges; lists without tags are replaced whole."""
+    field = _field(path, key)
+    if field is None or field.shape != "list":
+        return ATOMIC
+    strategy = MERGE if field.is_merged else REPLACE
+    apply_strategy = (
+        MERGE if field.list_type in ("map", "set") or (not field.list_type and field.is_merged) else REPLACE
+    )
+    apply_keys = field.list_keys
+    if apply_strategy == MERGE and field.list_type != "set" and not apply_keys and field.merge_key:
+        apply_keys = (field.merge_key,)
+    return ListRule(
+        strategy, (field.merge_key,) if field.is_merged and field.merge_key else (), apply_strategy, apply_keys
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from multisched.cluster import errors, schemas, validation
+from multisched.cluster import apply, errors, schemas, validation
 from multisched.cluster.admission import Admission
 from multisched.cluster.defaults import DEFAULTS
 from multisched.cluster.metadata import Minting, encode, key_of, stamp, store_form
@@ -129,6 +129,8 @@ class Objects:
         *,
         subresource: str = "",
         is_dry_run: bool = False,
+        manager: str = "",
+        tracked_as: str = "",
     ) -> bytes:
         """Stores a new form of an object (PUT, or the outcome of a patch) and returns its bytes."""
         stored = self.stored(resource, namespace, name)
@@ -141,6 +143,9 @@ class Objects:
             defaulting = DEFAULTS.get(resource.storage_key)
             if defaulting is not None:
                 defaulting(new)
+        fields = old["metadata"].get("managedFields")
+        if manager and fields and new["metadata"].get("managedFields") == fields:
+            apply.track(resource, old, new, manager, self.minting.now(), tracked_as or subresource)
         return self.write(resource, stored, old, new, subresource=subresource, is_dry_run=is_dry_run)
 
     def _check_identity(
@@ -171,7 +176,7 @@ class Objects:
 
     def _merge_parts(self, resource: Resource, old: Document, given: Document, subresource: str) -> Document:
         """Only the part that the path addresses comes from the client."""
-        if subresource == "status":
+        if subresource in ("status", "binding"):  # resourceclaims/binding writes the status as well
             new = dict(old)
             new["status"] = given.get("status") or {}
             return {key: value for key, value in new.items() if key not in ("kind", "apiVersion")}

@@ -26,7 +26,7 @@ from multisched.model.wire import Response
 WATCH_TIMEOUT_S = (1_800.0, 3_600.0)
 """A watch without timeoutSeconds ends at a random moment in this range, as with --min-request-timeout 1800."""
 
-TOO_OLD_TOKEN = (
+LIST_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
     "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
@@ -55,7 +55,7 @@ class Reads:
         if page.token_version > 0:
             past = collection.items_at(page.token_version)
             if past is None:
-                raise errors.expired(TOO_OLD_TOKEN, _token(-1, page.start_key))
+                raise errors.expired(LIST_EXPIRED, _token(-1, page.start_key))
             return page.token_version, past
         if page.token_version < 0:
             return current, collection.items(target.namespace)

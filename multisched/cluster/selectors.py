@@ -104,17 +104,17 @@ def _value_list(tokens: list[str], text: str) -> list[str]:
         raise _unparsable(text)
     values, expect_value = [], True
     while tokens:
-        token = tokens.pop(0)
-        if token == ")":
+        part = tokens.pop(0)
+        if part == ")":
             if expect_value:
                 values.append("")
             return values
-        if token == ",":
+        if part == ",":
             if expect_value:
                 values.append("")
             expect_value = True
         else:
-            values.append(token)
+            values.append(part)
             expect_value = False
     raise _unparsable(text)
 

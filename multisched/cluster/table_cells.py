@@ -159,10 +159,7 @@ def _pod_reason(pod: Document) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated":
             reason = "SchedulingGated"
     initial = _init_reason(pod)
-    if initial:
-        reason = initial
-    else:
-        reason = _container_reason(status.get("containerStatuses") or [], reason)
+    reason = initial or _container_reason(status.get("containerStatuses") or [], reason)
     if "deletionTimestamp" in pod["metadata"]:
         return UNKNOWN if status.get("reason") == "NodeLost" else "Terminating"
     return str(reason)
@@ -267,10 +264,9 @@ def _daemon_set(document: Document, now: datetime) -> tuple[Any, ...]:
 def _job(document: Document, now: datetime) -> tuple[Any, ...]:
     spec, status = _spec(document), _status(document)
     done, wanted, parallel = status.get("succeeded") or 0, spec.get("completions"), spec.get("parallelism")
-    if wanted is not None:
-        completions = f"{done}/{wanted}"
-    else:
-        completions = f"{done}/1 of {parallel}" if (parallel or 0) > 1 else f"{done}/1"
+    completions = (
+        f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {parallel}" if (parallel or 0) > 1 else f"{done}/1"
+    )
     duration = ""
     if status.get("startTime"):
         end = parse_stamp(status["completionTime"]) if status.get("completionTime") else now

@@ -10,16 +10,16 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster import errors, forms, patch, subresources
+from multisched.cluster import api_types, apply, errors, forms, patch, subresources
 from multisched.cluster.metadata import key_of
 from multisched.cluster.objects import DeleteOptions, Objects
 from multisched.cluster.reads import JSON_HEADERS, Reads, chosen_items, selection
-from multisched.cluster.request import ApiRequest, Target
+from multisched.cluster.request import TRUE, ApiRequest, Target
 from multisched.cluster.resources import Catalog, Document, Resource
 from multisched.cluster.reviews import Reviews
 from multisched.cluster.table import Tables
 from multisched.cluster.watch import WatchStream
-from multisched.model.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
+from multisched.model.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 """Largest request body, as upstream."""
@@ -46,11 +46,32 @@ class Call:
     request: ApiRequest
     target: Target
     resource: Resource
+    warnings: tuple[str, ...] = ()
 
     @property
     def namespace(self) -> str:
         """The namespace objects of this call live in."""
         return self.target.namespace if self.resource.namespaced else ""
+
+    def check_fields(self, document: Document) -> None:
+        """fieldValidation: Strict refuses fields that the kind does not have, Warn (the default) drops and tells."""
+        mode = self.target.params.get("fieldValidation", "Warn")
+        name = api_types.type_name(self.resource.group, self.resource.version, self.resource.kind)
+        if mode == "Ignore" or not name or self.resource.is_custom:
+            return
+        unknown = api_types.unknown_fields(name, document)
+        if unknown and mode == "Strict":
+            said = ", ".join(f'unknown field "{path}"' for path in unknown)
+            kind = (
+                f'{self.resource.kind} in version "{self.resource.version}" cannot be handled as a {self.resource.kind}'
+            )
+            raise errors.bad_request(f"{kind}: strict decoding error: {said}")
+        self.warnings = tuple(f'unknown field "{path}"' for path in unknown)
+
+    @property
+    def manager(self) -> str:
+        """Who owns the fields of this write."""
+        return self.target.params.get("fieldManager") or self.request.user_agent.partition("/")[0] or "unknown"
 
     def refuse_method(self) -> errors.ApiError:
         """405 for this call."""
@@ -75,6 +96,8 @@ def decode(request: ApiRequest) -> Document:
     if len(body) > BODY_BYTES_MAX:
         message = f"Request entity too large: limit is {BODY_BYTES_MAX}"
         raise errors.ApiError(413, "RequestEntityTooLarge", message)
+    if body.startswith(api_types.MAGIC):
+        return api_types.decode(body)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -89,11 +112,16 @@ def _decode_yaml(body: bytes, content_type: str, problem: orjson.JSONDecodeError
         raise errors.bad_request(f"the object provided is unrecognized (must be of type Object): {problem}")
     import yaml
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Timestamps stay text, since JSON knows none."""
+
+        yaml_implicit_resolvers = {  # noqa: RUF012 - the class attribute PyYAML reads
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
     try:
-        # Timestamps stay text: JSON knows none.
-        return orjson.loads(
-            orjson.dumps(yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), default=str)
-        )
+        return orjson.loads(orjson.dumps(yaml.load(body, Loader=Loader)))  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, TypeError) as bad:
         raise errors.bad_request(f"error parsing YAML: {bad}") from None
 
@@ -168,6 +196,7 @@ class Verbs:
             )
         if b"null" in (call.request.body or b""):
             document = prune_nulls(document)
+        call.check_fields(document)
         return forms.inward(resource, document)
 
     def _create(self, call: Call) -> Response:
@@ -175,7 +204,7 @@ class Verbs:
         if not call.resource.is_stored:
             return self._create_unstored(call, document)
         raw = self.objects.create(call.resource, document, call.namespace, is_dry_run=call.target.is_dry_run)
-        return answered(201, self._form(call).one(raw))
+        return answered(201, self._form(call).one(raw), call.warnings)
 
     def _update(self, call: Call) -> Response:
         return self._replace(call, self._document(call))
@@ -192,16 +221,44 @@ class Verbs:
             document,
             subresource=target.subresource,
             is_dry_run=target.is_dry_run,
+            manager=call.manager,
         )
-        return answered(200, self._form(call).one(raw))
+        return answered(200, self._form(call).one(raw), call.warnings)
 
     def _patch(self, call: Call) -> Response:
         media = call.request.content_type.partition(";")[0].strip()
+        if media == APPLY_PATCH:
+            return self._apply(call)
         stored = self.objects.stored(call.resource, call.namespace, call.target.name)
         current = orjson.loads(forms.outward(call.resource, stored.raw))
         patched = self._patched(call, media, current)
         patched = {key: value if key == "status" else prune_nulls(value) for key, value in patched.items()}
         return self._replace(call, forms.inward(call.resource, patched))
+
+    def _apply(self, call: Call) -> Response:
+        """Server-side apply: creates the object when it is missing."""
+        target, resource = call.target, call.resource
+        manager = target.params.get("fieldManager")
+        if not manager:
+            cause = errors.required("fieldManager", "is required for apply patch")
+            raise errors.invalid("meta.k8s.io", "PatchOptions", "", [cause])
+        applied = prune_nulls(self._document(call))
+        metadata = applied.setdefault("metadata", {})
+        if metadata.get("managedFields"):
+            raise errors.bad_request("metadata.managedFields must be nil")
+        metadata.setdefault("name", target.name)
+        force, now = target.params.get("force") in TRUE, self.objects.minting.now()
+        key = key_of(resource, call.namespace, target.name)
+        stored = self.objects.store.collection(resource.storage_key).objects.get(key)
+        if stored is None:
+            if target.subresource or metadata.get("uid"):
+                raise errors.not_found(resource.group, resource.plural, target.name)
+            document = apply.apply(resource, None, applied, manager, now, force=force)
+            raw = self.objects.create(resource, document, call.namespace, is_dry_run=target.is_dry_run)
+            return answered(201, self._form(call).one(raw), call.warnings)
+        live = stored.document()
+        document = apply.apply(resource, live, applied, manager, now, force=force, subresource=target.subresource)
+        return self._replace(call, document)
 
     def _patched(self, call: Call, media: str, current: Document) -> Document:
         if media == JSON_PATCH:
@@ -244,7 +301,7 @@ class Verbs:
         stored = self.objects.stored(resource, call.namespace, name)
         raw, is_gone = self.objects.delete(resource, call.namespace, name, options, is_dry_run=call.target.is_dry_run)
         if not is_gone or resource.storage_key in RETURNS_DELETED:
-            return answered(200, self._form(call).one(raw))
+            return answered(200, self._form(call).one(raw), call.warnings)
         details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": stored.uid}
         status = {
             "kind": "Status",
@@ -351,5 +408,13 @@ class Verbs:
         else:
             scale = decode(call.request)
         changed = subresources.apply_scale(resource, current, scale)
-        raw = self.objects.replace(resource, call.namespace, target.name, changed, is_dry_run=target.is_dry_run)
+        raw = self.objects.replace(
+            resource,
+            call.namespace,
+            target.name,
+            changed,
+            is_dry_run=target.is_dry_run,
+            manager=call.manager,
+            tracked_as="scale",
+        )
         return answered(200, orjson.dumps(subresources.scale_of(resource, orjson.loads(raw))))
