@@ -11,6 +11,7 @@ import random
 
 from multisched.cluster.controller_context import Controller, ControllerContext
 from multisched.cluster.controller_deployment import DeploymentController
+from multisched.cluster.controller_disruption import DisruptionController
 from multisched.cluster.controller_garbage import GarbageController
 from multisched.cluster.controller_job import JobController
 from multisched.cluster.controller_namespace import NamespaceController
@@ -26,6 +27,7 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
         ReplicaSetController(context),
         DeploymentController(context),
         JobController(context),
+        DisruptionController(context),
         NamespaceController(context),
         GarbageController(context),
     ]
