@@ -1,0 +1,90 @@
+"""How much of a dimension a node has: from its allocatable, a label, an annotation, or one number for all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from domains.forecast.history import MILLI
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, Node
+from multisched.model.quantity import QUANTITY_MAX, QuantityError, parse_milli
+
+UNKNOWN = -1
+"""Stands for the capacity of a node that does not say."""
+ANNOTATION_PREFIX = "multisched.io/capacity-"
+"""Where nodes state dimensions of the user's own by default, for instance `multisched.io/capacity-log: 40M`."""
+
+
+class SettingError(ValueError):
+    """An argument of PeakForecast that cannot be used; the message names it and the fix."""
+
+
+class Source(Enum):
+    """Where a capacity comes from; the values are the words in the configuration."""
+
+    ALLOCATABLE = "allocatable"
+    LABEL = "label"
+    ANNOTATION = "annotation"
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """One dimension's source. `key` names the resource, label or annotation; `milli` is the number."""
+
+    source: Source
+    key: str = ""
+    milli: int = 0
+
+    def of(self, node: Node) -> int:
+        """Milli-units the node has; UNKNOWN if it does not say, or says what is no quantity or below zero."""
+        match self.source:
+            case Source.NUMBER:
+                return self.milli
+            case Source.ALLOCATABLE:
+                amount = node.allocatable.get(self.key)
+                if amount is None or amount < 0:
+                    return UNKNOWN
+                return min(QUANTITY_MAX, amount if self.key == CPU else amount * MILLI)
+            case Source.LABEL:
+                return _quantity(node.labels.get(self.key))
+            case Source.ANNOTATION:
+                return _quantity(node.annotations.get(self.key))
+
+
+def default_capacity(dimension: str) -> Capacity:
+    """Allocatable for what Kubernetes knows, else the node's annotation."""
+    if dimension in (CPU, MEMORY, EPHEMERAL_STORAGE):
+        return Capacity(Source.ALLOCATABLE, dimension)
+    return Capacity(Source.ANNOTATION, ANNOTATION_PREFIX + dimension)
+
+
+def read_capacity(dimension: str, setting: object) -> Capacity:
+    """A number or quantity for every node, or one of allocatable, label, annotation with its name. Raises SettingError."""
+    path = f"capacities.{dimension}"
+    fix = 'write a number, a quantity such as "40M", or one of {allocatable: cpu}, {label: NAME}, {annotation: NAME}'
+    if isinstance(setting, Mapping):
+        if len(setting) == 1:
+            ((word, key),) = setting.items()
+            if word in (Source.ALLOCATABLE.value, Source.LABEL.value, Source.ANNOTATION.value) and isinstance(key, str):
+                return Capacity(Source(word), key)
+        raise SettingError(f"{path}: not understood; {fix}")
+    if isinstance(setting, bool) or not isinstance(setting, int | float | str):
+        raise SettingError(f"{path}: not understood; {fix}")
+    try:
+        milli = parse_milli(setting)
+    except QuantityError as error:
+        raise SettingError(f"{path}: {error}") from error
+    if milli <= 0:
+        raise SettingError(f"{path}: must be above zero; {fix}")
+    return Capacity(Source.NUMBER, milli=milli)
+
+
+def _quantity(text: str | None) -> int:
+    if text is None:
+        return UNKNOWN
+    try:
+        return max(UNKNOWN, parse_milli(text))
+    except QuantityError:
+        return UNKNOWN
