@@ -10,6 +10,7 @@ import asyncio
 import random
 
 from multisched.cluster.controller_context import Controller, ControllerContext
+from multisched.cluster.controller_cronjob import CronJobController
 from multisched.cluster.controller_deployment import DeploymentController
 from multisched.cluster.controller_disruption import DisruptionController
 from multisched.cluster.controller_garbage import GarbageController
@@ -27,6 +28,7 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
         ReplicaSetController(context),
         DeploymentController(context),
         JobController(context),
+        CronJobController(context),
         DisruptionController(context),
         NamespaceController(context),
         GarbageController(context),
