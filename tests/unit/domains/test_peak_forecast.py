@@ -1,0 +1,204 @@
+"""PeakForecast: the worst dimension decides, assumed pods count, bad settings are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domains.forecast.peak_forecast import PeakForecast
+from multisched.framework.plugin import PluginContext
+from multisched.framework.registry import PluginSetupError, PluginUse, Registry
+from multisched.model.objects import Node, Pod, PodSpec
+from multisched.state.cluster_cache import ClusterCache
+from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_view
+
+HEADER = "timestamp,service,resource,value\n"
+
+
+def history(tmp_path: Path, **services: dict[str, float]) -> dict[str, Any]:
+    lines = [f"0,{name},{resource},{value}\n" for name, peaks in services.items() for resource, value in peaks.items()]
+    path = tmp_path / "history.csv"
+    path.write_text(HEADER + "".join(lines))
+    return {"files": [str(path)]}
+
+
+def pod_of(service: str, name: str, *, cpu: int = 0, node: str = "") -> Pod:
+    return make_pod(name, labels={"multisched.io/service": service}, requests={"cpu": cpu}, node=node)
+
+
+class Bench:
+    """A cache with PeakForecast on it."""
+
+    def __init__(self, args: dict[str, Any], *nodes: Node) -> None:
+        self.cache = ClusterCache()
+        self.plugin = PeakForecast(args, make_context(self.cache))
+        for node in nodes:
+            self.cache.set_node(node)
+
+    def scores(self, pod: Pod) -> list[int]:
+        raw = self.plugin.score(make_view(self.cache), pod, all_rows(self.cache))
+        assert raw.dtype == np.int64
+        return [int(score) for score in raw]
+
+
+def test_the_score_is_the_room_left_in_the_worst_dimension(tmp_path: Path) -> None:
+    args = history(tmp_path, web={"cpu": 1, "log": 30}, api={"cpu": 2, "log": 5})
+    args["capacities"] = {"log": 100}
+    bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=4_000, memory=2**40))
+
+    assert bench.scores(pod_of("web", "w")) == [70, 70]
+    assert bench.scores(pod_of("api", "a")) == [80, 50]
+
+
+def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:
+    args = history(tmp_path, web={"cpu": 2})
+    bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=10_000, memory=2**40))
+    bench.cache.place(pod_of("web", "bound", node="a"))
+    bench.cache.assume(pod_of("web", "assumed"), 0)
+
+    assert bench.scores(pod_of("web", "next")) == [40, 80]
+    bench.cache.forget("uid-assumed")
+    assert bench.scores(pod_of("web", "next")) == [60, 80]
+    bench.cache.remove("uid-bound")
+    assert bench.scores(pod_of("web", "next")) == [80, 80]
+
+
+def test_a_service_of_no_cpu_still_avoids_the_node_that_is_full_of_logs(tmp_path: Path) -> None:
+    args = history(tmp_path, logger={"log": 40, "cpu": 0.1}, plain={"cpu": 0.1})
+    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu=10_000, memory=1) for name in "ab"]
+    bench = Bench(args | {"dimensions": ["cpu", "log"]}, *nodes)
+    bench.cache.place(pod_of("logger", "l", node="a"))
+
+    first, second = bench.scores(pod_of("plain", "p"))
+    assert first == 20
+    assert second == 99
+
+
+def test_a_dimension_without_a_stated_capacity_still_tells_rows_apart(tmp_path: Path) -> None:
+    args = history(tmp_path, logger={"log": 40})
+    bench = Bench(args | {"dimensions": ["log"]}, make_node("a"), make_node("b"), make_node("c"))
+    for number in range(3):
+        bench.cache.place(pod_of("logger", f"l{number}", node="a" if number else "b"))
+
+    assert bench.scores(pod_of("logger", "next")) == [76, 83, 90]
+
+
+def test_a_full_row_scores_zero_and_a_row_without_what_is_needed_too(tmp_path: Path) -> None:
+    args = history(tmp_path, web={"cpu": 4}) | {"dimensions": ["cpu"]}
+    bench = Bench(args, make_node("exact", cpu=4_000), make_node("small", cpu=1_000), make_node("none", cpu=0))
+
+    assert bench.scores(pod_of("web", "w")) == [0, 0, 0]
+    assert bench.scores(pod_of("idle", "i")) == [100, 100, 100]
+
+
+def test_absurd_amounts_stay_in_range(tmp_path: Path) -> None:
+    args = history(tmp_path, web={"cpu": 1e15})
+    bench = Bench(args, make_node("huge", cpu=2**62 - 1, memory=2**62 - 1), make_node("negative", cpu=-1, memory=-1))
+    for number in range(10):
+        bench.cache.place(pod_of("web", f"w{number}", node="huge"))
+
+    assert all(0 <= score <= 100 for score in bench.scores(pod_of("web", "next")))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10**7)), max_size=8), st.integers(0, 10**7))
+def test_a_score_does_not_depend_on_the_rows_asked_with_it(placed: list[tuple[int, int]], cpu: int) -> None:
+    bench = Bench({}, *(make_node(f"n{n}", cpu=10 ** (n + 4), memory=2**34) for n in range(3)))
+    for number, (row, amount) in enumerate(placed):
+        bench.cache.place(pod_of("new", f"p{number}", cpu=amount, node=f"n{row}"))
+    pod = pod_of("new", "next", cpu=cpu)
+    together = bench.scores(pod)
+    alone = [bench.plugin.score(make_view(bench.cache), pod, np.array([row], np.intp)).tolist()[0] for row in range(3)]
+
+    assert together == alone
+    assert all(0 <= score <= 100 for score in together)
+
+
+def test_without_history_requests_decide_and_the_counter_says_why(tmp_path: Path) -> None:
+    args = history(tmp_path, web={"cpu": 1, "memory": 1}, half={"cpu": 1})
+    bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=10_000, memory=2**40))
+    bench.cache.place(pod_of("new", "n", cpu=5_000, node="a"))
+
+    assert bench.scores(pod_of("new", "next", cpu=1_000)) == [40, 90]
+    view = make_view(bench.cache)
+    for service in ("web", "new", "new", "", "half"):
+        bench.plugin.post_bind(view, pod_of(service, "p"), "a")
+    assert bench.plugin.fallbacks == {"no_service": 1, "no_history": 2, "partial_history": 1}
+    assert bench.plugin.statistics().fallbacks == bench.plugin.fallbacks
+    assert (bench.plugin.statistics().services, bench.plugin.statistics().samples) == (2, 3)
+
+
+def test_containers_that_ask_for_nothing_count_by_their_scoring_defaults() -> None:
+    bench = Bench({}, make_node("a", cpu=1_000, memory=2**40))
+    silent = Pod(namespace="d", name="p", uid="u", version=1, spec=PodSpec(scoring_cpu_milli=100))
+
+    assert bench.scores(silent) == [90]
+
+
+def test_pods_of_equal_prediction_share_a_signature(tmp_path: Path) -> None:
+    plugin = Bench(history(tmp_path, web={"cpu": 1, "memory": 1})).plugin
+
+    assert plugin.sign(pod_of("web", "a", cpu=1)) == plugin.sign(pod_of("web", "b", cpu=2))
+    assert plugin.sign(pod_of("new", "a", cpu=1)) != plugin.sign(pod_of("new", "b", cpu=2))
+
+
+def test_two_domains_keep_their_own_sums_and_one_domain_shares_them() -> None:
+    cache = ClusterCache()
+    for domain in ("one", "two", "one"):
+        PeakForecast({}, make_context(cache, domain=domain))
+
+    assert [ledger.name for ledger in cache.ledgers] == ["predicted-peaks/one", "predicted-peaks/two"]
+    with pytest.raises(ValueError, match="another history"):
+        PeakForecast({"dimensions": ["cpu"]}, make_context(cache, domain="one"))
+
+
+def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text(HEADER + "0,web,cpu,1\n0,web,cpu,much\nbad\n")
+    bench = Bench({"historyDir": str(tmp_path)})
+
+    assert bench.plugin.statistics().ignored_lines == 2
+    (record,) = caplog.records
+    assert record.message == "history lines left out"
+    assert "line 3, column value" in record.__dict__["first"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"file": ["a"]}, ["args.file", "files"]),
+        ({"files": "a.csv"}, ["args.files", "list"]),
+        ({"files": [1]}, ["args.files", "texts"]),
+        ({"files": ["a", "a"]}, ["args.files", "twice"]),
+        ({"files": ["/nowhere/history.csv"]}, ["/nowhere/history.csv", "No such file"]),
+        ({"historyDir": 5}, ["args.historyDir"]),
+        ({"historyDir": "/nowhere"}, ["historyDir /nowhere"]),
+        ({"percentile": 101}, ["args.percentile", "100"]),
+        ({"percentile": True}, ["args.percentile"]),
+        ({"windowDays": 0}, ["args.windowDays", "above 0"]),
+        ({"dimensions": ["cpu"] * 2}, ["args.dimensions", "twice"]),
+        ({"dimensions": [f"d{n}" for n in range(33)]}, ["args.dimensions", "32"]),
+        ({"capacities": []}, None),
+        ({"capacities": ["log"]}, ["args.capacities", "mapping"]),
+        ({"capacities": {"log": "lots"}}, ["capacities.log", "lots"]),
+        ({"capacities": {"log": 0}}, ["capacities.log", "above zero"]),
+        ({"capacities": {"log": {"tag": "x"}}}, ["capacities.log", "annotation"]),
+        ({"capacities": {"log": {"label": "a", "annotation": "b"}}}, ["capacities.log"]),
+        ({"capacities": {"log": None}}, ["capacities.log"]),
+    ],
+)
+def test_bad_settings_are_told_by_name_with_a_fix(args: dict[str, Any], words: list[str] | None) -> None:
+    registry = Registry()
+    registry.add("PeakForecast", PeakForecast, "test")
+    context: PluginContext = make_context()
+    if words is None:
+        registry.build(PluginUse("PeakForecast", args=args), context)
+        return
+    with pytest.raises(PluginSetupError) as error:
+        registry.build(PluginUse("PeakForecast", args=args), context)
+    assert "PeakForecast" in str(error.value)
+    assert all(word in str(error.value) for word in words)
