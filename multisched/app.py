@@ -28,7 +28,7 @@ from multisched.model.wire import Transport, TransportError
 from multisched.observe.metrics import Metrics
 from multisched.options import ClusterOptions, DemoOptions, ExitCode, KubeletsOptions, RunOptions
 from multisched.shell.program import LeaseLostError, Program, Surroundings
-from multisched.shell.telemetry import MetricsObserver
+from multisched.shell.telemetry import ProgramQueues
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _build(configuration: Configuration, transport: Transport, identity: str, na
             random.Random(),  # noqa: S311 - jitter and ties, not secrets
             identity,
             namespace,
-            observer=lambda domain: MetricsObserver(metrics.domain(domain)),
+            observer=metrics.domain,
         ),
     )
 

@@ -191,6 +191,11 @@ class DomainWorker:
                 result: Result = ended.value
                 break
             answers = await self._ask(asked)
+            if self.queue.where(entry.pod.uid) is Place.LEAVING:
+                # Deleted, or bound by another process, while the plugin was asked: there is nothing left to decide.
+                attempt.close()
+                self.queue.done(entry.pod.uid)
+                return
         self._settle(entry, result, self._outside.clock.monotonic() - started)
 
     async def _ask(self, asked: Sequence[Asked]) -> Mapping[str, object | PluginFailure]:

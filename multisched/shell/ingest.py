@@ -134,10 +134,9 @@ class PodIngest:
         self._nominator.remove(pod.uid)
         before = self._cache.place(pod)
         worker = self._router.worker_of(pod)
-        if worker is not None and pending is not None:
-            place = worker.queue.where(pod.uid)
-            if place is not None and place not in (Place.IN_FLIGHT, Place.LEAVING):
-                worker.queue.remove(pod.uid)  # bound by someone else while it waited here
+        is_ours = before is not None and before.node == pod.node
+        if worker is not None and pending is not None and not is_ours:
+            worker.queue.remove(pod.uid)  # bound by someone else while it waited here, or was being decided
         if before is None or pending is not None:
             self._router.tell(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd"), None, pod, now_s)
             return

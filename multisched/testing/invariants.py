@@ -87,23 +87,14 @@ class Books:
         """Pods that wait although some node of their domain has room for them (I3): counted with plain arithmetic."""
         router = NodeRouter(configuration)
         pods = self.pods().values()
-        waiting = [p for p in pods if not p.node and not p.gates and not p.is_deleting]
-        return [p for p in waiting if any(self._has_room(p, n, router, configuration) for n in self.nodes().values())]
-
-    def _has_room(self, pod: Pod, node: Node, router: NodeRouter, configuration: Configuration) -> bool:
-        domain = pod.spec.scheduler_name.removesuffix("-scheduler")
-        if not router.usable_by(domain)(node) or node.is_unschedulable:
-            return False
-        if any(not r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
-            return False
-        if "multisched.io/gpu-milli" in pod.annotations or pod.requests.get("nvidia.com/gpu"):
-            return False  # devices are shared by rules of their own; their ledger is checked by itself
-        free = dict(node.allocatable)
-        for other in self.pods().values():
-            if other.node == node.name and not other.is_terminal:
-                for resource, amount in {**other.requests, PODS: 1}.items():
-                    free[resource] = free.get(resource, 0) - amount
-        return all(free.get(r, 0) >= a for r, a in {**pod.requests, PODS: 1}.items())
+        free = {name: dict(node.allocatable) for name, node in self.nodes().items()}
+        for pod in pods:
+            if pod.node in free and not pod.is_terminal:
+                for resource, amount in {**pod.requests, PODS: 1}.items():
+                    free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
+        waiting = [p for p in pods if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
+        nodes = self.nodes().values()
+        return [p for p in waiting if any(_has_room(p, node, free[node.name], router) for node in nodes)]
 
     def check_feasible(self, configuration: Configuration) -> None:
         late = self.unbound_feasible(configuration)
@@ -117,13 +108,28 @@ class Books:
                 self.complain(f"I8: {pod.key} of {domain} stands on {pod.node}")
 
 
+def _takes_devices(pod: Pod) -> bool:
+    """Devices are shared by rules of their own; their ledger is checked by itself."""
+    return "multisched.io/gpu-milli" in pod.annotations or bool(pod.requests.get("nvidia.com/gpu"))
+
+
+def _has_room(pod: Pod, node: Node, free: Mapping[str, int], router: NodeRouter) -> bool:
+    domain = pod.spec.scheduler_name.removesuffix("-scheduler")
+    if node.is_unschedulable or not all(free.get(r, 0) >= a for r, a in {**pod.requests, PODS: 1}.items()):
+        return False
+    if any(not r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
+        return False
+    return router.usable_by(domain)(node)
+
+
 def check_program(program: Program, server: ApiServer, broken: list[str]) -> None:
     """I3, I4 and I5 of one program at rest."""
-    found = list(_differences(program, server))
+    found = list(differences(program, server))
     broken.extend(found[: max(0, BROKEN_MAX - len(broken))])
 
 
-def _differences(program: Program, server: ApiServer) -> list[str]:
+def differences(program: Program, server: ApiServer) -> list[str]:
+    """Where the program's caches and queues differ from the server's store; none at rest."""
     books = Books(server, [])
     found = []
     try:
