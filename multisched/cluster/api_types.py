@@ -65,7 +65,9 @@ def fields_of(name: str) -> Fields:
     """Fields of a type by JSON name, inlined types laid flat. Empty for scalars and types without a table."""
     found: dict[str, Field] = {}
     for key, entry in _table().get(name, {}).items():
-        field = Field(*entry[:6], tuple(entry[6])) if len(entry) > 6 else Field(*entry)
+        number, kind, shape, *rest = entry
+        merging = (rest[0], rest[1], rest[2], tuple(rest[3])) if rest else ("", False, "", ())
+        field = Field(number, kind, shape, *merging)
         if field.shape == "inline":
             found.update(fields_of(field.type))
         else:

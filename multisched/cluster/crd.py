@@ -100,9 +100,7 @@ def _problems(spec: Document, name: str) -> list[dict[str, str]]:
     causes = []
     if not group:
         causes.append(errors.required("spec.group"))
-    for field in ("plural", "kind"):
-        if not names.get(field):
-            causes.append(errors.required(f"spec.names.{field}"))
+    causes += [errors.required(f"spec.names.{field}") for field in ("plural", "kind") if not names.get(field)]
     if spec.get("scope") not in ("Namespaced", "Cluster"):
         causes.append(errors.unsupported_value("spec.scope", spec.get("scope") or "", ["Cluster", "Namespaced"]))
     versions = spec.get("versions") or []

@@ -164,6 +164,11 @@ class Objects:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
             raise errors.conflict(resource.group, resource.plural, name, why)
         version = metadata.get("resourceVersion")
+        if not version and (resource.is_custom or resource.storage_key in validation.NEEDS_VERSION):
+            cause = errors.cause(
+                "FieldValueInvalid", "metadata.resourceVersion", "Invalid value: 0: must be specified for an update"
+            )
+            raise errors.invalid(resource.group, resource.kind, name, [cause])
         if version and version not in ("0", str(stored.version)):
             if not str(version).isdigit():
                 raise errors.invalid(
@@ -180,6 +185,11 @@ class Objects:
             new = dict(old)
             new["status"] = given.get("status") or {}
             return {key: value for key, value in new.items() if key not in ("kind", "apiVersion")}
+        if subresource == "resize":
+            return {**old, "spec": _resized(old.get("spec") or {}, given.get("spec") or {})}
+        if subresource == "ephemeralcontainers":
+            added = (given.get("spec") or {}).get("ephemeralContainers") or []
+            return {**old, "spec": {**(old.get("spec") or {}), "ephemeralContainers": added}}
         new = {key: value for key, value in given.items() if key not in ("kind", "apiVersion")}
         if resource.has_status and resource.storage_key != "events":
             if "status" in old:
@@ -302,6 +312,16 @@ class Objects:
         hook = self.on_change.get(resource.storage_key)
         if hook is not None:
             hook(event)
+
+
+def _resized(old: Mapping[str, Any], given: Mapping[str, Any]) -> Document:
+    """A pod's spec with the resources of another: all that `pods/resize` may change."""
+    resources = {entry.get("name"): entry.get("resources") for entry in given.get("containers") or ()}
+    containers = [
+        {**entry, "resources": resources.get(entry["name"]) or entry.get("resources") or {}}
+        for entry in old.get("containers") or ()
+    ]
+    return {**old, "containers": containers}
 
 
 def _initial_status(resource: Resource) -> Document:

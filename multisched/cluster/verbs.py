@@ -112,7 +112,7 @@ def _decode_yaml(body: bytes, content_type: str, problem: orjson.JSONDecodeError
         raise errors.bad_request(f"the object provided is unrecognized (must be of type Object): {problem}")
     import yaml
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+    class Loader(yaml.SafeLoader):
         """Timestamps stay text, since JSON knows none."""
 
         yaml_implicit_resolvers = {  # noqa: RUF012 - the class attribute PyYAML reads

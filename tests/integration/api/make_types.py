@@ -41,7 +41,13 @@ TAG = re.compile(r'(?P<pointer>\*?)\S*\s+`(?:[^`]*\s)?json:"(?P<json>[^"]*)"(?P<
 
 def short(name: str) -> str:
     """`k8s.io.api.core.v1.Pod` as `core.v1.Pod`."""
-    for prefix in ("k8s.io.api.", "k8s.io.apimachinery.pkg.apis.", "k8s.io.apimachinery.pkg.api.", "k8s.io.apimachinery.pkg.util.", "k8s.io.apimachinery.pkg."):
+    for prefix in (
+        "k8s.io.api.",
+        "k8s.io.apimachinery.pkg.apis.",
+        "k8s.io.apimachinery.pkg.api.",
+        "k8s.io.apimachinery.pkg.util.",
+        "k8s.io.apimachinery.pkg.",
+    ):
         if name.startswith(prefix):
             return name.removeprefix(prefix)
     return name
@@ -88,7 +94,9 @@ def messages(path: Path) -> dict[str, dict[str, list[object]]]:
     return found
 
 
-def _field(field: re.Match[str], message: str, package: str, tags: Tags, comments: list[str]) -> tuple[str, list[object]]:
+def _field(
+    field: re.Match[str], message: str, package: str, tags: Tags, comments: list[str]
+) -> tuple[str, list[object]]:
     label, kind, name, number = field.groups()
     json_name, rest, is_pointer = tags.get((message, int(number)), (name, "", False))
     is_inline = json_name == ",inline" or json_name.startswith(",inline")
