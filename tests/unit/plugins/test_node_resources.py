@@ -1,0 +1,363 @@
+"""NodeResourcesFit and NodeResourcesBalancedAllocation against the rules worked out node by node."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.framework.events import Hint
+from multisched.framework.status import Code
+from multisched.plugins.config_fields import PluginArgsError
+from multisched.plugins.node_resources_balanced_allocation import (
+    NodeResourcesBalancedAllocation,
+    NodeResourcesBalancedAllocationArgs,
+)
+from multisched.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
+from tests.unit.plugins.scenes import (
+    EXTRA,
+    MEBI,
+    Document,
+    Scene,
+    container,
+    decode_node,
+    decode_pod,
+    node_document,
+    parsed,
+    pod_document,
+    scenes,
+)
+
+DEFAULTS = {"cpu": 100, "memory": 200 * MEBI}
+ORDER = ("cpu", "memory", "ephemeral-storage", "example.com/fpga", "hugepages-2Mi", "nvidia.com/gpu")
+
+
+def asked(pod: Document, *, with_defaults: bool = False) -> dict[str, int]:
+    total = parsed(pod["spec"].get("overhead") or {})
+    for one in pod["spec"]["containers"]:
+        requests = parsed(one["resources"]["requests"])
+        if with_defaults:
+            requests = {**DEFAULTS, **requests}
+        for name, amount in requests.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def taken(scene: Scene, node: str, resource: str, *, with_defaults: bool = False) -> int:
+    with_defaults = with_defaults and resource in DEFAULTS
+    return sum(asked(pod, with_defaults=with_defaults).get(resource, 0) for pod in scene.on(node))
+
+
+def capacity(scene: Scene, node: str) -> dict[str, int]:
+    document = scene.nodes[scene.names.index(node)]
+    return parsed(document["status"]["allocatable"])
+
+
+def fit_by_hand(scene: Scene, node: str) -> tuple[Code, tuple[str, ...]] | None:
+    has, reasons, code = capacity(scene, node), [], Code.UNSCHEDULABLE
+    if len(scene.on(node)) + 1 > has["pods"]:
+        reasons.append("Too many pods")
+    wanted = asked(scene.pending)
+    for name in ORDER:
+        amount = wanted.get(name, 0)
+        if amount > 0 and amount > has.get(name, 0) - taken(scene, node, name):
+            reasons.append(f"Insufficient {name}")
+            if amount > has.get(name, 0):
+                code = Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+    return (code, tuple(reasons)) if reasons else None
+
+
+def curve_by_hand(shape: list[tuple[int, int]], percent: int) -> int:
+    if percent <= shape[0][0]:
+        return shape[0][1] * 10
+    for (left, low), (right, high) in pairwise(shape):
+        if percent <= right:
+            return low * 10 + int((high - low) * 10 * (percent - left) / (right - left))
+    return shape[-1][1] * 10
+
+
+def fit_score_by_hand(
+    scene: Scene, node: str, kind: str, weights: list[tuple[str, int]], shape: list[tuple[int, int]]
+) -> int:
+    has, total, weight_sum = capacity(scene, node), 0, 0
+    for name, weight in weights:
+        wanted = asked(scene.pending, with_defaults=name in DEFAULTS).get(name, 0)
+        if not has.get(name, 0) or (not wanted and name not in ("cpu", "memory", "ephemeral-storage")):
+            continue
+        used, limit = taken(scene, node, name, with_defaults=True) + wanted, has[name]
+        if kind == "LeastAllocated":
+            score = 0 if used > limit else (limit - used) * 100 // limit
+        elif kind == "MostAllocated":
+            score = min(used, limit) * 100 // limit
+        else:
+            score = curve_by_hand(shape, 100 if used > limit else used * 100 // limit)
+            if not score:
+                continue
+        total, weight_sum = total + score * weight, weight_sum + weight
+    if not weight_sum:
+        return 0
+    return math.floor(total / weight_sum + 0.5) if kind == "RequestedToCapacityRatio" else total // weight_sum
+
+
+def balance_by_hand(scene: Scene, node: str, names: list[str], extra: dict[str, int]) -> int:
+    has, wanted = capacity(scene, node), asked(scene.pending)
+    counted = [n for n in names if has.get(n, 0) and (wanted.get(n, 0) or n in ("cpu", "memory", "ephemeral-storage"))]
+    fractions = [min(1.0, (taken(scene, node, name) + extra.get(name, 0)) / has[name]) for name in counted]
+    deviation = 0.0
+    if len(fractions) == 2:
+        deviation = abs((fractions[0] - fractions[1]) / 2)
+    elif len(fractions) > 2:
+        total = 0.0
+        for fraction in fractions:
+            total += fraction
+        mean, squares = total / len(fractions), 0.0
+        for fraction in fractions:
+            squares += (fraction - mean) * (fraction - mean)
+        deviation = math.sqrt(squares / len(fractions))
+    return int((1 - deviation) * 100.0)
+
+
+@given(scenes("resources"))
+def test_fit_names_all_that_a_node_lacks(scene: Scene) -> None:
+    assert scene.statuses(NodeResourcesFit()) == {name: fit_by_hand(scene, name) for name in scene.names}
+
+
+weights = st.lists(
+    st.tuples(st.sampled_from(("cpu", "memory", "pods", *EXTRA)), st.integers(1, 100)), min_size=1, max_size=4
+)
+shapes = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 10)), min_size=1, max_size=4, unique_by=lambda p: p[0])
+
+
+@given(
+    scenes("resources"),
+    st.sampled_from(("LeastAllocated", "MostAllocated", "RequestedToCapacityRatio")),
+    weights,
+    shapes,
+)
+def test_each_strategy_is_the_weighted_mean_of_its_resources(
+    scene: Scene, kind: str, weights: list[tuple[str, int]], shape: list[tuple[int, int]]
+) -> None:
+    shape = sorted(shape)
+    strategy: dict[str, Any] = {"type": kind, "resources": [{"name": n, "weight": w} for n, w in weights]}
+    if kind == "RequestedToCapacityRatio":
+        strategy["requestedToCapacityRatio"] = {"shape": [{"utilization": u, "score": s} for u, s in shape]}
+    plugin = NodeResourcesFit(NodeResourcesFitArgs.from_config({"scoringStrategy": strategy}))
+
+    weights = [(name, weight) for name, weight in weights if name != "pods"]  # pods are counted, never scored
+    assert scene.scores(plugin) == {n: fit_score_by_hand(scene, n, kind, weights, shape) for n in scene.names}
+
+
+@given(scenes("resources"), st.lists(st.sampled_from(("cpu", "memory", *EXTRA)), min_size=1, max_size=4, unique=True))
+def test_balance_is_the_change_in_evenness(scene: Scene, names: list[str]) -> None:
+    args = NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": name} for name in names]})
+    plugin, wanted = NodeResourcesBalancedAllocation(args), asked(scene.pending)
+
+    expected = {}
+    for node in scene.names:
+        change = balance_by_hand(scene, node, names, wanted) - balance_by_hand(scene, node, names, {})
+        expected[node] = 50 + (50 + change) // 2
+    assert scene.scores(plugin) == expected
+    skips = plugin.pre_score(scene.view(), scene.pod, scene.rows(scene.names)).code is Code.SKIP
+    assert skips == (not any(wanted.get(name) for name in names))
+
+
+def one_node(pending: Document, *placed: Document, **node: Any) -> Scene:
+    return Scene([node_document("n0", **node)], placed, pending)
+
+
+def asking(cpu: int, *, node: str = "", name: str = "p", **spec: Any) -> Document:
+    return pod_document(name, container(cpu=cpu), node=node, **spec)
+
+
+SIDECAR = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "cpu"),
+    [
+        (pod_document("p", container(cpu=300), initContainers=[container(cpu=1000)]), 1000),
+        (pod_document("p", container(cpu=300), initContainers=[container(cpu=100), container(cpu=200)]), 300),
+        (pod_document("p", container(cpu=300), initContainers=[{**container(cpu=200), **SIDECAR}]), 500),
+        (pod_document("p", container(cpu=300), initContainers=[{**container(cpu=200), **SIDECAR}, container(cpu=400)]), 600),
+        (pod_document("p", container(cpu=300), initContainers=[container(cpu=400), {**container(cpu=200), **SIDECAR}]), 500),
+        (pod_document("p", container(cpu=300), overhead={"cpu": "50m"}), 350),
+        (pod_document("p", container(cpu=300), resources={"requests": {"cpu": "2"}}), 2000),
+        (pod_document("p", container(cpu=300), resources={"requests": {"cpu": "2"}}, overhead={"cpu": "50m"}), 2050),
+        (pod_document("p", container(cpu=300), resources={"requests": {"memory": "1Gi"}}), 300),
+        (pod_document("p", container(cpu=0)), 0),
+    ],
+    ids=["init", "small inits", "sidecar", "sidecar before init", "sidecar after init", "overhead", "pod level",
+         "pod level and overhead", "pod level of another resource", "nothing"],
+)  # fmt: skip
+def test_a_pod_takes_its_largest_moment(pod: Document, cpu: int) -> None:
+    assert one_node(pod, cpu=cpu).statuses(NodeResourcesFit())["n0"] is None
+    if cpu:
+        refusal = (Code.UNSCHEDULABLE_AND_UNRESOLVABLE, ("Insufficient cpu",))
+        assert one_node(pod, cpu=cpu - 1).statuses(NodeResourcesFit())["n0"] == refusal
+
+
+def resized(spec_cpu: int, actuated: int, allocated: int, condition: str = "") -> Document:
+    pod = asking(spec_cpu, node="n0", name="resized")
+    status: Document = {
+        "phase": "Running",
+        "containerStatuses": [
+            {
+                "name": "c",
+                "resources": {"requests": {"cpu": f"{actuated}m"}},
+                "allocatedResources": {"cpu": f"{allocated}m"},
+            }
+        ],
+    }
+    if condition:
+        status["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": condition}]
+    return {**pod, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("pod", "held"),
+    [
+        (resized(500, 1000, 1000), 1000),
+        (resized(1000, 500, 500), 1000),
+        (resized(500, 700, 900), 900),
+        (resized(2000, 500, 600, "Infeasible"), 600),
+        (resized(2000, 500, 600, "Deferred"), 2000),
+    ],
+    ids=["shrinking", "growing", "allocated", "infeasible", "deferred"],
+)
+def test_a_pod_resized_in_place_holds_the_largest_of_spec_and_status(pod: Document, held: int) -> None:
+    assert one_node(asking(1000), pod, cpu=held + 1000).statuses(NodeResourcesFit())["n0"] is None
+    refusal = (Code.UNSCHEDULABLE, ("Insufficient cpu",))
+    assert one_node(asking(1001), pod, cpu=held + 1000).statuses(NodeResourcesFit())["n0"] == refusal
+
+
+def test_a_pod_resized_at_pod_level_holds_what_its_status_says() -> None:
+    pod = asking(100, node="n0", name="resized", resources={"requests": {"cpu": "500m"}})
+    pod["status"] = {"resources": {"requests": {"cpu": "1500m"}}, "allocatedResources": {"cpu": "600m"}}
+
+    assert one_node(asking(500), pod, cpu=2000).statuses(NodeResourcesFit())["n0"] is None
+    assert one_node(asking(501), pod, cpu=2000).statuses(NodeResourcesFit())["n0"] is not None
+
+
+def test_a_pending_pod_is_scored_without_its_pod_level_requests_and_a_placed_one_with_them() -> None:
+    """Upstream's Fit scorer is built without the pod-level switch; NodeInfo counts it."""
+    level = {"requests": {"cpu": "2", "memory": "4Gi"}}
+    big = {"cpu": 4000, "memory": 8192 * MEBI}
+    pending = pod_document("p", container(cpu=1000, memory=2048 * MEBI), resources=level)
+    placed = pod_document("q", container(cpu=1000, memory=2048 * MEBI), node="n0", resources=level)
+
+    assert one_node(pending, **big).scores(NodeResourcesFit()) == {"n0": 75}
+    assert one_node(pending, placed, **big).scores(NodeResourcesFit()) == {"n0": 25}
+
+
+def test_ignored_resources_and_groups_are_not_checked() -> None:
+    pod = pod_document(
+        "p", container(extra={"example.com/fpga": 1, "other.io/a": 1, "other.io/b": 1, "hugepages-2Mi": 1})
+    )
+    args = {"ignoredResources": ["example.com/fpga", "hugepages-2Mi"], "ignoredResourceGroups": ["other.io"]}
+    plugin = NodeResourcesFit(NodeResourcesFitArgs.from_config(args))
+
+    # Only extended resources can be ignored: huge pages are none.
+    assert one_node(pod).statuses(plugin)["n0"] == (
+        Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+        ("Insufficient hugepages-2Mi",),
+    )
+
+
+def test_names_that_no_scheduler_counts_are_not_checked() -> None:
+    pod = pod_document("p", container(extra={"pods": 500, "storage": 1, "bare": 7, "requests.example.com/x": 1}))
+    assert one_node(pod).statuses(NodeResourcesFit())["n0"] is None
+
+
+def test_a_pod_with_more_resources_than_reason_bits_is_refused_where_any_is_short() -> None:
+    many = {f"example.com/r{index:03}": 1 for index in range(100)}
+    pod = pod_document("p", container(extra=many))
+    assert one_node(pod, extra=many).statuses(NodeResourcesFit())["n0"] is None
+    short = {**many, "example.com/r099": 0}
+    refusal = one_node(pod, extra=short).statuses(NodeResourcesFit())["n0"]
+    assert refusal is not None
+    assert refusal[0] is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+
+
+def test_fit_wakes_for_pods_that_free_what_the_pod_asks_for() -> None:
+    fit, pod = NodeResourcesFit(), decode_pod(asking(1000, name="waiting"))
+    hint = fit._after_pod_event
+    placed, less = decode_pod(asking(500, node="n0")), decode_pod(asking(400, node="n0"))
+    memory = decode_pod(pod_document("m", container(memory=9), node="n0"))
+    no_memory = decode_pod(pod_document("m", container(memory=8), node="n0"))
+    unplaced = decode_pod(asking(500))
+
+    assert hint(pod, placed, None) is Hint.QUEUE
+    assert hint(pod, unplaced, None) is Hint.SKIP
+    assert hint(pod, placed, less) is Hint.QUEUE
+    assert hint(pod, less, placed) is Hint.SKIP
+    assert hint(pod, memory, no_memory) is Hint.SKIP
+    assert hint(pod, pod, decode_pod(asking(900, name="waiting"))) is Hint.QUEUE
+
+
+def test_fit_wakes_for_nodes_that_could_hold_the_pod_and_have_grown() -> None:
+    hint, pod = NodeResourcesFit()._after_node_change, decode_pod(asking(1000))
+    small, enough, larger = (decode_node(node_document("n", cpu=cpu)) for cpu in (999, 1000, 2000))
+    more_memory = decode_node(node_document("n", cpu=1000, memory=9000 * MEBI))
+    more_pods = decode_node(node_document("n", cpu=1000, pods=111))
+
+    assert hint(pod, None, small) is Hint.SKIP
+    assert hint(pod, None, enough) is Hint.QUEUE
+    assert hint(pod, small, enough) is Hint.QUEUE
+    assert hint(pod, enough, larger) is Hint.QUEUE
+    assert hint(pod, larger, enough) is Hint.SKIP
+    assert hint(pod, enough, more_memory) is Hint.SKIP
+    assert hint(pod, enough, more_pods) is Hint.QUEUE
+    assert hint(pod, None, decode_node(node_document("n", cpu=1000, pods=0))) is Hint.SKIP
+
+
+STRATEGY = "args.scoringStrategy"
+RATIO = {"type": "RequestedToCapacityRatio"}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"ignoredResource": []}, "args.ignoredResource: unknown field; did you mean ignoredResources?"),
+        ({"ignoredResources": "a"}, "args.ignoredResources: is a text; write a list"),
+        ({"ignoredResources": ["a b"]}, "args.ignoredResources[0]: 'a b' is no resource name"),
+        ({"ignoredResourceGroups": ["a/b"]}, "args.ignoredResourceGroups[0]: 'a/b' has a slash"),
+        ({"scoringStrategy": []}, f"{STRATEGY}: is a list; write a mapping"),
+        (
+            {"scoringStrategy": {"type": "LeastAlocated"}},
+            f"{STRATEGY}.type: 'LeastAlocated' is not known; did you mean",
+        ),
+        (
+            {"scoringStrategy": {"resources": [{"name": "cpu", "weight": 101}]}},
+            "resources[0].weight: 101 is not within",
+        ),
+        ({"scoringStrategy": {"resources": [{"name": "cpu", "weight": "1"}]}}, "resources[0].weight: is a text"),
+        ({"scoringStrategy": {"resources": [{"weight": 1}]}}, "resources[0].name: is missing"),
+        ({"scoringStrategy": RATIO}, "requestedToCapacityRatio: is missing"),
+        ({"scoringStrategy": {"requestedToCapacityRatio": {}}}, "requestedToCapacityRatio: belongs to type"),
+        ({"scoringStrategy": {**RATIO, "requestedToCapacityRatio": {"shape": []}}}, "shape: is empty"),
+        (
+            {
+                "scoringStrategy": {
+                    **RATIO,
+                    "requestedToCapacityRatio": {"shape": [{"utilization": 5}, {"utilization": 5}]},
+                }
+            },
+            "shape[1].utilization: 5 does not rise",
+        ),
+    ],
+)
+def test_bad_fit_args_are_refused_with_path_and_fix(document: Document, message: str) -> None:
+    with pytest.raises(PluginArgsError) as refused:
+        NodeResourcesFitArgs.from_config(document)
+    assert message in str(refused.value)
+
+
+def test_balance_refuses_weights_and_doubles() -> None:
+    with pytest.raises(PluginArgsError, match=r"args\.resources\[0\]\.weight: 2 is not within"):
+        NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": "cpu", "weight": 2}]})
+    with pytest.raises(PluginArgsError, match=r"args\.resources\[1\]\.name: cpu is there twice"):
+        NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": "cpu"}, {"name": "cpu"}]})
