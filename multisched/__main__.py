@@ -1,4 +1,6 @@
-"""`python -m multisched` is `multisched`."""
+"""`python -m multisched`."""
+
+from __future__ import annotations
 
 from multisched.cli import main
 

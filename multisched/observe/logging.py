@@ -138,7 +138,9 @@ def _formatter(form: str, clock: Clock, *, is_terminal: bool) -> logging.Formatt
         add_time,
     ]
     if form == "console":
-        renderer: Any = structlog.dev.ConsoleRenderer(colors=is_terminal, timestamp_key="time")
+        renderer: Any = structlog.dev.ConsoleRenderer(
+            colors=is_terminal, timestamp_key="time", exception_formatter=structlog.dev.plain_traceback
+        )  # the default would print local variables, tokens among them
         tail = [renderer]
     else:
         tail = [

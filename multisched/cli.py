@@ -1,0 +1,312 @@
+"""The command line: reads arguments and configuration, then calls the composition root or prints.
+
+Promises the exit codes of `options.ExitCode`, and that a subcommand imports only what it needs: `version` and completion
+answer at once, `run` never loads the embedded cluster. Errors that a user can cause are sentences, not tracebacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from multisched import __version__
+from multisched.options import NODES_MAX, ClusterOptions, DemoOptions, ExitCode, KubeletsOptions, RunOptions
+
+if TYPE_CHECKING:
+    from multisched.config_schema import Configuration
+
+SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+DEFAULT_NAMESPACE = "kube-system"
+DEFAULT_SERVER = "http://127.0.0.1:10260"
+
+
+class Output(Enum):
+    """How tables are printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class DemoOutput(Enum):
+    """How the demo tells its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+app = typer.Typer(
+    name="multisched",
+    help="Several Kubernetes schedulers in one deployment, over one shared cache.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they print local variables, tokens among them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(name="config", help="Check and print configuration.", no_args_is_help=True)
+plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile.", no_args_is_help=True)
+app.add_typer(config_app)
+app.add_typer(plugins_app)
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Kubeconfig file. Default: the pod's service account, else the user's own.", dir_okay=False),
+]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="Configuration file. Default: three domains with the defaults.")
+]
+Identity = Annotated[
+    str | None, typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process and chance.")
+]
+Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+def main() -> None:
+    """The entry point `multisched`."""
+    app()
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"multisched {__version__}")
+
+
+@app.command()
+def run(
+    kubeconfig: Kubeconfig = None, context: Context = None, config: ConfigFile = None, identity: Identity = None
+) -> None:
+    """Schedule pods on a cluster until SIGTERM."""
+    configuration = _configuration(config)
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+
+        name = identity or root.default_identity()
+        return root.run(RunOptions(configuration, name, _own_namespace(), kubeconfig, context))
+
+    _drive(start)
+
+
+@app.command()
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="End when every feasible pod is bound.")] = False,
+    output: Annotated[DemoOutput, typer.Option("--output", "-o", help="How to tell the result.")] = DemoOutput.TABLE,
+    nodes: Annotated[int, typer.Option(min=3, max=NODES_MAX, help="Work, GPU and virtual nodes together.")] = 300,
+    job_pods: Annotated[int, typer.Option(min=0, max=100_000, help="Size of the burst of job pods.")] = 1000,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Where to write the kubeconfig. Default: a temporary folder.", dir_okay=False)
+    ] = None,
+    config: ConfigFile = None,
+    seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
+) -> None:
+    """Try it without a cluster: embedded API server, fake nodes, three domains, a mixed workload."""
+    configuration = _configuration(config)
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+
+        return root.demo(
+            DemoOptions(
+                configuration,
+                root.default_identity(),
+                nodes=nodes,
+                job_pods=job_pods,
+                is_once=once,
+                output=output.value,
+                kubeconfig=kubeconfig,
+                seed=seed,
+            )
+        )
+
+    _drive(start)
+
+
+@app.command()
+def cluster(
+    kubeconfig: Annotated[Path, typer.Option(help="Where to write the file for kubectl.", dir_okay=False)],
+    nodes: Annotated[int, typer.Option(min=0, max=NODES_MAX, help="Fake nodes to start with.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+) -> None:
+    """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+
+        return root.cluster(ClusterOptions(kubeconfig, nodes=nodes, port=port))
+
+    _drive(start)
+
+
+@app.command()
+def kubelets(
+    kubeconfig: Annotated[Path, typer.Option(help="The cluster whose nodes to act for.", exists=True, dir_okay=False)],
+    context: Context = None,
+    stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", exists=True)] = None,
+    seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
+) -> None:
+    """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish."""
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+
+        return root.kubelets(KubeletsOptions(kubeconfig, context, stages=stages, seed=seed))
+
+    _drive(start)
+
+
+@app.command()
+def queue(
+    server: Annotated[
+        str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")
+    ] = DEFAULT_SERVER,
+    domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
+    limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 500,
+    output: Format = Output.TABLE,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Take the bearer token from this kubeconfig.", exists=True, dir_okay=False)
+    ] = None,
+    context: Context = None,
+    token_file: Annotated[Path | None, typer.Option(help="Bearer token.", exists=True, dir_okay=False)] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)] = None,
+    insecure_skip_tls_verify: Annotated[
+        bool, typer.Option("--insecure-skip-tls-verify", help="Accept any certificate, for instance a self-signed one.")
+    ] = False,
+) -> None:
+    """Show what waits where, and why."""
+    from multisched import cli_queue
+
+    ask = cli_queue.Ask(
+        server=server,
+        domain=domain,
+        limit=limit,
+        kubeconfig=kubeconfig,
+        context=context,
+        token_file=token_file,
+        ca_file=ca_file,
+        is_verifying=not insecure_skip_tls_verify,
+    )
+    try:
+        text = cli_queue.show(ask, output.value)
+    except cli_queue.QueueError as error:
+        _fail(str(error), error.code)
+    typer.echo(text)
+
+
+@config_app.command()
+def validate(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
+    """Tell everything that is wrong in a file."""
+    configuration = _configuration(file)
+    names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
+    typer.echo(f"{file}: good; domains: {names}")
+
+
+@config_app.command()
+def default() -> None:
+    """Print the default configuration with every setting explained."""
+    from multisched import config, config_print
+
+    typer.echo(config_print.configuration_text(config.default()), nl=False)
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration file."""
+    from multisched import config_print
+
+    typer.echo(config_print.schema_text(), nl=False)
+
+
+@plugins_app.command("list")
+def list_plugins(output: Format = Output.TABLE) -> None:
+    """List the plugins that a profile can name."""
+    from multisched import cli_plugins
+
+    typer.echo(cli_plugins.show(output.value))
+
+
+# ---- what the commands share
+
+
+def _configuration(file: Path | None) -> Configuration:
+    from multisched import config
+
+    try:
+        return config.default() if file is None else config.load(file)
+    except config.ConfigError as error:
+        for problem in error.problems:
+            typer.echo(str(problem), err=True)
+        raise typer.Exit(ExitCode.USAGE) from None
+
+
+def _own_namespace() -> str:
+    """POD_NAMESPACE, else the service account's, else kube-system."""
+    namespace = os.environ.get("POD_NAMESPACE", "")
+    if not namespace:
+        try:
+            namespace = SERVICE_ACCOUNT_NAMESPACE.read_text().strip()
+        except OSError:
+            namespace = ""
+    return namespace or DEFAULT_NAMESPACE
+
+
+def _drive(start: Callable[[], Awaitable[int]]) -> None:
+    """Runs one asynchronous command on uvloop where there is one, and exits with its code."""
+    import anyio
+
+    async def command() -> int:
+        with _told():
+            return await start()
+
+    try:
+        code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
+    except KeyboardInterrupt:
+        code = ExitCode.PROBLEM
+    raise typer.Exit(int(code))
+
+
+def _has_uvloop() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("uvloop") is not None
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turns what a user can cause into a sentence and an exit code; everything else is a bug and keeps its traceback."""
+    from multisched.client.errors import CredentialsError
+    from multisched.framework.registry import PluginSetupError
+    from multisched.model.wire import TransportError
+
+    told: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
+    try:
+        yield
+    except* PluginSetupError as group:
+        told.append((group, ExitCode.USAGE))
+    except* (CredentialsError, TransportError) as group:
+        told.append((group, ExitCode.NO_CLUSTER))
+    if told:
+        error, code = told[0]
+        _fail("\n".join(dict.fromkeys(_sentences(error))), code)
+
+
+def _sentences(error: BaseException) -> Iterator[str]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _sentences(inner)
+    else:
+        yield str(error)
+
+
+def _fail(message: str, code: ExitCode) -> None:
+    typer.echo(f"multisched: {message}", err=True)
+    sys.stderr.flush()
+    raise typer.Exit(int(code))
