@@ -128,7 +128,6 @@ class _Channel:
         )
         self.access = access
         self.users = 0
-        self.is_retired = False
         self._base = access.host
         self._proxy = access.proxy or _proxy_of_environment(access.host)
         self._server_name = access.tls_server_name
@@ -347,16 +346,20 @@ class HttpTransport:
         if access.connects_like(channel.access):
             channel.adopt(access)
             return channel
-        channel.is_retired = True
         self._retired.add(channel)
         self._channel = self._open_channel()
         return self._channel
 
     async def _give_back(self, channel: _Channel) -> None:
         channel.users -= 1
-        if channel.is_retired and channel.users == 0:
-            self._retired.discard(channel)
-            await channel.session.close()
+        if self._retired:
+            await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        """Also those that had no request under way when they retired."""
+        for retired in [retired for retired in self._retired if retired.users == 0]:
+            self._retired.discard(retired)
+            await retired.session.close()
 
 
 class HttpLineStream:
@@ -419,7 +422,7 @@ async def _read_capped(response: aiohttp.ClientResponse, bytes_max: int) -> byte
     """The whole body; refuses one that is longer before it is all in memory."""
     length = response.content_length
     if length is not None and length > bytes_max:
-        raise aiohttp.ClientPayloadError(f"an answer of {length} bytes exceeds {bytes_max}")
+        raise aiohttp.ClientPayloadError(f"an answer of {length} bytes exceeds {bytes_max} bytes")
     if length is not None:
         return await response.read()
     chunks, total = [], 0

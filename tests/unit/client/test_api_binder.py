@@ -126,7 +126,8 @@ async def test_a_pod_that_is_gone_reads_as_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [a_refusal(500), a_refusal(403), Response(200, b'{"metadata":'), ConnectFailedError("x"), AnswerLostError("x")]
+    "reply",
+    [a_refusal(500), a_refusal(403), Response(200, b'{"metadata":'), ConnectFailedError("x"), AnswerLostError("x")],
 )
 async def test_a_read_without_a_definite_answer_is_unreachable(reply: Answer) -> None:
     binder, _ = make_binder(reply)

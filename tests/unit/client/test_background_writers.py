@@ -22,7 +22,9 @@ pytestmark = pytest.mark.looptime
 
 POD = ObjectRef("Pod", "team", "web-1", "uid-1")
 SCHEDULED = Event(POD, "Normal", "Scheduled", "Binding", "Successfully assigned team/web-1 to n1", "job-scheduler")
-FAILED = Event(POD, "Warning", "FailedScheduling", "Scheduling", "0/1 nodes are available: 1 Too many pods.", "job-scheduler")
+FAILED = Event(
+    POD, "Warning", "FailedScheduling", "Scheduling", "0/1 nodes are available: 1 Too many pods.", "job-scheduler"
+)
 UNSCHEDULABLE = Condition("False", "Unschedulable", "0/1 nodes are available: 1 Too many pods.")
 
 
@@ -159,7 +161,9 @@ async def test_ten_thousand_events_of_a_burst_are_stored_within_a_minute_of_its_
 
 
 async def test_a_refused_event_is_dropped_counted_and_does_not_stop_the_next() -> None:
-    sink, _, _ = make_sink(lambda asked: a_refusal(422, "Invalid") if asked.body["reason"] == "Scheduled" else accept(asked))
+    sink, _, _ = make_sink(
+        lambda asked: a_refusal(422, "Invalid") if asked.body["reason"] == "Scheduled" else accept(asked)
+    )
     async with at_work(sink):
         sink.record(SCHEDULED)
         sink.record(FAILED)
@@ -168,7 +172,9 @@ async def test_a_refused_event_is_dropped_counted_and_does_not_stop_the_next() -
     assert (statistics.stored, statistics.dropped_refused) == (1, 1)
 
 
-@pytest.mark.parametrize("fault", [AnswerLostError("reset"), ConnectFailedError("refused"), a_refusal(500), a_refusal(429)])
+@pytest.mark.parametrize(
+    "fault", [AnswerLostError("reset"), ConnectFailedError("refused"), a_refusal(500), a_refusal(429)]
+)
 async def test_a_passing_fault_is_survived_a_lasting_one_drops_and_counts(fault: Answer) -> None:
     faults: list[Answer] = [fault] * 2
     sink, _, _ = make_sink(lambda asked: faults.pop() if faults else accept(asked))

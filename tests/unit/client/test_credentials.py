@@ -1,0 +1,269 @@
+"""Credentials that rotate, expire, run a plugin, or are not there; certificates that are renewed; proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from multisched.client.auth import REREAD_INTERVAL_S, Credentials, InClusterSource, import_vendor
+from multisched.client.errors import CredentialsError
+from multisched.client.transport import connect, open_transport
+from multisched.cluster.certificates import Authority, server_context
+from multisched.model.wire import ConnectFailedError
+from tests.unit.client.servers import Handler, connected, serving, write_kubeconfig
+
+EXEC_PLUGIN = """
+import json, pathlib, sys
+count = pathlib.Path(sys.argv[1])
+number = int(count.read_text() or 0) + 1 if count.exists() else 1
+count.write_text(str(number))
+status = {{"token": f"token-{{number}}"{expiry}}}
+print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}}))
+"""
+
+
+def expecting(valid: set[str], seen: list[str]) -> Handler:
+    """A server that lets in the tokens of `valid`, which a test may change."""
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        seen.append(token)
+        return web.Response(status=200 if token in valid else 401)
+
+    return handle
+
+
+def exec_user(folder: Path, expiry: str = "") -> dict[str, object]:
+    script = folder / "plugin.py"
+    script.write_text(EXEC_PLUGIN.format(expiry=expiry))
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": [str(script), str(folder / "count")],
+        "interactiveMode": "Never",
+    }
+    return {"exec": command}
+
+
+async def test_a_rotated_token_file_is_read_again_at_once_on_a_401_and_all_requests_get_through(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    valid, seen = {"old"}, list[str]()
+    async with (
+        serving(expecting(valid, seen)) as address,
+        connected(tmp_path, address, {"tokenFile": str(token)}) as transport,
+    ):
+        assert (await transport.request("GET", "/x")).status == 200
+        token.write_text("new\n")
+        valid.clear()
+        valid.add("new")
+        answers = await asyncio.gather(*(transport.request("POST", "/x", body=b"{}") for _ in range(20)))
+        assert {answer.status for answer in answers} == {200}
+        assert transport._credentials.renewals == 1
+        assert seen.count("new") == 20
+
+
+async def test_a_lasting_401_is_told_and_does_not_hammer_the_source(tmp_path: Path) -> None:
+    seen: list[str] = []
+    async with serving(expecting(set(), seen)) as address, connected(tmp_path, address) as transport:
+        for _ in range(10):
+            assert (await transport.request("GET", "/x")).status == 401
+        assert transport._credentials.renewals == 1
+        assert len(seen) == 10
+
+
+async def test_a_watch_is_opened_again_with_the_new_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    valid, seen = {"new"}, list[str]()
+    async with (
+        serving(expecting(valid, seen)) as address,
+        connected(tmp_path, address, {"tokenFile": str(token)}) as transport,
+    ):
+        token.write_text("new")
+        async with transport.stream("/x?watch=1") as stream:
+            assert stream.status == 200
+        assert seen == ["old", "new"]
+
+
+async def test_a_service_account_token_is_read_again_each_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(dt.datetime.now(dt.UTC))
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    (tmp_path / "token").write_text("one\n")
+    valid, seen = {"one", "two"}, list[str]()
+    async with serving(expecting(valid, seen), server_context(authority, ["127.0.0.1"])) as address:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", address.rpartition(":")[2])
+        vendor = import_vendor()
+        credentials = await Credentials.load(InClusterSource(vendor, tmp_path))
+        async with open_transport(vendor, credentials) as transport:
+            await transport.request("GET", "/x")
+            (tmp_path / "token").write_text("two\n")
+            await transport.request("GET", "/x")
+            credentials._read_at -= REREAD_INTERVAL_S
+            await transport.request("GET", "/x")
+        assert seen == ["one", "one", "two"]
+        assert transport.statistics().sessions == 1
+
+
+async def test_an_exec_plugin_without_expiry_runs_again_on_a_401_only(tmp_path: Path) -> None:
+    valid, seen = {"token-1"}, list[str]()
+    async with serving(expecting(valid, seen)) as address:
+        async with connected(tmp_path, address, exec_user(tmp_path)) as transport:
+            await transport.request("GET", "/x")
+            transport._credentials._read_at -= REREAD_INTERVAL_S
+            await transport.request("GET", "/x")
+            valid.clear()
+            valid.add("token-2")
+            assert (await transport.request("GET", "/x")).status == 200
+        assert seen == ["token-1", "token-1", "token-1", "token-2"]
+
+
+async def test_an_exec_plugins_token_is_renewed_before_it_expires(tmp_path: Path) -> None:
+    soon = (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    user = exec_user(tmp_path, f', "expirationTimestamp": "{soon}"')
+    valid, seen = {"token-1", "token-2"}, list[str]()
+    async with serving(expecting(valid, seen)) as address, connected(tmp_path, address, user) as transport:
+        await transport.request("GET", "/x")
+        transport._credentials._read_at -= REREAD_INTERVAL_S
+        await transport.request("GET", "/x")
+    assert seen == ["token-1", "token-2"]
+
+
+async def test_a_failed_rereading_keeps_what_we_have_and_is_counted(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("good")
+    valid, seen = {"good"}, list[str]()
+    async with (
+        serving(expecting(valid, seen)) as address,
+        connected(tmp_path, address, {"tokenFile": str(token)}) as transport,
+    ):
+        token.unlink()
+        transport._credentials._read_at -= REREAD_INTERVAL_S
+        assert (await transport.request("GET", "/x")).status == 200
+        assert transport._credentials.failures == 1
+
+
+async def test_a_renewed_server_authority_is_trusted_without_a_restart(tmp_path: Path) -> None:
+    now = dt.datetime.now(dt.UTC)
+    old, new = Authority(now), Authority(now)
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(old.certificate)
+    seen: list[str] = []
+    async with (
+        serving(expecting({"token-1"}, seen), server_context(new, ["127.0.0.1"])) as address,
+        connected(tmp_path, address, cluster={"certificate-authority": str(ca)}) as transport,
+    ):
+        with pytest.raises(ConnectFailedError, match="certificate"):
+            await transport.request("GET", "/x")
+        assert seen == []
+        ca.write_bytes(new.certificate + b"\n")
+        transport._credentials._read_at -= REREAD_INTERVAL_S
+        assert (await transport.request("GET", "/x")).status == 200
+        assert transport.statistics().sessions == 2
+        assert not transport._retired
+
+
+async def test_an_open_watch_outlives_a_renewal_of_the_certificates(tmp_path: Path) -> None:
+    authority = Authority(dt.datetime.now(dt.UTC))
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(authority.certificate)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one\n")
+        if request.path == "/watch":
+            await asyncio.sleep(0.2)
+            await response.write(b"two\n")
+        return response
+
+    async with (
+        serving(handle, server_context(authority, ["127.0.0.1"])) as address,
+        connected(tmp_path, address, cluster={"certificate-authority": str(ca)}) as transport,
+    ):
+        async with transport.stream("/watch") as stream:
+            ca.write_bytes(authority.certificate + b"\n")
+            transport._credentials._read_at -= REREAD_INTERVAL_S
+            await transport.request("GET", "/x")
+            assert len(transport._retired) == 1
+            assert [line async for line in stream] == [b"one", b"two"]
+        assert not transport._retired
+
+
+async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    authority = Authority(dt.datetime.now(dt.UTC))
+    async with (
+        serving(expecting({"token-1"}, []), server_context(authority, ["127.0.0.1"])) as address,
+        connected(tmp_path, address) as transport,
+    ):
+        with pytest.raises(ConnectFailedError):
+            await transport.request("GET", "/x")
+
+
+async def test_the_environments_proxy_is_used_unless_the_host_is_exempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        asked.append(request.raw_path)
+        return web.Response()
+
+    async with serving(handle) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        async with connected(tmp_path, "http://api.invalid:6443") as transport:
+            assert (await transport.request("GET", "/x")).status == 200
+        async with connected(tmp_path, proxy) as transport:
+            await transport.request("GET", "/y")
+    assert asked == ["http://api.invalid:6443/x", "/y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (None, "no kubeconfig at"),
+        ("", "kubeconfig"),
+        ("{", "kubeconfig"),
+        ("[]", "kubeconfig"),
+        ("apiVersion: v1\nkind: Config\n", "kubeconfig"),
+        ("clusters: []\ncontexts: []\nusers: []\ncurrent-context: nope\n", "nope"),
+    ],
+)
+async def test_an_unusable_kubeconfig_is_one_error_that_names_it(tmp_path: Path, text: str | None, what: str) -> None:
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(CredentialsError, match=what) as caught:
+        async with connect(path):
+            pass
+    assert str(path) in str(caught.value)
+
+
+async def test_a_context_that_is_not_there_and_a_plugin_that_fails_are_told(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
+    with pytest.raises(CredentialsError, match="other"):
+        async with connect(path, "other"):
+            pass
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such/plugin"}}
+    with pytest.raises(CredentialsError, match="FileNotFoundError"):
+        async with connect(write_kubeconfig(tmp_path, "http://127.0.0.1:1", user)):
+            pass
+
+
+def test_the_narrow_import_leaves_the_real_package_importable_and_loads_no_models() -> None:
+    code = (
+        "import sys; from multisched.client.auth import import_vendor; import_vendor();"
+        "assert not [m for m in sys.modules if m.startswith('kubernetes_asyncio')];"
+        "import kubernetes_asyncio; kubernetes_asyncio.client.CoreV1Api; kubernetes_asyncio.config.load_kube_config"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)

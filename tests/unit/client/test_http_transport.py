@@ -1,0 +1,286 @@
+"""The transport against servers on loopback that answer well, badly, late, too much, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.client import transport as transport_module
+from multisched.client.transport import HttpLineStream
+from multisched.model.wire import AnswerLostError, ConnectFailedError
+from tests.unit.client.servers import connected, raw_serving, read_head, serving
+
+
+@asynccontextmanager
+async def raw_answer(*pieces: bytes, hang: bool = False) -> AsyncIterator[str]:
+    """A server that answers every request with these bytes, then closes, or hangs."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        if hang:
+            await reader.read()
+
+    async with raw_serving(handle) as address:
+        yield address
+
+
+async def test_a_request_carries_token_body_and_types_and_asks_for_no_compression(tmp_path: Path) -> None:
+    seen: list[web.BaseRequest] = []
+    bodies: list[bytes] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        seen.append(request)
+        bodies.append(await request.read())
+        return web.json_response({"a": 1}, status=201, headers={"Retry-After": "3"})
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        path = "/api/v1/pods?fieldSelector=spec.nodeName%3D%2Cx&continue=a%2Fb%3D%3D"
+        response = await transport.request("POST", path, body=b"{}", content_type="application/x", accept="text/y")
+        await transport.request("GET", "/x")
+    assert (response.status, response.body) == (201, b'{"a": 1}')
+    assert response.headers["retry-after"] == "3"
+    post, get = seen
+    assert post.raw_path == path
+    assert bodies[0] == b"{}"
+    assert post.headers["Content-Type"] == "application/x"
+    assert post.headers["Accept"] == "text/y"
+    assert post.headers["Accept-Encoding"] == "identity"
+    assert post.headers["Authorization"] == "Bearer token-1"
+    assert "Content-Type" not in get.headers
+
+
+@pytest.mark.parametrize("status", [200, 302, 400, 404, 409, 429, 500, 503])
+async def test_a_status_never_raises(tmp_path: Path, status: int) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=status, body=b"x", headers={"Location": "/elsewhere"})
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        assert (await transport.request("GET", "/x")).status == status
+
+
+async def test_connections_are_given_back_whatever_happens(tmp_path: Path) -> None:
+    peers: set[object] = set()
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return web.Response(status=500 if request.path == "/bad" else 200, body=b"x" * 10_000)
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        for _ in range(20):
+            await transport.request("GET", "/bad")
+            await transport.request("GET", "/good")
+    assert len(peers) == 1
+
+
+async def test_a_compressed_answer_is_not_inflated(tmp_path: Path) -> None:
+    bomb = gzip.compress(b"0" * 10_000_000)
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=bomb, headers={"Content-Encoding": "gzip"})
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        assert (await transport.request("GET", "/x")).body == bomb
+
+
+async def test_a_refused_connection_is_known_to_have_sent_nothing(tmp_path: Path) -> None:
+    async with raw_answer() as address:
+        pass
+    async with connected(tmp_path, address) as transport:
+        with pytest.raises(ConnectFailedError, match="cannot connect"):
+            await transport.request("POST", "/x", body=b"{}")
+        with pytest.raises(ConnectFailedError):
+            async with transport.stream("/x"):
+                pass
+        assert transport.statistics().connect_failures == 2
+
+
+async def test_a_handshake_that_hangs_has_sent_nothing(tmp_path: Path) -> None:
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with raw_serving(swallow) as address:
+        secure = address.replace("http:", "https:")
+        async with connected(tmp_path, secure, cluster={"insecure-skip-tls-verify": True}) as transport:
+            with pytest.raises(ConnectFailedError):
+                await transport.request("POST", "/x", body=b"{}", timeout_s=0.3)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([], id="closed without a byte"),
+        pytest.param([b"HTTP/1.1 201 Cre"], id="closed in the head"),
+        pytest.param([b"HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n", b"{"], id="closed in the body"),
+        pytest.param([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"ff\r\n{"], id="closed in a chunk"),
+        pytest.param([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n{\r\n"], id="no last chunk"),
+        pytest.param([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"zz\r\n{"], id="garbage chunk"),
+        pytest.param([b"SSH-2.0-OpenSSH\r\n\r\n"], id="not HTTP"),
+    ],
+)
+async def test_an_answer_that_breaks_off_is_lost(tmp_path: Path, pieces: Sequence[bytes]) -> None:
+    async with raw_answer(*pieces) as address, connected(tmp_path, address) as transport:
+        with pytest.raises(AnswerLostError, match="POST"):
+            await transport.request("POST", "/x", body=b"{}", timeout_s=5)
+        assert transport.statistics().lost_answers == 1
+
+
+@pytest.mark.parametrize("pieces", [[], [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"{"]])
+async def test_an_answer_that_does_not_come_in_time_is_lost(tmp_path: Path, pieces: Sequence[bytes]) -> None:
+    async with raw_answer(*pieces, hang=True) as address, connected(tmp_path, address) as transport:
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(AnswerLostError):
+            await transport.request("POST", "/x", body=b"{}", timeout_s=0.3)
+        assert asyncio.get_running_loop().time() - started < 2
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_an_oversized_answer_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chunked: bool
+) -> None:
+    monkeypatch.setattr(transport_module, "ANSWER_BYTES_MAX", 100_000)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        if not is_chunked:
+            response.content_length = 10_000_000
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b"0" * 100_000)
+        return response
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        with pytest.raises(AnswerLostError, match="exceeds 100000 bytes"):
+            await transport.request("GET", "/x")
+
+
+async def test_a_cancelled_request_leaves_the_transport_usable(tmp_path: Path) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        if request.path == "/slow":
+            await asyncio.sleep(30)
+        return web.Response()
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await transport.request("GET", "/slow")
+        assert (await transport.request("GET", "/x")).status == 200
+        assert transport._channel.users == 0
+
+
+# ---- streams
+
+
+async def read_lines(folder: Path, *chunks: bytes) -> list[bytes]:
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        return response
+
+    async with (
+        serving(handle) as address,
+        connected(folder, address) as transport,
+        transport.stream("/x?watch=1") as stream,
+    ):
+        assert stream.status == 200
+        return [line async for line in stream]
+
+
+async def test_lines_are_cut_at_newlines_wherever_chunks_end(tmp_path: Path) -> None:
+    chunks = [b'{"a":1}\n{"b"', b":2", b'}\n\n{"c":3}\n{"d":4}\n']
+    assert await read_lines(tmp_path, *chunks) == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
+
+
+async def test_a_line_of_eight_mebibytes_is_one_line(tmp_path: Path) -> None:
+    long = b"x" * (8 * 1024 * 1024)
+    assert await read_lines(tmp_path, b"first\n", long, b"\nlast\n") == [b"first", long, b"last"]
+
+
+async def test_a_line_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "LINE_BYTES_MAX", 1_000_000)
+    with pytest.raises(AnswerLostError, match="exceeds 1000000 bytes"):
+        await read_lines(tmp_path, *[b"x" * 100_000] * 50)
+
+
+async def test_a_stream_that_ends_inside_a_line_is_broken(tmp_path: Path) -> None:
+    with pytest.raises(AnswerLostError, match="inside a line"):
+        await read_lines(tmp_path, b'{"a":1}\n{"b"')
+
+
+@given(st.lists(st.binary(max_size=20), max_size=10), st.data())
+def test_cutting_gives_the_lines_whatever_the_chunks(lines: list[bytes], data: st.DataObject) -> None:
+    lines = [line.replace(b"\n", b"") for line in lines]
+    text = b"".join(line + b"\n" for line in lines)
+    stream = HttpLineStream.__new__(HttpLineStream)
+    stream._ready, stream._rest, stream._rest_bytes = [], [], 0
+    got = []
+    while text:
+        length = data.draw(st.integers(1, len(text)))
+        stream._cut(text[:length])
+        text = text[length:]
+        while stream._ready:
+            got.append(stream._ready.pop())
+    assert got == [line for line in lines if line]
+    assert not stream._rest
+
+
+async def test_a_reset_in_the_stream_is_an_error_not_an_end(tmp_path: Path) -> None:
+    head = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n{"a":1}\n\r\n'
+    async with raw_answer(head) as address, connected(tmp_path, address) as transport, transport.stream("/x") as stream:
+        lines = aiter(stream)
+        assert await anext(lines) == b'{"a":1}'
+        with pytest.raises(AnswerLostError):
+            await anext(lines)
+
+
+async def test_a_silent_stream_is_found_half_open(tmp_path: Path) -> None:
+    head = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n{"a":1}\n\r\n'
+    async with (
+        raw_answer(head, hang=True) as address,
+        connected(tmp_path, address) as transport,
+        transport.stream("/x", idle_timeout_s=0.2) as stream,
+    ):
+        lines = aiter(stream)
+        await anext(lines)
+        with pytest.raises(AnswerLostError):
+            await anext(lines)
+
+
+async def test_a_refused_watch_tells_status_and_body(tmp_path: Path) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"kind": "Status"}, status=410)
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport, transport.stream("/x") as stream:
+        assert (stream.status, await stream.read_body()) == (410, b'{"kind": "Status"}')
+
+
+async def test_leaving_a_watch_cuts_the_connection_at_once(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            await reader.read()
+        finally:
+            gone.set()
+
+    async with raw_serving(handle) as address, connected(tmp_path, address) as transport:
+        async with transport.stream("/x"):
+            pass
+        async with asyncio.timeout(1):
+            await gone.wait()
+        assert transport._channel.users == 0
