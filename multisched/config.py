@@ -101,6 +101,10 @@ def _add_error(document: Document, path: config_document.Path, error: Any) -> No
         case "string_pattern_mismatch":
             message = f"{error['input']!r} is not a name of this kind; it must match {error['ctx']['pattern']}"
             document.add(path, message)
+        case "too_short":
+            document.add(path, f"needs at least {error['ctx']['min_length']}")
+        case "too_long":
+            document.add(path, f"has too many; at most {error['ctx']['max_length']}")
         case "value_error":
             document.add(path, str(error["ctx"]["error"]))
         case _:

@@ -25,7 +25,7 @@ BUILT_IN_DOMAINS: Final = ("forecast", "gpu", "job")
 DOMAINS_MAX: Final = 32
 DURATION_MAX_S: Final = 24 * 3600.0
 
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?", re.ASCII)
 _DURATION_SCHEMA: Final = {
     "type": "string",
     "pattern": r"^(?=\d)(\d+h)?(\d+m)?(\d+(\.\d+)?s)?(\d+ms)?$",

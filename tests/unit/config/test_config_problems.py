@@ -1,0 +1,183 @@
+"""Bad configuration: every problem at once, each with its place and what was probably meant."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched import config
+from multisched.config import ConfigError
+
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+
+
+def problems(text: str) -> list[str]:
+    """Each problem as it is printed."""
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, "f.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_all_problems_of_a_file_are_told_in_one_run() -> None:
+    told = problems(
+        """\
+apiVersion: multisched.io/v2
+kind: MultischedConfiguration
+domain: []
+domains:
+  - name: forecast
+    profile:
+      queueSort: NodeName
+      plugins:
+        enabled:
+          - {name: NodeAffinty, weight: 2.5}
+    queue: {initialBackoff: 5, maxBackof: 10s}
+  - name: qos
+    schedulerNames: [forecast-scheduler]
+  - name: other
+    loans: [{from: qoss}]
+lease: {duration: 5s}
+server: {port: abc}
+"""
+    )
+    assert told == [
+        "f.yaml:1:13: apiVersion: 'multisched.io/v2' is not known here; write multisched.io/v1",
+        "f.yaml:3:1: domain: unknown key (did you mean domains?)",
+        "f.yaml:10:20: domains[0].profile.plugins.enabled[0].name: 'NodeAffinty' is not a plugin (did you mean NodeAffinity?)",
+        "f.yaml:10:41: domains[0].profile.plugins.enabled[0].weight: must be a valid integer",
+        'f.yaml:11:29: domains[0].queue.initialBackoff: a duration needs a unit, for instance "5s"',
+        "f.yaml:11:32: domains[0].queue.maxBackof: unknown key (did you mean maxBackoff?)",
+        (
+            "f.yaml:13:22: domains[1].schedulerNames[0]: schedulerName 'forecast-scheduler' is claimed by"
+            " domains[0].name already; each needs its own"
+        ),
+        "f.yaml:15:20: domains[2].loans[0].from: no domain is called 'qoss' (did you mean qos?)",
+        "f.yaml:16:8: lease: duration must be longer than renewDeadline",
+        "f.yaml:17:16: server.port: must be a valid integer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "f.yaml:1:1: the file is empty; `multisched config default` prints one to start from"),
+        ("- 1", "f.yaml:1:1: must be an object"),
+        ("a: &x 1", "f.yaml:1:4: anchors are refused; write the value out where it is used"),
+        ("a: *x", "f.yaml:1:4: aliases are refused; write the value out"),
+        ("a: !!python/name:os.system", "f.yaml:1:4: tags are refused; remove tag:yaml.org,2002:python/name:os.system"),
+        (f"{HEAD}---\n{HEAD}", "f.yaml:3:1: a second document starts here; one file holds one configuration"),
+        ("[" * 40, "f.yaml:1:33: nested deeper than 32 levels"),
+        ("a: [1", "f.yaml:2:1: not YAML: did not find expected ',' or ']'"),
+        ("a: \x07", "f.yaml:1:1: not YAML: unacceptable character #x0007: control characters are not allowed"),
+        ("#" * 1_048_577, "f.yaml:1:1: the file has 1048577 bytes; at most 1048576 are read"),
+    ],
+)
+def test_a_text_that_is_no_plain_document_is_refused(text: str, told: str) -> None:
+    assert problems(text) == [told]
+
+
+def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
+    assert problems(f"{HEAD}logging: {{}}\nlogging: {{}}\n") == [
+        "f.yaml:4:1: logging: this key stands in line 3 already; remove one"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ("domains: []", "f.yaml:3:10: domains: needs at least 1"),
+        ("domains: [{name: Qos}]", "is not a name of this kind"),
+        ("domains: [{}]", "f.yaml:3:11: domains[0].name: is missing"),
+        ("server: {bindAddress: 0.0.0.0}", "without tls only loopback is served, not 0.0.0.0"),
+        ("server: {bindAddress: localhost}", "'localhost' is not an IP address"),
+        ("server: {tls: {certFile: a}}", "certFile and keyFile belong together"),
+        ("server: {bindAddress: 0.0.0.0, tls: {selfSigned: true}, authentication: false}", "on loopback only"),
+        ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),
+        ("lease: {renewDeadline: 2s}", "renewDeadline must be longer than 1.2 times retryPeriod"),
+        ("logging: {level: warn}", "write debug, info, warning or error (did you mean warning?)"),
+        ("logging: {level: off}", "f.yaml:3:18: logging.level: False is not known here"),
+        ("lease: {enabled: 1}", "f.yaml:3:18: lease.enabled: must be a valid boolean"),
+        ("domains: [{name: a, queue: {initialBackoff: 1m}}]", "initialBackoff is longer than maxBackoff"),
+        ("domains: [{name: a, nodes: {selector: {}}}]", "selects every node"),
+        ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "exclude each other"),
+        ("domains: [{name: a, loans: [{from: a}]}]", "a domain cannot lend to itself"),
+        ("domains: [{name: a, profile: {queueSort: NodeName}}]", "does not order queues"),
+        ("domains: [{name: a, profile: {plugins: {disabled: [QOSSort]}}}]", "exactly one plugin must order the queue"),
+        ("domains: [{name: a, profile: {plugins: {enabled: [{name: 'a.b:C'}]}}}]", "cannot import a.b"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(part: str, told: str) -> None:
+    (only,) = problems(f"{HEAD}{part}\n")
+    assert told in only
+
+
+@pytest.mark.parametrize(
+    ("second", "what"),
+    [
+        ("{name: b}", "nodes by the rule 'rest'"),
+        ("{name: forecast}", "nodes by the rule 'rest'"),
+        ("{name: b, nodes: {rule: rest}}", "nodes by the rule 'rest'"),
+    ],
+)
+def test_two_domains_without_a_selector_claim_the_same_nodes(second: str, what: str) -> None:
+    (only,) = problems(f"{HEAD}domains: [{{name: a}}, {second}]\n")
+    assert what in only
+    assert "write loans: [{from: a}]" in only
+
+
+def test_equal_selectors_are_found_however_they_are_written() -> None:
+    (only,) = problems(
+        HEAD
+        + """\
+domains:
+  - {name: a, nodes: {selector: {matchLabels: {pool: x}}}}
+  - {name: b, nodes: {selector: {matchExpressions: [{key: pool, operator: In, values: [x, x]}]}}}
+"""
+    )
+    assert "domain 'b' claims the same nodes, as domain 'a' does" in only
+
+
+def test_two_domains_of_one_name_or_one_scheduler_name_are_refused() -> None:
+    told = problems(HEAD + "domains: [{name: gpu}, {name: gpu, nodes: {rule: labelled}}]\n")
+    assert any("domain 'gpu' is claimed by domains[0].name already" in line for line in told)
+    assert any("schedulerName 'gpu-scheduler' is claimed by" in line for line in told)
+
+
+def test_a_file_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    for path, told in ((tmp_path / "none", "cannot be read: No such file"), (tmp_path, "directory"), (binary, "UTF-8")):
+        with pytest.raises(ConfigError, match=told):
+            config.load(path)
+
+
+JSON_LIKE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(string.printable, max_size=12),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(string.ascii_letters, max_size=12), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(part=st.sampled_from(["domains", "lease", "server", "client", "logging"]), value=JSON_LIKE)
+def test_whatever_stands_in_a_file_is_a_configuration_or_a_list_of_problems(part: str, value: object) -> None:
+    import yaml
+
+    text = HEAD + yaml.safe_dump({part: value}, allow_unicode=True)
+    try:
+        configuration = config.parse(text, "f.yaml")
+    except ConfigError as error:
+        lines = [problem.line for problem in error.problems]
+    else:
+        lines = [len(configuration.domains)]
+    assert lines
+    assert min(lines) >= 1
+
+
+@given(text=st.text(max_size=60))
+def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
+    with pytest.raises(ConfigError):
+        config.parse(text, "f.yaml")

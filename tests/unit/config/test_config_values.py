@@ -1,0 +1,157 @@
+"""What a good configuration means: defaults, completion, profiles, durations, and the printed files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched import config, config_print
+from multisched.config_plugins import plugin_registry, resolve_profile
+from multisched.config_schema import Configuration, NodeRule, format_duration, parse_duration
+from multisched.framework.registry import PluginUse
+from multisched.model.selectors import Toleration
+
+ROOT = Path(__file__).parents[3]
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+
+
+def parse(text: str) -> Configuration:
+    return config.parse(HEAD + text, "f.yaml")
+
+
+def plugins_of(configuration: Configuration, domain: str) -> dict[str, PluginUse]:
+    profile = resolve_profile(configuration.domain(domain), plugin_registry())
+    return {use.name: use for use in profile.plugins}
+
+
+def test_without_a_file_three_domains_are_served() -> None:
+    configuration = config.default()
+    assert [(d.name, d.scheduler_names, d.nodes.rule) for d in configuration.domains] == [
+        ("forecast", ("forecast-scheduler",), NodeRule.REST),
+        ("gpu", ("gpu-scheduler",), NodeRule.GPU),
+        ("job", ("job-scheduler",), NodeRule.VIRTUAL),
+    ]
+    assert (
+        Toleration("virtual-kubelet.io/provider", "Exists", "", "NoSchedule")
+        in configuration.domain("job").policy.compile()
+    )
+    lease = configuration.lease
+    assert (lease.duration_s, lease.renew_deadline_s, lease.retry_period_s) == (15.0, 10.0, 2.0)
+
+
+def test_the_shortest_file_means_the_defaults() -> None:
+    assert parse("") == config.default()
+
+
+def test_the_printed_default_means_the_defaults_and_is_the_file_in_the_repository() -> None:
+    text = config_print.configuration_text(config.default())
+    assert (ROOT / "config/default.yaml").read_text() == text, "run: multisched config default > config/default.yaml"
+    printed = config.parse(text, "default.yaml")
+    for domain in config.default().domains:
+        assert plugins_of(printed, domain.name) == plugins_of(config.default(), domain.name)
+        without_plugins = {"profile": printed.domain(domain.name).profile}
+        assert printed.domain(domain.name) == domain.model_copy(update=without_plugins)
+    assert printed.lease == config.default().lease
+
+
+def test_the_printed_schema_is_the_file_in_the_repository() -> None:
+    text = config_print.schema_text()
+    assert (ROOT / "config/schema.json").read_text() == text, "run: multisched config schema > config/schema.json"
+    schema = json.loads(text)
+    assert schema["properties"]["apiVersion"]["const"] == "multisched.io/v1"
+    assert schema["$defs"]["Queue"]["properties"]["initialBackoff"]["default"] == "1s"
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config/examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_good(path: Path) -> None:
+    assert config.load(path).domains
+
+
+def test_a_fourth_scheduler_needs_configuration_alone() -> None:
+    configuration = config.load(ROOT / "config/examples/qos-scheduler.yaml")
+    qos = configuration.domain("qos")
+    assert qos.scheduler_names == ("qos-scheduler",)
+    assert list(plugins_of(configuration, "qos")).count("QOSSort") == 1
+    assert "PrioritySort" not in plugins_of(configuration, "qos")
+
+
+def test_queue_sort_takes_the_place_of_the_base_s() -> None:
+    configuration = parse("domains: [{name: a, profile: {queueSort: PrioritySort}}]\n")
+    uses = plugins_of(configuration, "a")
+    assert "PrioritySort" in uses
+    assert "QOSSort" not in uses
+
+
+def test_enabled_changes_only_what_it_names() -> None:
+    configuration = parse(
+        """\
+domains:
+  - name: forecast
+    profile:
+      plugins:
+        disabled: [ImageLocality]
+        enabled:
+          - {name: NodeAffinity, weight: 7}
+          - {name: TaintToleration, isolation: thread, timeout: 250ms}
+"""
+    )
+    before, after = plugins_of(config.default(), "forecast"), plugins_of(configuration, "forecast")
+    assert list(after) == [name for name in before if name != "ImageLocality"]
+    assert after["NodeAffinity"].weight == 7
+    assert after["NodeAffinity"].args == before["NodeAffinity"].args
+    assert (after["TaintToleration"].weight, after["TaintToleration"].timeout_s) == (3, 0.25)
+
+
+def test_disabling_everything_makes_enabled_the_whole_profile() -> None:
+    configuration = parse(
+        "domains: [{name: a, profile: {plugins: {disabled: ['*'], enabled: [{name: QOSSort}, {name: DefaultBinder}]}}}]"
+    )
+    assert list(plugins_of(configuration, "a")) == ["QOSSort", "DefaultBinder"]
+
+
+def test_a_policy_in_the_file_replaces_the_domain_s_own() -> None:
+    assert parse("domains: [{name: job, policy: {tolerations: []}}]").domain("job").policy.compile() == ()
+
+
+def test_values_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        config.default().lease.duration_s = 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10s", 10.0),
+        ("500ms", 0.5),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("1.5s", 1.5),
+        ("1m1ms", 60.001),
+        ("24h", 86400.0),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "s", "-1s", "1 s", "1d", "1s1m", "25h", "1e3s", "٣s", None, True, 5, 0.5, "9" * 40]
+)
+def test_anything_else_is_no_duration(text: object) -> None:
+    with pytest.raises(ValueError, match=r"duration|24h"):
+        parse_duration(text)
+
+
+@given(st.integers(min_value=1, max_value=86_400_000))
+def test_a_printed_duration_reads_back(milliseconds: int) -> None:
+    assert parse_duration(format_duration(milliseconds / 1000)) == pytest.approx(milliseconds / 1000)
+
+
+def test_the_default_file_is_plain_yaml() -> None:
+    assert yaml.safe_load((ROOT / "config/default.yaml").read_text())["kind"] == "MultischedConfiguration"
