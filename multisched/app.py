@@ -25,10 +25,15 @@ import orjson
 from multisched.client.transport import connect
 from multisched.config_schema import Configuration
 from multisched.model.wire import Transport, TransportError
+from multisched.observe.access import DelegatedAuthenticator
+from multisched.observe.certificates import ServerCertificate, self_signed
+from multisched.observe.health import Health, Heartbeat
+from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
+from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, DemoOptions, ExitCode, KubeletsOptions, RunOptions
 from multisched.shell.program import LeaseLostError, Program, Surroundings
-from multisched.shell.telemetry import ProgramQueues
+from multisched.shell.telemetry import ProgramQueues, read
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +60,10 @@ class SystemClock:
         return datetime.now(UTC)
 
 
-def _build(configuration: Configuration, transport: Transport, identity: str, namespace: str) -> Program:
-    metrics = Metrics()
-    return Program(
+def _build(
+    configuration: Configuration, transport: Transport, identity: str, namespace: str, metrics: Metrics
+) -> Program:
+    program = Program(
         configuration,
         Surroundings(
             transport,
@@ -68,6 +74,41 @@ def _build(configuration: Configuration, transport: Transport, identity: str, na
             observer=metrics.domain,
         ),
     )
+    metrics.read_from(lambda: read(program))
+    return program
+
+
+@contextlib.asynccontextmanager
+async def _served(
+    configuration: Configuration, program: Program, metrics: Metrics, transport: Transport, identity: str
+) -> AsyncIterator[None]:
+    """The HTTP server beside a running program, with the loop's heartbeat for /livez."""
+    settings = configuration.server
+    if not settings.enabled:
+        yield
+        return
+    clock = SystemClock()
+    health, heartbeat = Health(), Heartbeat(clock)
+    health.add_liveness("loop", heartbeat.check)
+    health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
+    authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
+    served = ServerSettings(settings.bind_address, settings.port, _certificate(configuration), authenticator)
+    sources = Sources(health, metrics, ProgramQueues(program, identity))
+    async with serve(served, sources) as url, anyio.create_task_group() as tasks:
+        logger.info("serving", extra={"url": url})
+        tasks.start_soon(heartbeat.run)
+        yield
+        health.stop()
+        tasks.cancel_scope.cancel()
+
+
+def _certificate(configuration: Configuration) -> ServerCertificate | None:
+    tls = configuration.server.tls
+    if tls.self_signed:
+        return self_signed(os.uname().nodename, SystemClock().now())
+    if tls.cert_file is None or tls.key_file is None:
+        return None
+    return ServerCertificate(Path(tls.cert_file), Path(tls.key_file))
 
 
 async def _wait_reachable(transport: Transport) -> None:
@@ -95,13 +136,20 @@ async def _stop_on_signal(program: Program) -> None:
 
 async def run(options: RunOptions) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
-    async with connect(options.kubeconfig, options.context) as transport:
-        program = _build(options.configuration, transport, options.identity, options.lease_namespace)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_stop_on_signal, program)
-            await _wait_reachable(transport)
-            code = await _until_ended(program)
-            tasks.cancel_scope.cancel()
+    configuration = options.configuration
+    written = configuration.logging
+    with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()):
+        async with connect(options.kubeconfig, options.context) as transport:
+            metrics = Metrics()
+            program = _build(configuration, transport, options.identity, options.lease_namespace, metrics)
+            async with (
+                _served(configuration, program, metrics, transport, options.identity),
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(_stop_on_signal, program)
+                await _wait_reachable(transport)
+                code = await _until_ended(program)
+                tasks.cancel_scope.cancel()
     return code
 
 
@@ -171,7 +219,7 @@ async def demo(options: DemoOptions) -> ExitCode:
     with tempfile.TemporaryDirectory(prefix="multisched-demo-") as folder:
         kubeconfig = options.kubeconfig or Path(folder) / "kubeconfig"
         async with _cluster_process(kubeconfig, options.nodes), connect(kubeconfig, None) as transport:
-            program = _build(options.configuration, transport, options.identity, "kube-system")
+            program = _build(options.configuration, transport, options.identity, "kube-system", Metrics())
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(program.run)
                 tasks.start_soon(_stop_on_signal, program)
@@ -189,7 +237,7 @@ async def _cluster_process(kubeconfig: Path, nodes: int) -> AsyncIterator[None]:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
     try:
         with anyio.fail_after(CLUSTER_START_S):
-            while not await anyio.Path(kubeconfig).exists():  # noqa: ASYNC110 - another process has no event to wait for
+            while not await anyio.Path(kubeconfig).exists():
                 if process.returncode is not None:
                     raise RuntimeError(f"the embedded cluster ended with {process.returncode}")
                 await anyio.sleep(0.02)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from multisched.client.reflector import Reflector
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
+from multisched.observe.readings import DomainReading, Readings, ReflectorReading
+from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
+
 
 class ProgramQueues:
     """`observe.queue_view.QueueSource` over a running program."""
@@ -51,3 +55,62 @@ class ProgramQueues:
             left_out=max(0, len(pods) - limit),
             identity=self._identity,
         )
+
+
+def read(program: Program) -> Readings:
+    """Everything the parts count by themselves, at this moment. Called at each scrape, on the loop."""
+    events = program.events.statistics()
+    dropped = events.dropped_full + events.dropped_refused + events.dropped_unreachable
+    assumed = program.cache.assumed_count()
+    return Readings(
+        domains={worker.name: _read_domain(program, worker) for worker in program.router.workers()},
+        reflectors={kind: _read_reflector(reflector) for kind, reflector in program.reflectors.items()},
+        cached={
+            "nodes": program.cache.nodes.node_count,
+            "pods": len(program.cache) - assumed,
+            "assumed_pods": assumed,
+        },
+        events={"stored": events.stored, "aggregated": events.aggregated, "dropped": dropped},
+    )
+
+
+def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
+    queue = worker.queue.statistics()
+    lease = program.leases.get(worker.name)
+    return DomainReading(
+        pending=queue.pending,
+        unschedulable_by_plugin=queue.unschedulable_by_plugin,
+        incoming=queue.incoming,
+        in_flight=queue.in_flight,
+        permit_waiting=len(worker.waiting),
+        binds_in_flight=worker.limit.in_flight,
+        bind_limit=int(worker.limit.width),
+        unknown_binds=worker.counters.unknown,
+        conflicts_true=worker.cycle.conflicts.true,
+        conflicts_false=worker.cycle.conflicts.false,
+        class_hits=worker.cycle.classes.hits,
+        class_misses=worker.cycle.classes.misses,
+        unsigned=worker.cycle.classes.unsigned,
+        forecast_fallbacks=_fallbacks(worker),
+        is_lease_held=worker.is_leading if lease is None else lease.may_bind(),
+    )
+
+
+def _fallbacks(worker: DomainWorker) -> dict[str, int]:
+    """What plugins say of scores they gave without a forecast (attribute `fallbacks`)."""
+    counts: dict[str, int] = {}
+    for plugin in worker.plugins.score:
+        for reason, count in getattr(plugin, "fallbacks", {}).items():
+            counts[reason] = counts.get(reason, 0) + count
+    return counts
+
+
+def _read_reflector(reflector: Reflector) -> ReflectorReading:
+    counted = reflector.statistics()
+    return ReflectorReading(
+        lists=counted.lists,
+        events=counted.events,
+        errors=counted.list_failures + counted.watch_failures,
+        malformed=counted.malformed,
+        lag_s=reflector.staleness_s(),
+    )
