@@ -18,6 +18,9 @@ from multisched.plugins.config_fields import Fields, PluginArgsError
 from multisched.plugins.resource_scoring import DEFAULT_RESOURCES, ResourceWeight, counts_in_scores, read_resources
 
 Fractions = NDArray[np.float64]
+Present = NDArray[np.bool_] | None
+"""Rows that have the resource; None: all."""
+
 HALF = MAX_SCORE // 2
 
 
@@ -63,7 +66,7 @@ class NodeResourcesBalancedAllocation:
         at, nodes, spec = Selection(rows), cycle.nodes, pod.spec
         before: list[Fractions] = []
         after: list[Fractions] = []
-        present: list[NDArray[np.bool_]] = []
+        present: list[Present] = []
         for resource in self._resources:
             amount = spec.requests.get(resource, 0)
             if not counts_in_scores(resource, amount):
@@ -71,10 +74,16 @@ class NodeResourcesBalancedAllocation:
             allocatable = at.of(nodes.allocatable(resource))
             requested = at.of(nodes.requested(resource))
             has = allocatable > 0
-            capacity = (allocatable if has.all() else np.maximum(allocatable, 1)).astype(np.float64)
-            before.append(_fraction(requested, capacity, has))
-            after.append(_fraction(requested + amount, capacity, has))
-            present.append(has)
+            if has.all():
+                capacity = allocatable.astype(np.float64)
+                before.append(_fraction(requested, capacity))
+                after.append(_fraction(requested + amount, capacity))
+                present.append(None)
+            else:
+                capacity = np.maximum(allocatable, 1).astype(np.float64)
+                before.append(_fraction(requested, capacity) * has)
+                after.append(_fraction(requested + amount, capacity) * has)
+                present.append(has)
         if not present:
             return np.full(len(rows), HALF + HALF // 2, np.int64)
         change = _balance(after, present) - _balance(before, present)
@@ -84,37 +93,42 @@ class NodeResourcesBalancedAllocation:
         return tuple(pod.spec.requests.get(name, 0) for name in self._resources)
 
 
-def _fraction(requested: Int64, capacity: Fractions, has: NDArray[np.bool_]) -> Fractions:
-    """Used part of the capacity, at most 1; 0 where the row has none of the resource."""
-    used: Fractions = np.minimum(requested.astype(np.float64) / capacity, 1.0)
-    return used if has.all() else used * has
+def _fraction(requested: Int64, capacity: Fractions) -> Fractions:
+    """Used part of the capacity, at most 1."""
+    used: Fractions = requested / capacity  # int64 becomes float64 first, as Go converts before it divides
+    return np.minimum(used, 1.0, out=used)
 
 
-def _balance(fractions: list[Fractions], present: list[NDArray[np.bool_]]) -> Int64:
+def _balance(fractions: list[Fractions], present: list[Present]) -> Int64:
     """int64[rows], 50..100. Two resources have a formula of their own, which rounds differently."""
     if len(fractions) == 1:
         return np.full(len(fractions[0]), MAX_SCORE, np.int64)
     if len(fractions) == 2:
-        deviation = np.abs((fractions[0] - fractions[1]) / 2) * (present[0] & present[1])
+        deviation = np.abs((fractions[0] - fractions[1]) / 2)
+        for has in present:
+            if has is not None:
+                deviation *= has
     else:
         deviation = _deviation(fractions, present)
     balance: Int64 = ((1 - deviation) * float(MAX_SCORE)).astype(np.int64)
     return balance
 
 
-def _deviation(fractions: list[Fractions], present: list[NDArray[np.bool_]]) -> Fractions:
+def _deviation(fractions: list[Fractions], present: list[Present]) -> Fractions:
     """Standard deviation over the resources present on each row; adding an absent one's 0.0 changes no sum."""
-    count = np.zeros(len(fractions[0]), np.int64)
-    total = np.zeros(len(fractions[0]), np.float64)
+    everywhere = np.ones(len(fractions[0]), np.bool_)
+    held = [everywhere if has is None else has for has in present]
+    count = np.zeros(len(everywhere), np.int64)
+    total = np.zeros(len(everywhere), np.float64)
     first, second = np.zeros_like(total), np.zeros_like(total)
-    for fraction, has in zip(fractions, present, strict=True):
+    for fraction, has in zip(fractions, held, strict=True):
         second = np.where(has & (count == 1), fraction, second)
         first = np.where(has & (count == 0), fraction, first)
         count += has
         total = total + fraction
     mean = total / np.maximum(count, 1)
     squares = np.zeros_like(total)
-    for fraction, has in zip(fractions, present, strict=True):
+    for fraction, has in zip(fractions, held, strict=True):
         apart = fraction - mean
         squares = squares + apart * apart * has
     many: Fractions = np.sqrt(squares / np.maximum(count, 1))

@@ -27,6 +27,9 @@ NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 BITS_MAX = 62
 """Resources told apart in one row's reasons; what a pod asks for beyond that refuses rows under the last one's bit."""
 
+TABLE_BITS_MAX = 10
+"""Up to so many bits, codes are looked up in a table; beyond, rows are sorted by what they lack."""
+
 Wanted = tuple[tuple[str, int], ...]
 _WANTED: StateKey[Wanted] = StateKey("NodeResourcesFit.wanted")
 
@@ -96,9 +99,14 @@ class NodeResourcesFit:
 
     def _codes(self, lacking: Int64, wanted: Wanted) -> Codes:
         """Bit 0: even an empty node is too small; bit 1: too many pods; then the resources asked for, in order."""
+        if len(wanted) <= TABLE_BITS_MAX - 2:
+            table = np.zeros(1 << len(wanted) + 2, np.uint8)
+            for kind in np.flatnonzero(np.bincount(lacking)).tolist():
+                table[kind] = self._code(kind, wanted)
+            return table.take(lacking)
         kinds, position = np.unique(lacking, return_inverse=True)
-        table = np.array([self._code(kind, wanted) for kind in kinds.tolist()], np.uint8)
-        return table.take(position)
+        codes = np.array([self._code(kind, wanted) for kind in kinds.tolist()], np.uint8)
+        return codes.take(position)
 
     def _code(self, lacking: int, wanted: Wanted) -> int:
         if not lacking:
