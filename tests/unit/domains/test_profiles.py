@@ -1,0 +1,114 @@
+"""The three profiles: they build, say what they should, and their manifests ask for what they show."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from domains.gpu.demand import demand_of
+from multisched.config_plugins import plugin_registry
+from multisched.config_schema import NodeRule, Policy
+from multisched.framework.registry import PluginSet, build_profile
+from multisched.model.selectors import Taint
+from tests.unit.domains.builders import make_context, make_pod
+
+DOMAINS = ("forecast", "gpu", "job")
+FOLDERS = Path(__file__).parents[3] / "domains"
+
+
+def profile_module(domain: str) -> ModuleType:
+    return importlib.import_module(f"domains.{domain}.profile")
+
+
+def built(domain: str) -> PluginSet:
+    return build_profile(profile_module(domain).PROFILE, plugin_registry(), make_context(domain=domain))
+
+
+def manifests(domain: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDERS / domain / "example.yaml").read_text()))
+
+
+def pod_templates(domain: str) -> list[dict[str, Any]]:
+    found = []
+    for manifest in manifests(domain):
+        spec = manifest["spec"]
+        spec = spec["jobTemplate"]["spec"] if manifest["kind"] == "CronJob" else spec
+        found.append(spec.get("template", manifest))
+    return found
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_profile_builds_from_what_ships_and_orders_its_queue_by_quality_of_service(domain: str) -> None:
+    plugins = built(domain)
+
+    assert plugins.queue_sort.name == "QOSSort"
+    assert {"NodeResourcesFit", "TaintToleration", "NodePorts"} <= {p.name for p in plugins.filter}
+    assert [p.name for p in plugins.bind] == ["DefaultBinder"]
+
+
+def test_each_domain_scores_by_what_it_is_best_at() -> None:
+    scores = {domain: {p.name: built(domain).uses[p.name].weight for p in built(domain).score} for domain in DOMAINS}
+
+    default = {
+        "TaintToleration": 3,
+        "NodeAffinity": 2,
+        "NodeResourcesFit": 1,
+        "NodeResourcesBalancedAllocation": 1,
+        "ImageLocality": 1,
+    }
+    assert scores["forecast"] == default | {"PeakForecast": 5}
+    assert scores["gpu"] == default | {"GpuShare": 10}
+    assert scores["job"] == {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_policy_says_the_tolerations_in_the_words_of_the_configuration(domain: str) -> None:
+    module = profile_module(domain)
+
+    assert Policy.model_validate_json(json.dumps(module.POLICY)).compile() == module.TOLERATIONS
+    assert NodeRule(module.NODES)
+
+
+@pytest.mark.parametrize(
+    ("domain", "taint"),
+    [
+        ("job", Taint("virtual-kubelet.io/provider", "alibabacloud", "NoSchedule")),
+        ("gpu", Taint("nvidia.com/gpu", "present", "NoSchedule")),
+    ],
+)
+def test_a_domains_pods_tolerate_the_taint_of_its_nodes_and_no_other(domain: str, taint: Taint) -> None:
+    tolerations = profile_module(domain).TOLERATIONS
+
+    assert any(t.tolerates(taint) for t in tolerations)
+    assert not any(t.tolerates(Taint("maintenance", "", "NoSchedule")) for t in tolerations)
+    assert not any(t.tolerates(Taint(taint.key, taint.value, "NoExecute")) for t in tolerations)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_example_manifests_name_their_scheduler(domain: str) -> None:
+    templates = pod_templates(domain)
+
+    assert templates
+    assert {t["spec"]["schedulerName"] for t in templates} == {profile_module(domain).SCHEDULER_NAME}
+
+
+def test_the_gpu_manifests_ask_for_gpus_in_words_that_are_understood() -> None:
+    kinds = set()
+    for template in pod_templates("gpu"):
+        limits = template["spec"]["containers"][0].get("resources", {}).get("limits", {})
+        requests = {name: int(text) for name, text in limits.items() if name == "nvidia.com/gpu"}
+        demand = demand_of(make_pod("p", requests=requests, annotations=template["metadata"].get("annotations", {})))
+        assert demand is not None
+        assert demand.problem == ""
+        kinds.add(demand.is_whole)
+    assert kinds == {True, False}
+
+
+def test_virtual_nodes_need_no_toleration_in_the_job_manifests() -> None:
+    assert all("tolerations" not in template["spec"] for template in pod_templates("job"))
