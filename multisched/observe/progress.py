@@ -58,7 +58,7 @@ class ProgressView:
         self._shown = tuple(rows)
         for row in rows:
             if before.get(row.domain) != (row.queued, row.bound):
-                self._console.print(_line(row, elapsed_s), highlight=False)
+                self._console.print(_line(row, elapsed_s), highlight=False, markup=False)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def progress_view(kubeconfig: Path, stream: TextIO | None = None) -> Iterator[Pr
     """A view on `stream` (standard output); names the kubeconfig for kubectl first."""
     console = Console(file=stream or sys.stdout)
     if not console.is_terminal:
-        console.print(_how_to_look(kubeconfig), highlight=False, soft_wrap=True)
+        console.print(_how_to_look(kubeconfig), highlight=False, markup=False, soft_wrap=True)
         yield ProgressView(console, kubeconfig, None)
         return
     with Live(console=console, auto_refresh=False) as live:

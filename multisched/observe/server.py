@@ -26,6 +26,9 @@ from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSourc
 
 logger = logging.getLogger(__name__)
 
+REVIEWED_PREFIX: Final = "/multisched"
+"""Set before /api paths when rights are asked for: Kubernetes lets every authenticated user read `/api/*`
+(ClusterRole system:discovery), and what waits where is not for everyone."""
 REQUEST_BYTES_MAX: Final = 16 * 1024
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 KEEPALIVE_S: Final = 75.0
@@ -146,7 +149,8 @@ class _Routes:
             return None if _is_loopback_name(request.host) else _text(403, "this server answers to loopback names only")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        verdict = await authenticator.judge(token, request.method.lower(), request.path)
+        path = f"{REVIEWED_PREFIX}{request.path}" if request.path.startswith("/api") else request.path
+        verdict = await authenticator.judge(token, request.method.lower(), path)
         if verdict is Verdict.ALLOWED:
             return None
         status, message = _REFUSALS[verdict]

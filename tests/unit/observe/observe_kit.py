@@ -1,0 +1,113 @@
+"""Builders for tests of observe: a clock that is set by hand, an API server that reviews tokens, and a served program."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.request import UserInfo
+from multisched.cluster.server import ApiServer
+from multisched.model.wire import Response, Transport
+from multisched.observe.health import Health
+from multisched.observe.metrics import Metrics
+from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
+from multisched.observe.server import ServerSettings, Sources, serve
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+READER, STRANGER = "reader-token", "stranger-token"
+
+
+@dataclass
+class HandClock:
+    """Moves when told to."""
+
+    at_s: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.at_s
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.at_s)
+
+
+@dataclass
+class Reviewer:
+    """A transport to a real API server object that knows a reader and a stranger, counts requests and can go silent."""
+
+    transport: Transport
+    paths: list[str] = field(default_factory=list)
+    instead: Response | Exception | None = None
+
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
+        self.paths.append(path.rsplit("/", 1)[1])
+        if isinstance(self.instead, Exception):
+            raise self.instead
+        return self.instead or await self.transport.request(method, path, **rest)
+
+    def stream(self, path: str, **rest: Any) -> Any:
+        return self.transport.stream(path, **rest)
+
+
+async def a_reviewer() -> Reviewer:
+    """RBAC as `deploy/` ships it for readers."""
+    server = ApiServer(HandClock())
+    server.tokens.add_fixed(READER, UserInfo("prometheus"))
+    server.tokens.add_fixed(STRANGER, UserInfo("stranger"))
+    transport = DirectTransport(server)
+    await _create(
+        transport, "clusterroles", "ClusterRole", {"rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]}
+    )
+    binding = {
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "prometheus"}],
+    }
+    await _create(transport, "clusterrolebindings", "ClusterRoleBinding", binding)
+    return Reviewer(transport)
+
+
+async def _create(transport: Transport, plural: str, kind: str, content: Mapping[str, Any]) -> None:
+    document = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "reader"}, **content}
+    path = f"/apis/rbac.authorization.k8s.io/v1/{plural}"
+    answer = await transport.request("POST", path, body=orjson.dumps(document))
+    assert answer.status == 201, answer.body
+
+
+class OneQueue:
+    """A QueueSource with one waiting pod, or as many as asked for."""
+
+    def __init__(self, pods: int = 1) -> None:
+        self._pods = pods
+
+    def queue(self, *, domain: str | None, limit: int) -> QueueView:
+        if domain == "broken":
+            raise RuntimeError("a queue that fails")
+        pods = tuple(
+            WaitingPod(
+                domain="job",
+                state="unschedulable",
+                namespace="default",
+                name=f"late-{i}",
+                uid=f"u{i}",
+                attempts=2,
+                waiting_s=75.0,
+                plugins=("NodeResourcesFit",),
+                message="0/2 nodes are available: 2 Insufficient cpu.",
+            )
+            for i in range(min(self._pods, limit))
+        )
+        counts = {"active": 0, "backoff": 0, "unschedulable": self._pods, "gated": 0}
+        domains = (DomainQueue(domain="job", scheduler_names=("job-scheduler",), is_leading=True, counts=counts),)
+        return QueueView(domains=domains, pods=pods, left_out=self._pods - len(pods), identity="me")
+
+
+@asynccontextmanager
+async def served(settings: ServerSettings, *, health: Health | None = None, pods: int = 1) -> AsyncIterator[str]:
+    """The server on a free port of loopback."""
+    async with serve(settings, Sources(health or Health(), Metrics(), OneQueue(pods))) as url:
+        yield url

@@ -1,0 +1,53 @@
+"""Liveness and readiness: named checks, asked when a probe comes."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from observe_kit import HandClock
+
+from multisched.observe.health import HEARTBEAT_AGE_MAX_S, Health, Heartbeat
+
+
+def test_nothing_is_ready_before_anything_runs() -> None:
+    assert not Health().readiness().is_good
+    assert Health().liveness().is_good
+
+
+def test_ready_means_every_check_is_good() -> None:
+    health, missing = Health(), ["pods", "nodes"]
+    for kind in ("pods", "nodes"):
+        health.add_readiness(kind, lambda kind=kind: "not synced" if kind in missing else "")  # type: ignore[misc]
+    assert health.readiness().findings == {"pods": "not synced", "nodes": "not synced", "shutdown": ""}
+    missing.remove("pods")
+    assert not health.readiness().is_good
+    missing.remove("nodes")
+    assert health.readiness().is_good
+
+
+def test_a_stopping_program_lives_but_is_not_ready() -> None:
+    health = Health()
+    health.add_readiness("caches", lambda: "")
+    health.stop()
+    assert health.readiness().findings["shutdown"] == "shutting down"
+    assert health.liveness().is_good
+
+
+def test_a_name_is_used_once() -> None:
+    health = Health()
+    health.add_liveness("loop", lambda: "")
+    with pytest.raises(AssertionError):
+        health.add_liveness("loop", lambda: "")
+
+
+async def test_a_loop_that_does_not_come_around_is_not_alive() -> None:
+    clock = HandClock()
+    heartbeat = Heartbeat(clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(heartbeat.run)
+        await anyio.lowlevel.checkpoint()
+        clock.at_s = HEARTBEAT_AGE_MAX_S
+        assert heartbeat.check() == ""
+        clock.at_s = HEARTBEAT_AGE_MAX_S + 5
+        assert heartbeat.check() == "the event loop last came around 25 s ago"
+        tasks.cancel_scope.cancel()

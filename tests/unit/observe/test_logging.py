@@ -1,0 +1,113 @@
+"""Logs: one structured line per event, never waiting for whoever reads them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import time
+from typing import Any
+
+from observe_kit import HandClock
+
+from multisched.observe.logging import LINE_BYTES_MAX, LineWriter, logging_to
+
+logger = logging.getLogger("multisched.tests")
+
+
+def logged(write: Any, *, form: Any = "json", level: str = "info") -> str:
+    """What reaches the stream while `write` runs."""
+    stream = io.BytesIO()
+    with logging_to(stream, level=level, form=form, clock=HandClock(1.5)):
+        write()
+    return stream.getvalue().decode()
+
+
+def test_a_line_is_json_with_its_keys_and_the_clock_s_time() -> None:
+    text = logged(lambda: logger.info("pod bound", extra={"pod": "a/b", "domain": "job", "node": "n1"}))
+    assert json.loads(text) == {
+        "message": "pod bound",
+        "level": "info",
+        "logger": "multisched.tests",
+        "time": "2026-01-01T00:00:01.500+00:00",
+        "pod": "a/b",
+        "domain": "job",
+        "node": "n1",
+    }
+
+
+def test_names_of_others_cannot_forge_a_line() -> None:
+    text = logged(lambda: logger.info("pod bound", extra={"pod": 'x"}\n{"message": "forged'}))
+    assert len(text.splitlines()) == 1
+    assert json.loads(text)["message"] == "pod bound"
+
+
+def test_an_exception_keeps_its_traceback_and_hides_its_variables() -> None:
+    def fail() -> None:
+        token = "very" + "-secret"
+        try:
+            int(f"{len(token)} apples")
+        except ValueError:
+            logger.exception("it failed")
+
+    for form in ("json", "console"):
+        text = logged(fail, form=form)
+        assert "11 apples" in text
+        assert "very-secret" not in text
+
+
+def test_less_severe_lines_are_left_out() -> None:
+    assert logged(lambda: logger.info("no"), level="warning") == ""
+
+
+def test_what_json_cannot_say_becomes_text() -> None:
+    assert json.loads(logged(lambda: logger.info("odd", extra={"what": {1, 2}.__class__})))["what"] == "<class 'set'>"
+
+
+def test_an_endless_line_is_cut() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream)
+    writer.write(b"x" * (LINE_BYTES_MAX + 100))
+    writer.close()
+    assert len(stream.getvalue()) == LINE_BYTES_MAX + 1
+
+
+def test_a_blocked_output_never_holds_up_the_caller_and_the_loss_is_told() -> None:
+    read_end, write_end = os.pipe()
+    with (
+        os.fdopen(write_end, "wb", buffering=0) as stream,
+        os.fdopen(read_end, "rb") as reader,
+        logging_to(stream, level="info", form="json", clock=HandClock()) as writer,
+    ):
+        slowest_s = 0.0
+        for number in range(12_000):
+            started = time.perf_counter()
+            logger.info("a line that nobody reads", extra={"number": number, "padding": "x" * 200})
+            slowest_s = max(slowest_s, time.perf_counter() - started)
+        assert writer.dropped > 0
+        assert slowest_s < 0.5, "a pipe that is full would have blocked for ever"
+        text = b""
+        while b'"number":500,' not in text:
+            text += reader.read1(65_536)
+        logger.info("there is room again")
+        while b"log lines dropped" not in text:
+            text += reader.read1(65_536)
+        os.set_blocking(reader.fileno(), False)
+
+
+def test_a_reader_that_went_away_is_no_failure() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    stream = os.fdopen(write_end, "wb", buffering=0)
+    with stream, logging_to(stream, level="info", form="json", clock=HandClock()) as writer:
+        logger.info("into the void")
+        writer.close()
+        logger.info("still")
+        assert writer.dropped >= 1
+
+
+def test_the_process_logs_as_before_afterwards() -> None:
+    before = logging.getLogger().handlers[:]
+    logged(lambda: logger.info("inside"))
+    assert logging.getLogger().handlers == before

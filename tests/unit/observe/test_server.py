@@ -1,0 +1,157 @@
+"""The HTTP server: what is open, what is guarded, and what a broken request costs."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import aiohttp
+import pytest
+from observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
+
+from multisched.observe.access import DelegatedAuthenticator
+from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
+from multisched.observe.health import Health
+from multisched.observe.queue_view import decode_queue
+from multisched.observe.server import ServerError, ServerSettings
+
+GUARDED = ("/metrics", "/api/v1/queue", "/api", "/", "/no/such/path")
+VERBOSE = ("/livez?verbose", "/readyz?verbose")
+
+
+async def get(url: str, path: str, *, token: str = "", host: str = "", verify: bool = True) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    if host:
+        headers["Host"] = host
+    async with aiohttp.ClientSession() as session, session.get(url + path, headers=headers, ssl=verify) as answer:
+        return answer.status, await answer.text()
+
+
+def guarded_settings(authenticator: DelegatedAuthenticator) -> ServerSettings:
+    return ServerSettings(port=0, authenticator=authenticator)
+
+
+async def test_probes_are_open_and_say_nothing_but_ok_or_failed() -> None:
+    health = Health()
+    authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
+    async with served(guarded_settings(authenticator), health=health) as url:
+        assert await get(url, "/livez") == (200, "ok")
+        assert await get(url, "/readyz") == (503, "failed")
+        health.add_readiness("caches", lambda: "")
+        assert await get(url, "/readyz") == (200, "ok")
+
+
+@pytest.mark.parametrize("path", GUARDED)
+async def test_everything_else_is_closed_to_strangers(path: str) -> None:
+    authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
+    async with served(guarded_settings(authenticator)) as url:
+        assert (await get(url, path))[0] == 401
+        assert (await get(url, path, token="made-up"))[0] == 401
+        assert (await get(url, path, token=STRANGER))[0] == 403
+
+
+@pytest.mark.parametrize("path", VERBOSE)
+async def test_verbose_health_is_for_users_of_the_cluster_as_in_kubernetes(path: str) -> None:
+    authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
+    async with served(guarded_settings(authenticator)) as url:
+        assert (await get(url, path))[0] == 401
+        assert (await get(url, path, token="made-up"))[0] == 401
+        assert (await get(url, path, token=STRANGER))[0] != 403
+
+
+async def test_a_reader_gets_what_rbac_grants_and_no_more() -> None:
+    authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
+    async with served(guarded_settings(authenticator)) as url:
+        status, text = await get(url, "/metrics", token=READER)
+        assert status == 200
+        assert "process_cpu_seconds_total" in text
+        assert (await get(url, "/api/v1/queue", token=READER))[0] == 403
+
+
+async def test_verbose_health_names_each_check() -> None:
+    health = Health()
+    health.add_readiness("reflector pods", lambda: "not synced")
+    async with served(ServerSettings(port=0), health=health) as url:
+        status, text = await get(url, "/readyz?verbose")
+        assert status == 503
+        assert text == "[-]reflector pods failed: not synced\n[+]shutdown ok\nfailed\n"
+
+
+async def test_the_queue_is_shown_up_to_the_limit() -> None:
+    async with served(ServerSettings(port=0), pods=600) as url:
+        view = decode_queue((await get(url, "/api/v1/queue"))[1].encode())
+        assert (len(view.pods), view.left_out) == (500, 100)
+        view = decode_queue((await get(url, "/api/v1/queue?limit=0"))[1].encode())
+        assert (view.pods, view.left_out, view.domains[0].counts["unschedulable"]) == ((), 600, 600)
+
+
+@pytest.mark.parametrize("limit", ["-1", "5001", "ten", "9" * 40, "%D9%A1"])
+async def test_a_bad_limit_is_refused(limit: str) -> None:
+    async with served(ServerSettings(port=0)) as url:
+        assert await get(url, f"/api/v1/queue?limit={limit}") == (400, "limit must be a number of 0..5000\n")
+
+
+async def test_a_handler_that_fails_costs_its_own_request() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        assert await get(url, "/api/v1/queue?domain=broken") == (500, "internal error\n")
+        assert (await get(url, "/api/v1/queue"))[0] == 200
+
+
+async def test_without_authentication_only_loopback_names_are_answered() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        assert (await get(url, "/metrics", host="evil.example"))[0] == 403
+        assert (await get(url, "/metrics", host="localhost:1"))[0] == 200
+        assert (await get(url, "/metrics", host="[::1]"))[0] == 200
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1"])
+def test_another_address_needs_tls_and_authentication(address: str) -> None:
+    with pytest.raises(ServerError, match="TLS and authentication only"):
+        ServerSettings(bind_address=address)
+    with pytest.raises(ServerError):
+        ServerSettings(bind_address=address, certificate=self_signed("host", EPOCH))
+
+
+async def test_a_port_in_use_is_an_error_with_its_address() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        port = int(url.rsplit(":", 1)[1])
+        with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with served(ServerSettings(port=port)):
+                pass
+
+
+async def test_a_self_signed_certificate_serves_tls() -> None:
+    settings = ServerSettings(port=0, certificate=self_signed("host", EPOCH))
+    async with served(settings) as url:
+        assert url.startswith("https://")
+        assert await get(url, "/livez", verify=False) == (200, "ok")
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await get(url, "/livez")
+
+
+def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    _write_pair(cert, key, "first")
+    certificate = ServerCertificate(cert, key)
+    assert not certificate.reload_if_changed()
+    _write_pair(cert, key, "second")
+    os.utime(cert, ns=(1, 1))
+    assert certificate.reload_if_changed()
+    cert.write_text("nonsense")
+    with pytest.raises(CertificateError, match=r"tls\.crt"):
+        certificate.reload_if_changed()
+    assert isinstance(certificate.context, ssl.SSLContext)
+
+
+def test_a_missing_certificate_is_named() -> None:
+    with pytest.raises(CertificateError, match=r"/none/tls\.crt"):
+        ServerCertificate(Path("/none/tls.crt"), Path("/none/tls.key"))
+
+
+def _write_pair(cert: Path, key: Path, name: str) -> None:
+    from multisched.cluster.certificates import Authority
+
+    pair = Authority(EPOCH).server([name])
+    cert.write_bytes(pair.certificate)
+    key.write_bytes(pair.key)
