@@ -291,6 +291,13 @@ def test_the_event_of_a_pending_plugin_skips_backoff() -> None:
     assert queue.where("a") is Place.ACTIVE
 
 
+def test_the_answer_of_a_pending_plugin_wins_over_that_of_a_rejector() -> None:
+    queue = make_queue()
+    park(queue, make_pod("u"), Failure(rejectors=frozenset({FIT}), pending=frozenset({LEGACY})))
+
+    assert queue.on_event(NODE_ADD, None, make_node(), 0.1).active == 1
+
+
 def test_a_hint_that_raises_counts_as_queue_and_is_reported() -> None:
     def broken(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
         raise KeyError("zone")
