@@ -15,10 +15,10 @@ import numpy as np
 
 from domains.forecast.capacity import SettingError, default_capacity
 from domains.forecast.history import NO_HISTORY, History, load_history
-from domains.forecast.peak_ledger import AMOUNT_MAX, PeakLedger
+from domains.forecast.peak_ledger import Amounts, PeakLedger
 from domains.forecast.predictor import FALLBACK_REASONS, Predictor
 from domains.forecast.settings import PeakSettings
-from multisched.framework.node_view import Int64, Rows, Scores
+from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
@@ -55,7 +55,7 @@ class PeakForecast:
         if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
             raise SettingError(f"ledger {fresh.name} is kept with another history already; restart to change it")
         self._ledger = ledger
-        self._reference = np.array([_reference(self._history, name) for name in dimensions], np.int64)
+        self._references = tuple(_reference(self._history, name) for name in dimensions)
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
         """Reason -> pods bound without a forecast since the start: the metric forecast_fallback_total."""
 
@@ -74,8 +74,13 @@ class PeakForecast:
         A dimension whose capacity a node does not state counts as reference / (reference + peak): less load is better,
         and rows stay apart however much they have.
         """
-        peak = self._ledger.peak(rows) + np.minimum(np.array(self._predictor.predict(pod).peaks, np.int64), AMOUNT_MAX)
-        return _room_percent(peak, self._ledger.capacity(rows), self._reference)
+        own = self._predictor.predict(pod).peaks
+        peaks, capacities = self._ledger.peak(rows), self._ledger.capacity(rows)
+        worst = np.full(len(rows), float(MAX_SCORE))
+        for peak, capacity, amount, reference in zip(peaks, capacities, own, self._references, strict=True):
+            np.minimum(worst, _room_percent(peak + amount, capacity, reference), out=worst)
+        scores: Scores = np.maximum(worst, 0.0).astype(np.int64)
+        return scores
 
     def sign(self, pod: Pod) -> Hashable:
         return self._predictor.predict(pod).peaks
@@ -86,19 +91,20 @@ class PeakForecast:
             self.fallbacks[fallback] += 1
 
 
-def _room_percent(peak: Int64, capacity: Int64, reference: Int64) -> Scores:
-    """int64[rows]: the minimum over the columns of both arrays, int64[rows, dimensions]. A node without any of what
-    is needed has no room; one without any of what is not needed is no worse for it."""
-    peak = np.minimum(peak, AMOUNT_MAX)
-    room = MAX_SCORE * np.maximum(capacity - peak, 0) // np.maximum(capacity, 1)
-    room = np.where((capacity == 0) & (peak == 0), MAX_SCORE, room)
-    unstated = MAX_SCORE * reference // (reference + peak)
-    worst: Scores = np.where(capacity < 0, unstated, room).min(axis=1)
-    return worst
+def _room_percent(peak: Amounts, capacity: Amounts, reference: int) -> Amounts:
+    """float64[rows]: room in one dimension, below zero where it is exceeded.
+
+    A node without any of what is needed has no room; one without any of what is not needed is no worse for it.
+    """
+    if len(capacity) and capacity.min() > 0:
+        return (capacity - peak) * MAX_SCORE / capacity
+    room = (capacity - peak) * MAX_SCORE / np.maximum(capacity, 1.0)
+    room = np.where(capacity > 0, room, np.where(peak > 0, 0.0, float(MAX_SCORE)))
+    return np.where(capacity < 0, MAX_SCORE * reference / (reference + peak), room)
 
 
 def _reference(history: History, dimension: str) -> int:
-    return min(AMOUNT_MAX, max(1, REFERENCE_REPLICAS * history.largest_milli.get(dimension, 0)))
+    return max(1, REFERENCE_REPLICAS * history.largest_milli.get(dimension, 0))
 
 
 def _load(settings: PeakSettings) -> History:

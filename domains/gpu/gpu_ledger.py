@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.gpu.demand import GPU_DEVICES, demand_of, devices_text, has_demand
+from domains.gpu.demand import DEVICE_MILLI, GPU_DEVICES, demand_of, devices_text, has_demand
 from domains.gpu.device_row import ABSENT, DeviceRow, Hold, hold_of
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node, Pod
@@ -33,10 +33,11 @@ class GpuLedger:
         self._rows: dict[int, DeviceRow] = {}
         self._row_of: dict[str, int] = {}
         self._version: Int64 = np.zeros(ROWS_FIRST, np.int64)
-        self._free: Milli = np.full((ROWS_FIRST, DEVICES_FIRST), ABSENT, np.int16)
-        self._has_whole: Bools = np.zeros(ROWS_FIRST, np.bool_)
-        self._has_fractions: Bools = np.zeros(ROWS_FIRST, np.bool_)
-        self._is_honoured: Bools = np.zeros(ROWS_FIRST, np.bool_)
+        self._ranked: Milli = np.full((DEVICES_FIRST, ROWS_FIRST), ABSENT, np.int16)
+        self._whole_free: Int64 = np.zeros(ROWS_FIRST, np.int64)
+        self._used_percent: Int64 = np.zeros(ROWS_FIRST, np.int64)
+        self._bars_whole: Bools = np.zeros(ROWS_FIRST, np.bool_)
+        self._bars_fractions: Bools = np.zeros(ROWS_FIRST, np.bool_)
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
@@ -104,29 +105,37 @@ class GpuLedger:
         """The row's books, to read; `copy()` them for an overlay."""
         return self._rows.get(row) or DeviceRow()
 
-    def free(self, rows: Rows) -> Milli:
-        """int16[len(rows), devices]: milli free, ABSENT where the node has no such device."""
-        return self._free[self._covered(rows)]
+    def room(self, rows: Rows, count: int) -> Milli:
+        """int16[len(rows)]: milli free on each of the `count` freest devices; ABSENT where the node has fewer."""
+        if count > len(self._ranked):
+            return np.full(len(rows), ABSENT, np.int16)
+        return self._ranked[count - 1, self._at(rows)]
 
-    def has_whole(self, rows: Rows) -> Bools:
-        """bool[len(rows)]: a pod holds whole devices there."""
-        return self._has_whole[self._covered(rows)]
+    def ranked(self, rows: Rows) -> Milli:
+        """int16[devices, len(rows)]: milli free per device, the freest first; ABSENT beyond the last."""
+        return self._ranked[:, self._at(rows)]
 
-    def has_fractions(self, rows: Rows) -> Bools:
-        """bool[len(rows)]: a pod holds a fraction there."""
-        return self._has_fractions[self._covered(rows)]
+    def whole_free(self, rows: Rows) -> Int64:
+        """int64[len(rows)]: devices of which nothing is held."""
+        return self._whole_free[self._at(rows)]
 
-    def is_honoured(self, rows: Rows) -> Bools:
-        """bool[len(rows)]: the node's device plugin takes the devices that the annotation names."""
-        return self._is_honoured[self._covered(rows)]
+    def used_percent(self, rows: Rows) -> Int64:
+        """int64[len(rows)], 0..100: how much of all devices is held."""
+        return self._used_percent[self._at(rows)]
+
+    def bars(self, rows: Rows, *, is_whole: bool) -> Bools:
+        """bool[len(rows)]: pods of the other kind keep this kind off the node, whatever room there is."""
+        return (self._bars_whole if is_whole else self._bars_fractions)[self._at(rows)]
 
     # -- keeping ---------------------------------------------------------------------------------------------------
 
-    def _covered(self, rows: Rows) -> Rows:
-        """The same rows, once the arrays reach to the last of them."""
-        if len(rows):
-            self._grow_rows(int(rows.max()) + 1)
-        return rows
+    def _at(self, rows: Rows) -> Rows | slice:
+        """The index of these rows (ascending): a slice, which copies nothing, where they have no gaps."""
+        if not len(rows):
+            return rows
+        first, last = int(rows[0]), int(rows[-1])
+        self._grow_rows(last + 1)
+        return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
     def _hold(self, uid: str, row: int, hold: Hold) -> None:
         if self._row_of.get(uid, row) != row:
@@ -142,15 +151,15 @@ class GpuLedger:
         self._grow_rows(row + 1)
         devices = self._rows[row]
         count = devices.device_count
-        while count > self._free.shape[1]:
-            wider = np.full((len(self._free), 2 * self._free.shape[1]), ABSENT, np.int16)
-            wider[:, : self._free.shape[1]] = self._free
-            self._free = wider
-        self._free[row, :count] = devices.free
-        self._free[row, count:] = ABSENT
-        self._has_whole[row] = devices.has_whole
-        self._has_fractions[row] = devices.has_fractions
-        self._is_honoured[row] = devices.is_honoured
+        if count > len(self._ranked):
+            more = max(count, 2 * len(self._ranked)) - len(self._ranked)
+            self._ranked = np.pad(self._ranked, ((0, more), (0, 0)), constant_values=ABSENT)
+        self._ranked[:count, row] = sorted(devices.free, reverse=True)
+        self._ranked[count:, row] = ABSENT
+        self._whole_free[row] = devices.free.count(DEVICE_MILLI)
+        self._used_percent[row] = 100 - 100 * sum(devices.free) // (count * DEVICE_MILLI) if count else 0
+        self._bars_whole[row] = devices.has_fractions and not devices.is_honoured
+        self._bars_fractions[row] = devices.has_whole and not devices.is_honoured
         self._version[row] += 1
 
     def _grow_rows(self, needed: int) -> None:
@@ -160,12 +169,12 @@ class GpuLedger:
         while size < needed:
             size *= 2
         more = size - len(self._version)
-        self._version = np.concatenate([self._version, np.zeros(more, np.int64)])
-        self._free = np.concatenate([self._free, np.full((more, self._free.shape[1]), ABSENT, np.int16)])
-        empty = np.zeros(more, np.bool_)
-        self._has_whole = np.concatenate([self._has_whole, empty])
-        self._has_fractions = np.concatenate([self._has_fractions, empty])
-        self._is_honoured = np.concatenate([self._is_honoured, empty])
+        self._version = np.pad(self._version, (0, more))
+        self._ranked = np.pad(self._ranked, ((0, 0), (0, more)), constant_values=ABSENT)
+        self._whole_free = np.pad(self._whole_free, (0, more))
+        self._used_percent = np.pad(self._used_percent, (0, more))
+        self._bars_whole = np.pad(self._bars_whole, (0, more))
+        self._bars_fractions = np.pad(self._bars_fractions, (0, more))
 
     def _drop_if_empty(self, row: int) -> None:
         """Rows without devices and holds cost nothing: most nodes have no GPU."""

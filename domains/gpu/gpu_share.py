@@ -23,7 +23,7 @@ from domains.gpu.device_row import (
 from domains.gpu.gpu_ledger import GpuLedger, Milli
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Bools, Codes, Rows, Scores
+from multisched.framework.node_view import Codes, Int64, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
@@ -73,15 +73,11 @@ class GpuShare:
         demand = demand_of(pod)
         if demand is None:
             return np.zeros(len(rows), np.uint8)
-        has_room = (self._ledger.free(rows) >= demand.milli).sum(axis=1) >= demand.count
-        if demand.is_whole:
-            others, too_little = self._ledger.has_fractions(rows), self._too_few_whole
-            beside = self._whole_beside_fractions
-        else:
-            others, too_little = self._ledger.has_whole(rows), self._too_little_milli
-            beside = self._fraction_beside_whole
-        is_mixed: Bools = others & ~self._ledger.is_honoured(rows)
-        codes = np.where(is_mixed, beside, np.where(has_room, 0, too_little)).astype(np.uint8)
+        has_room = self._ledger.room(rows, demand.count) >= demand.milli
+        too_little = self._too_few_whole if demand.is_whole else self._too_little_milli
+        beside = self._whole_beside_fractions if demand.is_whole else self._fraction_beside_whole
+        codes = np.where(has_room, np.uint8(0), np.uint8(too_little))
+        codes[self._ledger.bars(rows, is_whole=demand.is_whole)] = beside
         for row, devices in (cycle.state.find(_THOUGHT) or {}).items():
             codes[rows == row] = self._code(devices, demand)
         return codes
@@ -112,10 +108,14 @@ class GpuShare:
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows], 0..100: how tightly the demand is packed; 0 where it does not fit."""
         demand = demand_of(pod)
-        free = self._ledger.free(rows)
-        if demand is None or demand.count > free.shape[1]:
+        if demand is None:
             return np.zeros(len(rows), np.int64)
-        return _score_whole(free, demand) if demand.is_whole else _score_fraction(free, demand)
+        if demand.is_whole:
+            return _score_whole(self._ledger.whole_free(rows), demand.count)
+        ranked = self._ledger.ranked(rows)
+        if demand.count > len(ranked):
+            return np.zeros(len(rows), np.int64)
+        return _score_fraction(ranked, self._ledger.used_percent(rows), demand)
 
     # -- what it reads, what may help --------------------------------------------------------------------------------
 
@@ -130,26 +130,31 @@ class GpuShare:
         )
 
 
-def _score_whole(free: Milli, demand: GpuDemand) -> Scores:
+def _score_whole(whole_free: Int64, count: int) -> Scores:
     """100 divided by one plus the wholly free devices left: the fullest node that fits, exact fits far ahead."""
-    left = (free == DEVICE_MILLI).sum(axis=1).astype(np.int64) - demand.count
+    left = whole_free - count
     return np.where(left >= 0, MAX_SCORE // (1 + np.maximum(left, 0)), 0)
 
 
-def _score_fraction(free: Milli, demand: GpuDemand) -> Scores:
-    """Points for the devices that best fit would choose: shared already, little left on them, on a full node."""
+def _score_fraction(ranked: Milli, used_percent: Int64, demand: GpuDemand) -> Scores:
+    """Points for the devices that best fit would choose: shared already, little left on them, on a full node.
+
+    Those are the last `count` of the devices with room, as they are ranked from the freest.
+    """
     count, milli = demand.count, demand.milli
-    nothing = np.int16(2 * DEVICE_MILLI)
-    chosen = np.partition(np.where(free >= milli, free, nothing), count - 1, axis=1)[:, :count].astype(np.int64)
-    fits = chosen.max(axis=1) < nothing
-    shared = (chosen < DEVICE_MILLI).sum(axis=1)
-    left = np.minimum((chosen - milli).sum(axis=1), count * DEVICE_MILLI)
-    present = np.maximum((free >= 0).sum(axis=1), 1).astype(np.int64)
-    used = present * DEVICE_MILLI - np.maximum(free, 0).sum(axis=1, dtype=np.int64)
-    points = SHARED_POINTS * shared // count
+    with_room = np.zeros(ranked.shape[1], np.intp)
+    for device in ranked:
+        with_room += device >= milli
+    columns = np.arange(ranked.shape[1])
+    shared = np.zeros(ranked.shape[1], np.int64)
+    left = np.zeros(ranked.shape[1], np.int64)
+    for place in range(count):
+        free = ranked[np.maximum(with_room - 1 - place, 0), columns]
+        shared += free < DEVICE_MILLI
+        left += free - milli
+    points = SHARED_POINTS * shared // count + FULL_POINTS * used_percent // 100
     points += TIGHT_POINTS * (count * DEVICE_MILLI - left) // (count * DEVICE_MILLI)
-    points += FULL_POINTS * np.maximum(used, 0) // (present * DEVICE_MILLI)
-    return np.where(fits, points, 0)
+    return np.where(with_room >= count, points, 0)
 
 
 def _row_in_thought(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow:

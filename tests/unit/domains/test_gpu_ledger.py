@@ -110,7 +110,7 @@ def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() 
     ledger = make_ledger(make_node("n", gpu=2))
     ledger.place(fraction("stranger", 300), 0)
 
-    assert list(ledger.free(np.array([0]))[0][:2]) == [700, 700]
+    assert ledger.devices(0).free == [700, 700]
 
 
 @pytest.mark.parametrize("annotation", ["nonsense", "0", "5000"])
@@ -118,7 +118,7 @@ def test_a_bound_pod_with_a_bad_amount_counts_as_a_whole_device(annotation: str)
     ledger = make_ledger(make_node("n", gpu=2))
     ledger.place(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
 
-    assert list(ledger.free(np.array([0]))[0][:2]) == [1000, 0]
+    assert ledger.devices(0).free == [1000, 0]
 
 
 def test_whole_pods_of_strangers_count_although_their_devices_are_unknown_or_the_same() -> None:
@@ -154,7 +154,7 @@ def test_a_node_without_gpus_refuses_every_demand() -> None:
 def test_absurd_device_counts_are_bounded(count: int) -> None:
     ledger = make_ledger(make_node("n", gpu=count))
 
-    assert ledger.free(np.array([0])).shape[1] <= 256
+    assert len(ledger.ranked(np.array([0]))) <= 256
     assert ledger.fits(whole("p", 9), 0) == ""
 
 
@@ -242,12 +242,15 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_device_is_overcommitted_and_the_arrays_tell_the_truth(self) -> None:
-        free = self.ledger.free(np.arange(ROWS))
+        rows = np.arange(ROWS)
+        ranked, whole_free = self.ledger.ranked(rows), self.ledger.whole_free(rows)
         for row in range(ROWS):
             expected = [1000 - sum(users.values()) for users in self.devices[row]]
             assert min(expected) >= 0
-            assert free[row, : DEVICES[row]].tolist() == expected
-            assert (free[row, DEVICES[row] :] == -1).all()
+            assert self.ledger.devices(row).free == expected
+            assert ranked[: DEVICES[row], row].tolist() == sorted(expected, reverse=True)
+            assert (ranked[DEVICES[row] :, row] == -1).all()
+            assert whole_free[row] == expected.count(1000)
 
     @invariant()
     def a_rebuilt_twin_holds_the_same(self) -> None:
