@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from observe_kit import READER, STRANGER, HandClock, a_reviewer
 
 from multisched.model.wire import AnswerLostError, Response
 from multisched.observe.access import VERDICTS_MAX, DelegatedAuthenticator, Verdict
+from tests.unit.observe.observe_kit import READER, STRANGER, HandClock, a_reviewer
 
 
 async def test_a_verdict_is_asked_once_and_kept_for_a_minute() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from observe_kit import HandClock
 
 from multisched.observe.health import HEARTBEAT_AGE_MAX_S, Health, Heartbeat
+from tests.unit.observe.observe_kit import HandClock
 
 
 def test_nothing_is_ready_before_anything_runs() -> None:

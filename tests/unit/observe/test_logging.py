@@ -9,9 +9,8 @@ import os
 import time
 from typing import Any
 
-from observe_kit import HandClock
-
 from multisched.observe.logging import LINE_BYTES_MAX, LineWriter, logging_to
+from tests.unit.observe.observe_kit import HandClock
 
 logger = logging.getLogger("multisched.tests")
 

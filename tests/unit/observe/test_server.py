@@ -8,13 +8,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
 
 from multisched.observe.access import DelegatedAuthenticator
 from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
 from multisched.observe.health import Health
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.server import ServerError, ServerSettings
+from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
 
 GUARDED = ("/metrics", "/api/v1/queue", "/api", "/", "/no/such/path")
 VERBOSE = ("/livez?verbose", "/readyz?verbose")

@@ -1,0 +1,217 @@
+"""The command line as users and scripts meet it: exit codes, sentences, and what is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from multisched import __version__
+from multisched.cli import app
+from multisched.cli_tables import as_table
+from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod, encode_queue
+
+ROOT = Path(__file__).parents[3]
+VIEW = QueueView(
+    domains=(
+        DomainQueue(domain="job", scheduler_names=("job-scheduler",), is_leading=True, counts={"unschedulable": 2}),
+    ),
+    pods=(
+        WaitingPod(
+            domain="job",
+            state="unschedulable",
+            namespace="default",
+            name="big",
+            uid="u",
+            priority=7,
+            attempts=3,
+            waiting_s=75.2,
+            retry_in_s=4.0,
+            plugins=("NodeResourcesFit",),
+            message="0/2 nodes are available: 2 Insufficient cpu.\x1b[31m",
+        ),
+    ),
+    left_out=1,
+)
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@contextmanager
+def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """A server on loopback with one answer; its URL and the Authorization headers it saw."""
+    seen: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", seen
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_version() -> None:
+    assert call("version") == (0, f"multisched {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("run", "--confg", "x"), ("no-such",), ("demo", "--nodes", "0"), ("cluster",), ("queue", "-o", "xml")]
+)
+def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...]) -> None:
+    assert call(*arguments)[0] == 2
+
+
+def test_every_problem_of_a_configuration_is_told_and_nothing_is_started(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nleese: {}\nlogging: {level: loud}\n")
+    for command in (("config", "validate", str(path)), ("run", "--config", str(path)), ("demo", "--config", str(path))):
+        code, out, err = call(*command)
+        assert (code, out) == (2, "")
+        assert err.splitlines() == [
+            f"{path}:3:1: leese: unknown key (did you mean lease?)",
+            f"{path}:4:18: logging.level: 'loud' is not known here; write debug, info, warning or error",
+        ]
+
+
+def test_without_credentials_run_ends_with_no_cluster(tmp_path: Path) -> None:
+    code, _, err = call("run", "--kubeconfig", str(tmp_path / "none"))
+    assert (code, err) == (3, f"multisched: no kubeconfig at {tmp_path / 'none'}\n")
+
+
+def test_a_good_file_is_said_to_be_good() -> None:
+    code, out, _ = call("config", "validate", str(ROOT / "config/default.yaml"))
+    assert code == 0
+    assert out.endswith("good; domains: forecast (forecast-scheduler), gpu (gpu-scheduler), job (job-scheduler)\n")
+
+
+def test_default_and_schema_print_the_files_of_the_repository() -> None:
+    assert call("config", "default")[1] == (ROOT / "config/default.yaml").read_text()
+    assert call("config", "schema")[1] == (ROOT / "config/schema.json").read_text()
+
+
+def test_plugins_are_listed_with_points_and_profiles() -> None:
+    plugins = {plugin["name"]: plugin for plugin in json.loads(call("plugins", "list", "-o", "json")[1])["plugins"]}
+    assert plugins["NodeResourcesFit"]["extensionPoints"] == ["PreFilter", "Filter", "Score"]
+    assert plugins["TaintToleration"]["enabledIn"] == {"forecast": 3, "gpu": 3, "job": 3}
+    assert plugins["QOSSort"]["extensionPoints"] == ["QueueSort"]
+    assert plugins["PrioritySort"]["enabledIn"] == {}
+    assert yaml.safe_load(call("plugins", "list", "-o", "yaml")[1])["plugins"] == list(plugins.values())
+    assert call("plugins", "list")[1].startswith("NAME ")
+
+
+def test_the_queue_is_shown_as_a_table_without_control_characters() -> None:
+    with answering(200, encode_queue(VIEW)) as (url, _):
+        code, out, _ = call("queue", "--server", url)
+        assert code == 0
+        assert [line.split() for line in out.splitlines()[:2]] == [
+            ["DOMAIN", "SCHEDULER", "NAMES", "LEADING", "ACTIVE", "BACKOFF", "UNSCHEDULABLE", "GATED", "PERMIT", "BINDING"],
+            ["job", "job-scheduler", "yes", "0", "0", "2", "0", "0", "0"],
+        ]  # fmt: skip
+        assert "75s" in out
+        assert "0/2 nodes are available: 2 Insufficient cpu." in out
+        assert "\x1b" not in out
+        assert out.endswith("1 more; --limit shows up to 5000\n")
+        assert "PRIORITY" in call("queue", "--server", url, "-o", "wide")[1]
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_the_queue_is_shown_as_a_document(output: str) -> None:
+    with answering(200, encode_queue(VIEW)) as (url, _):
+        document = yaml.safe_load(call("queue", "--server", url, "-o", output)[1])
+    assert document["pods"][0]["plugins"] == ["NodeResourcesFit"]
+    assert document["domains"][0]["counts"] == {"unschedulable": 2}
+
+
+def test_nobody_at_the_address_is_no_cluster() -> None:
+    code, out, err = call("queue", "--server", "http://127.0.0.1:1")
+    assert (code, out) == (3, "")
+    assert err.startswith("multisched: no multisched answers at http://127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (403, b"not allowed", "answered 403: not allowed"),
+        (200, b"<html>", "is no multisched"),
+        (302, b"", "answered 302"),
+    ],
+)
+def test_another_answer_is_a_problem(status: int, body: bytes, told: str) -> None:
+    with answering(status, body, {"Location": "http://127.0.0.1:1/"}) as (url, _):
+        code, _, err = call("queue", "--server", url)
+    assert code == 1
+    assert told in err
+
+
+def test_the_token_comes_from_a_file_or_a_kubeconfig(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("from-file\n")
+    kubeconfig = tmp_path / "kubeconfig"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "from-kubeconfig"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }
+    kubeconfig.write_text(yaml.safe_dump(document))
+    with answering(200, encode_queue(VIEW)) as (url, seen):
+        assert call("queue", "--server", url, "--token-file", str(token))[0] == 0
+        assert call("queue", "--server", url, "--kubeconfig", str(kubeconfig))[0] == 0
+    assert seen == ["Bearer from-file", "Bearer from-kubeconfig"]
+
+
+def test_only_http_is_spoken() -> None:
+    assert call("queue", "--server", "file:///etc/passwd")[0] == 2
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The modules a fresh interpreter has loaded after a statement."""
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_version_and_help_load_nothing_heavy() -> None:
+    loaded = loaded_after("import multisched.cli")
+    assert not loaded & {"numpy", "pydantic", "aiohttp", "kubernetes_asyncio", "prometheus_client", "yaml", "anyio"}
+
+
+def test_run_does_not_load_the_embedded_cluster() -> None:
+    loaded = loaded_after("import multisched.app")
+    assert not {name for name in loaded if name.startswith("multisched.cluster")}
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert as_table(("name", "n"), [("a", 1), ("longer", 22)]) == "NAME     N\na        1\nlonger   22"
+    assert as_table(("why",), [("x" * 200,)]).splitlines()[1] == "x" * 79 + "…"
+    assert as_table(("why",), [("x" * 200,)], is_wide=True).splitlines()[1] == "x" * 200
+    assert as_table(("why",), [("",)]).splitlines()[1] == "-"

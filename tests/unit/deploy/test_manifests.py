@@ -1,0 +1,189 @@
+"""What `deploy/` asks of a cluster: the least rights, a hardened pod, and a configuration that is good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from multisched import config
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+BASE = DEPLOY / "base"
+
+Rule = tuple[str, str, str, tuple[str, ...]]
+"""API group, resource, verb, resource names."""
+
+CLUSTER_RULES: set[Rule] = {
+    ("", "pods", "get", ()),
+    ("", "pods", "list", ()),
+    ("", "pods", "watch", ()),
+    ("", "nodes", "get", ()),
+    ("", "nodes", "list", ()),
+    ("", "nodes", "watch", ()),
+    ("", "pods/binding", "create", ()),
+    ("", "pods/status", "patch", ()),
+    ("events.k8s.io", "events", "create", ()),
+    ("events.k8s.io", "events", "patch", ()),
+    ("authentication.k8s.io", "tokenreviews", "create", ()),
+    ("authorization.k8s.io", "subjectaccessreviews", "create", ()),
+}
+
+
+def documents() -> list[dict[str, Any]]:
+    """Every object of the base, in the order of the kustomization."""
+    found = []
+    for name in kustomization()["resources"]:
+        found += [document for document in yaml.safe_load_all((BASE / name).read_text()) if document]
+    return found
+
+
+def kustomization() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    return loaded
+
+
+def the(kind: str, name: str = "multisched") -> dict[str, Any]:
+    (only,) = [d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name]
+    return only
+
+
+def rules(role: dict[str, Any]) -> set[Rule]:
+    return {
+        (group, resource, verb, tuple(rule.get("resourceNames", ())))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def pod_spec() -> dict[str, Any]:
+    spec: dict[str, Any] = the("Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def test_every_file_belongs_to_the_base_and_parses() -> None:
+    listed = {*kustomization()["resources"], "kustomization.yaml", "multisched.yaml"}
+    assert {path.name for path in BASE.iterdir()} == listed
+    assert all({"apiVersion", "kind", "metadata"} <= document.keys() for document in documents())
+
+
+def test_the_cluster_role_is_exactly_what_the_program_uses() -> None:
+    assert rules(the("ClusterRole")) == CLUSTER_RULES
+
+
+def test_leases_are_granted_by_name_in_the_own_namespace_only() -> None:
+    names = tuple(f"multisched-{domain.name}" for domain in config.default().domains)
+    assert rules(the("Role", "multisched-leases")) == {
+        ("coordination.k8s.io", "leases", "create", ()),
+        ("coordination.k8s.io", "leases", "get", names),
+        ("coordination.k8s.io", "leases", "update", names),
+    }
+    assert config.default().lease.name_prefix == "multisched"
+
+
+def test_no_role_has_a_wildcard() -> None:
+    for role in documents():
+        if role["kind"] in ("Role", "ClusterRole"):
+            assert "*" not in str(role["rules"])
+
+
+def test_readers_are_granted_what_the_server_asks_about() -> None:
+    assert the("ClusterRole", "multisched-reader")["rules"] == [
+        {"nonResourceURLs": ["/metrics", "/multisched/api/v1/queue"], "verbs": ["get"]}
+    ]
+
+
+def test_the_rights_go_to_the_one_service_account() -> None:
+    account = {"kind": "ServiceAccount", "name": "multisched", "namespace": kustomization()["namespace"]}
+    for kind, name in (("ClusterRoleBinding", "multisched"), ("RoleBinding", "multisched-leases")):
+        assert the(kind, name)["subjects"] == [account]
+        assert the(kind, name)["roleRef"]["name"] == name
+    assert pod_spec()["serviceAccountName"] == account["name"]
+
+
+def test_the_pod_is_hardened() -> None:
+    spec = pod_spec()
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "privileged": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def test_the_probes_meet_the_server() -> None:
+    (container,) = pod_spec()["containers"]
+    server = config.load(BASE / "multisched.yaml").server
+    (port,) = container["ports"]
+    assert (port["name"], port["containerPort"]) == ("metrics", server.port)
+    scheme = "HTTPS" if server.tls.is_on else "HTTP"
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "metrics", "scheme": scheme}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics", "scheme": scheme}
+    assert not server.is_loopback
+    assert server.is_authenticating
+
+
+def test_the_configuration_changes_nothing_but_the_server() -> None:
+    shipped, default = config.load(BASE / "multisched.yaml"), config.default()
+    assert shipped.model_copy(update={"server": default.server}) == default
+
+
+def test_the_files_the_program_is_started_with_are_mounted() -> None:
+    spec = pod_spec()
+    (container,) = spec["containers"]
+    (generated,) = kustomization()["configMapGenerator"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert container["args"] == ["run", "--config", f"{mounts['config']}/{generated['files'][0]}"]
+    assert volumes["config"]["configMap"]["name"] == generated["name"]
+    assert mounts["tmp"] == "/tmp"  # the rest of the file system is read-only
+
+
+def test_it_stays_up_through_upgrades_and_node_drains() -> None:
+    deployment, budget = the("Deployment"), the("PodDisruptionBudget")
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert budget["spec"]["minAvailable"] == 1
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        deployment["spec"]["selector"],
+        budget["spec"]["selector"],
+        the("NetworkPolicy")["spec"]["podSelector"],
+        *(constraint["labelSelector"] for constraint in pod_spec()["topologySpreadConstraints"]),
+    ):
+        assert selector["matchLabels"].items() <= labels.items()
+    assert pod_spec()["priorityClassName"] == "system-cluster-critical"
+    assert pod_spec()["schedulerName"] == "default-scheduler", "it must not wait for itself"
+    assert pod_spec()["terminationGracePeriodSeconds"] >= 15
+
+
+def test_the_image_installs_by_hash_and_runs_as_nobody() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text()
+    instructions = lines.replace("\\\n", " ").splitlines()
+    installs = [line for line in instructions if "pip install" in line]
+    assert installs
+    assert all("--require-hashes" in line and "--only-binary=:all:" in line for line in installs)
+    assert "index-url" not in lines
+    assert "://" not in lines
+    users = [line for line in instructions if line.startswith("USER")]
+    assert users == ["USER 65532:65532"]
+    assert sum(line.startswith("FROM") for line in instructions) == 2
+
+
+def test_the_locked_set_is_hashed_and_names_no_index() -> None:
+    text = (DEPLOY / "requirements.txt").read_text()
+    pinned = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    assert pinned
+    assert all("==" in line for line in pinned)
+    assert text.count("--hash=sha256:") >= len(pinned)
+    assert "index-url" not in text
+    assert "://" not in text
