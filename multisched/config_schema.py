@@ -387,8 +387,6 @@ class ClientConfig(Section):
     """Ceiling of all writes; the API server's own 429 is the real limit."""
     bind_timeout_s: Seconds = Field(default=5.0, validate_default=False)
     """Deadline of one binding request, on both sides."""
-    staleness_s: Seconds = Field(default=30.0, validate_default=False)
-    """Binds are held when the API server has been silent for this long."""
 
 
 class LoggingConfig(Section):
