@@ -52,6 +52,11 @@ class Admission:
         elif storage == "namespaces":
             _complete_namespace(document)
 
+    def admit_update(self, resource: Resource, document: Document) -> None:
+        """Completes a changed object: default tolerations come back when they are taken away."""
+        if resource.storage_key == "pods":
+            _default_tolerations(document["spec"])
+
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     def admit_namespace(self, resource: Resource, document: Document, namespace: str) -> None:
@@ -67,7 +72,7 @@ class Admission:
         if namespace in self._terminating:
             name = document["metadata"].get("name", "")
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            refusal = errors.forbidden(resource.group, resource.plural, name, why)
+            refusal = errors.forbidden(resource.refusal_group, resource.plural, name, why)
             refusal.status["details"]["causes"] = [
                 {
                     "reason": "NamespaceTerminating",
@@ -117,7 +122,7 @@ class Admission:
         chosen = classes.get(name) if name else self._default_class
         if name and chosen is None:
             why = f"no PriorityClass with name {name} was found"
-            raise errors.forbidden(resource.group, resource.plural, pod["metadata"].get("name", ""), why)
+            raise errors.forbidden(resource.refusal_group, resource.plural, pod["metadata"].get("name", ""), why)
         value, policy = 0, "PreemptLowerPriority"
         if chosen is not None:
             value, policy = int(chosen["value"]), chosen.get("preemptionPolicy") or policy
@@ -128,14 +133,14 @@ class Admission:
                 f"the integer value of priority ({given}) must not be provided in pod spec; "
                 f"priority admission controller computed {value} from the given PriorityClass name"
             )
-            raise errors.forbidden(resource.group, resource.plural, pod["metadata"].get("name", ""), why)
+            raise errors.forbidden(resource.refusal_group, resource.plural, pod["metadata"].get("name", ""), why)
         asked = spec.get("preemptionPolicy")
         if asked is not None and asked != policy:
             why = (
                 f"the string value of PreemptionPolicy ({asked}) must not be provided in pod spec; "
                 f"priority admission controller computed {policy} from the given PriorityClass name"
             )
-            raise errors.forbidden(resource.group, resource.plural, pod["metadata"].get("name", ""), why)
+            raise errors.forbidden(resource.refusal_group, resource.plural, pod["metadata"].get("name", ""), why)
         spec["priority"] = value
         spec["preemptionPolicy"] = policy
 
@@ -173,7 +178,7 @@ class Admission:
                 refusals += _outside(item, _pod_totals(spec), "Pod")
         if refusals:
             said = refusals[0] if len(refusals) == 1 else f"[{', '.join(refusals)}]"
-            raise errors.forbidden(resource.group, resource.plural, pod["metadata"].get("name", ""), said)
+            raise errors.forbidden(resource.refusal_group, resource.plural, pod["metadata"].get("name", ""), said)
 
 
 def _container_defaults(entry: Document, item: Mapping[str, Any]) -> None:

@@ -125,6 +125,29 @@ def _unknown(name: str, value: Any, path: str) -> Iterator[str]:
             yield from _unknown(field.type, entry, below)
 
 
+def drop_unknown(name: str, document: Document) -> None:
+    """Takes out what the type does not have, in place: a typed server never sees it."""
+    fields = fields_of(name)
+    if name in _OPAQUE or not fields:
+        return
+    for key in list(document):
+        entry, field = document[key], fields.get(key)
+        if field is None:
+            if key not in ("kind", "apiVersion"):
+                del document[key]
+            continue
+        below = (
+            entry
+            if field.shape == "list"
+            else list(entry.values())
+            if field.shape == "map" and isinstance(entry, dict)
+            else [entry]
+        )
+        for item in below if isinstance(below, list) else ():
+            if isinstance(item, dict):
+                drop_unknown(field.type, item)
+
+
 # -- protobuf ----------------------------------------------------------------------------------------------------
 
 

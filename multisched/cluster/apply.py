@@ -180,7 +180,7 @@ def _merge_list(rules: Rules, live: Any, applied: list[Any], place: str, key: st
 
 
 def _remove(document: Any, path: Path, rules: Rules, place: str) -> None:
-    """Takes one owned path out of a document; empty holders stay."""
+    """Takes one owned path out of a document; a holder that it leaves empty goes as well."""
     step, rest = path[0], path[1:]
     kind, _, name = step.partition(":")
     if kind != "f" or not isinstance(document, dict) or name not in document:
@@ -191,17 +191,27 @@ def _remove(document: Any, path: Path, rules: Rules, place: str) -> None:
         return
     if not isinstance(value, list):
         _remove(value, rest, rules, f"{place}.{name}")
+        if value == {}:
+            del document[name]
         return
     rule, item = rules(place, name), rest[0]
     if item.startswith("v:"):
         wanted = orjson.loads(item[2:])
-        document[name] = [entry for entry in value if entry != wanted]
+        _set_or_drop(document, name, [entry for entry in value if entry != wanted])
     elif len(rest) == 1:
-        document[name] = [entry for entry in value if _item_step(entry, rule.apply_keys) != item]
+        _set_or_drop(document, name, [entry for entry in value if _item_step(entry, rule.apply_keys) != item])
     else:
         for entry in value:
             if _item_step(entry, rule.apply_keys) == item:
                 _remove(entry, rest[1:], rules, f"{place}.{name}")
+
+
+def _set_or_drop(document: Document, name: str, left: list[Any]) -> None:
+    """An emptied list goes with its last entry."""
+    if left:
+        document[name] = left
+    else:
+        del document[name]
 
 
 # -- apply -------------------------------------------------------------------------------------------------------
@@ -311,7 +321,8 @@ def _conflict(conflicts: list[tuple[Document, Path]]) -> errors.ApiError:
         owner = f'"{entry["manager"]}"'
         if entry.get("subresource"):
             owner += f' with subresource "{entry["subresource"]}"'
-        owner += f" using {entry['apiVersion']}"
+        if entry["operation"] == "Update":
+            owner += f" using {entry['apiVersion']}"
         causes.append(errors.cause("FieldManagerConflict", shown(path), f"conflict with {owner}"))
         by_owner.setdefault(owner, []).append(shown(path))
     said = []

@@ -114,7 +114,7 @@ def ordered(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def encode(resource: Resource, document: Document, version: int) -> bytes:
     """The canonical bytes of an object at a version."""
     metadata = ordered({**document["metadata"], "resourceVersion": str(version)})
-    shown = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+    shown = {"kind": resource.kind, "apiVersion": resource.stored_api_version, "metadata": metadata}
     for key, value in document.items():
         if key not in shown and value is not None:
             shown[key] = value

@@ -50,7 +50,7 @@ class Objects:
         """The object, or 404."""
         found = self.store.collection(resource.storage_key).objects.get(key_of(resource, namespace, name))
         if found is None:
-            raise errors.not_found(resource.group, resource.plural, name)
+            raise errors.not_found(resource.refusal_group, resource.plural, name)
         return found
 
     # -- create --------------------------------------------------------------------------------------------------
@@ -70,14 +70,14 @@ class Objects:
         if resource.is_custom:
             causes += schemas.admit((resource.schema or {}).get("openAPIV3Schema"), document)
         if causes:
-            raise errors.invalid(resource.group, resource.kind, metadata["name"], causes)
+            raise errors.invalid(resource.refusal_group, resource.kind, metadata["name"], causes)
         check = self.checks.get(storage)
         if check is not None:
             check(document, None)
         collection = self.store.collection(storage)
         key = key_of(resource, namespace, metadata["name"])
         if key in collection.objects:
-            raise errors.already_exists(resource.group, resource.plural, metadata["name"])
+            raise errors.already_exists(resource.refusal_group, resource.plural, metadata["name"])
         if is_dry_run:
             return _without_version(resource, document)
         version = self.store.next_version()
@@ -104,7 +104,7 @@ class Objects:
         if not metadata.get("name"):
             if not prefix:
                 raise errors.invalid(
-                    resource.group,
+                    resource.refusal_group,
                     resource.kind,
                     "",
                     [errors.required("metadata.name", "name or generateName is required")],
@@ -143,6 +143,7 @@ class Objects:
             defaulting = DEFAULTS.get(resource.storage_key)
             if defaulting is not None:
                 defaulting(new)
+            self.admission.admit_update(resource, new)
         fields = old["metadata"].get("managedFields")
         if manager and fields and new["metadata"].get("managedFields") == fields:
             apply.track(resource, old, new, manager, self.minting.now(), tracked_as or subresource)
@@ -162,22 +163,22 @@ class Objects:
         uid = metadata.get("uid")
         if uid and uid != stored.uid:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
-            raise errors.conflict(resource.group, resource.plural, name, why)
+            raise errors.conflict(resource.refusal_group, resource.plural, name, why)
         version = metadata.get("resourceVersion")
         if not version and (resource.is_custom or resource.storage_key in validation.NEEDS_VERSION):
             cause = errors.cause(
                 "FieldValueInvalid", "metadata.resourceVersion", "Invalid value: 0: must be specified for an update"
             )
-            raise errors.invalid(resource.group, resource.kind, name, [cause])
+            raise errors.invalid(resource.refusal_group, resource.kind, name, [cause])
         if version and version not in ("0", str(stored.version)):
             if not str(version).isdigit():
                 raise errors.invalid(
-                    resource.group,
+                    resource.refusal_group,
                     resource.kind,
                     name,
                     [errors.invalid_value("metadata.resourceVersion", version, "must be specified for an update")],
                 )
-            raise errors.conflict(resource.group, resource.plural, name, errors.MODIFIED)
+            raise errors.conflict(resource.refusal_group, resource.plural, name, errors.MODIFIED)
 
     def _merge_parts(self, resource: Resource, old: Document, given: Document, subresource: str) -> Document:
         """Only the part that the path addresses comes from the client."""
@@ -215,7 +216,7 @@ class Objects:
         if resource.is_custom:
             causes += schemas.admit((resource.schema or {}).get("openAPIV3Schema"), new)
         if causes:
-            raise errors.invalid(resource.group, resource.kind, name, causes)
+            raise errors.invalid(resource.refusal_group, resource.kind, name, causes)
         check = self.checks.get(resource.storage_key)
         if check is not None and not subresource:
             check(new, old)
@@ -275,13 +276,13 @@ class Objects:
     ) -> None:
         if options.uid and options.uid != stored.uid:
             key = key_of(resource, namespace, name)
-            raise errors.uid_conflict(resource.group, resource.plural, key, name, options.uid, stored.uid)
+            raise errors.uid_conflict(resource.refusal_group, resource.plural, key, name, options.uid, stored.uid)
         if options.version and options.version != str(stored.version):
             why = (
                 f"Precondition failed: ResourceVersion in precondition: {options.version}, "
                 f"ResourceVersion in object meta: {stored.version}"
             )
-            raise errors.conflict(resource.group, resource.plural, name, why)
+            raise errors.conflict(resource.refusal_group, resource.plural, name, why)
 
     def _mark_deleting(
         self, resource: Resource, document: Document, finalizers: list[str], grace_s: int, *, is_first: bool

@@ -203,7 +203,7 @@ def _merge_lists(original: list[Any], patch: list[Any], order: Any, path: str, k
         return [entry for entry in patch if not (isinstance(entry, dict) and set(entry) == {_PATCH})]
     if rule.strategy == MERGE and not rule.keys:
         merged = [*original, *(entry for entry in patch if entry not in original)]
-        return _ordered(merged, order, lambda entry: entry)
+        return _ordered(merged, order if isinstance(order, list) else patch, original, lambda entry: entry)
     return _merge_keyed(original, patch, order, rule.keys[0], child(path, key))
 
 
@@ -223,8 +223,9 @@ def _merge_keyed(original: list[Any], patch: list[Any], order: Any, merge_key: s
             merged.append(_merge_maps({}, entry, path))
         else:
             merged[place] = _merge_maps(merged[place], entry, path)
-    keys = [item.get(merge_key) for item in order if isinstance(item, dict)] if isinstance(order, list) else None
-    return _ordered(merged, keys, lambda entry: entry.get(merge_key))
+    named = order if isinstance(order, list) else patch
+    keys = [item.get(merge_key) for item in named if isinstance(item, dict)]
+    return _ordered(merged, keys, original, lambda entry: entry.get(merge_key))
 
 
 def _order_untouched(merged: dict[str, Any], patch: Mapping[str, Any], path: str) -> None:
@@ -240,23 +241,33 @@ def _order_untouched(merged: dict[str, Any], patch: Mapping[str, Any], path: str
         if rule.keys:
             merge_key = rule.keys[0]
             wanted = [item.get(merge_key) for item in order if isinstance(item, dict)]
-            merged[name] = _ordered(current, wanted, lambda entry, merge_key=merge_key: entry.get(merge_key))
+            merged[name] = _ordered(current, wanted, current, lambda entry, merge_key=merge_key: entry.get(merge_key))
         elif rule.strategy == MERGE:
-            merged[name] = _ordered(current, order, lambda entry: entry)
+            merged[name] = _ordered(current, order, current, lambda entry: entry)
 
 
-def _ordered(entries: list[Any], order: Any, key_of: Any) -> list[Any]:
-    """Entries named in `order` take its sequence; the server's own ones keep their place after their neighbour."""
-    if not isinstance(order, list):
-        return entries
+def _ordered(entries: list[Any], order: list[Any], original: list[Any], key_of: Any) -> list[Any]:
+    """Merged entries in upstream's order (strategicpatch.normalizeElementOrder).
+
+    Entries named by `order` take its sequence. The server's own ones keep theirs, each before the first named entry that
+    stood behind it originally.
+    """
     rank = {_hashable(key): place for place, key in enumerate(order)}
-    ranked, last = [], -1.0
-    for position, entry in enumerate(entries):
-        place = rank.get(_hashable(key_of(entry)))
-        last = float(place) if place is not None else last
-        ranked.append((last if place is None else float(place), place is None, position, entry))
-    ranked.sort(key=lambda item: item[:3])
-    return [entry for *_rest, entry in ranked]
+    stood = {_hashable(key_of(entry)): place for place, entry in enumerate(original)}
+
+    def key(entry: Any) -> Any:
+        return _hashable(key_of(entry))
+
+    named = sorted((entry for entry in entries if key(entry) in rank), key=lambda entry: rank[key(entry)])
+    own = sorted(
+        (entry for entry in entries if key(entry) not in rank), key=lambda entry: stood.get(key(entry), len(stood))
+    )
+    merged: list[Any] = []
+    while named and own:
+        left, right = stood.get(key(own[0])), stood.get(key(named[0]))
+        goes_first = left is not None and right is not None and left < right
+        merged.append((own if goes_first else named).pop(0))
+    return [*merged, *named, *own]
 
 
 def _hashable(value: Any) -> Any:

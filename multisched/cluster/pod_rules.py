@@ -147,7 +147,7 @@ def _amount(name: str, amount: Any, path: str) -> Causes:
     if value < 0:
         return [
             errors.invalid_value(
-                f"{path}[{name}]" if "/" in name else f"{path}.{name}",
+                f"{path}[{name}]",
                 str(amount),
                 "must be greater than or equal to 0",
             )
@@ -355,12 +355,14 @@ def changed_pod(new: Document, old: Document) -> Causes:
     causes: Causes = []
     is_gated = bool(before.get("schedulingGates"))
     gates_before = {gate["name"] for gate in before.pop("schedulingGates", None) or ()}
-    gates_wanted = {gate["name"] for gate in wanted.pop("schedulingGates", None) or ()}
-    if added := gates_wanted - gates_before:
-        detail = "only deletion is allowed, but found new scheduling gate " + ", ".join(
-            sorted(f"'{name}'" for name in added)
+    gates_wanted = [gate["name"] for gate in wanted.pop("schedulingGates", None) or ()]
+    causes += [
+        errors.forbidden_value(
+            f"spec.schedulingGates[{place}].name", f"only deletion is allowed, but found new scheduling gate '{name}'"
         )
-        causes.append(errors.forbidden_value("spec.schedulingGates", detail))
+        for place, name in enumerate(gates_wanted)
+        if name not in gates_before
+    ]
     causes += _changed_tolerations(wanted, before)
     for field in ("containers", "initContainers"):
         wanted[field], before[field] = _without_images(wanted.get(field)), _without_images(before.get(field))

@@ -74,6 +74,16 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
+    def stored_api_version(self) -> str:
+        """The version objects are encoded in."""
+        return "v1" if self.storage_key == "events" else self.api_version
+
+    @property
+    def refusal_group(self) -> str:
+        """The group that sentences name: both versions of events are refused as core ones."""
+        return "" if self.storage_key == "events" else self.group
+
+    @property
     def one(self) -> str:
         """The singular name."""
         return self.singular or self.kind.lower()
@@ -326,8 +336,7 @@ def _cluster_wide() -> Iterator[Resource]:
     )  # fmt: skip
     dra = "resource.k8s.io"
     yield Resource(dra, "v1", "deviceclasses", "DeviceClass", False, has_generation=True)
-    binding = Subresource("binding", ("patch", "update"))
-    yield Resource(dra, "v1", "resourceclaims", "ResourceClaim", subresources=(STATUS, binding))
+    yield Resource(dra, "v1", "resourceclaims", "ResourceClaim", subresources=(STATUS,))
     yield Resource(dra, "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
     yield Resource(
         dra,
@@ -345,7 +354,8 @@ def _cluster_wide() -> Iterator[Resource]:
         ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
         ("validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
     ):
-        yield Resource(admission, "v1", plural, kind, False, categories=category, has_generation=True)
+        below = (STATUS,) if plural == "validatingadmissionpolicies" else ()
+        yield Resource(admission, "v1", plural, kind, False, "", (), category, subresources=below, has_generation=True)
 
 
 def _reviews() -> Iterator[Resource]:

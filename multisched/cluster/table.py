@@ -13,7 +13,8 @@ from typing import Any
 
 from multisched.cluster.metadata import Clock, parse_stamp
 from multisched.cluster.resources import Document, Resource
-from multisched.cluster.table_cells import CELLS, Cells, age, default_cells, human_duration
+from multisched.cluster.table_cells import CELLS, default_cells
+from multisched.cluster.table_text import Cells, age, human_duration
 
 _CREATED = "CreationTimestamp is a timestamp representing the server time when this object was created."
 _NAME = "Name must be unique within a namespace."
@@ -55,7 +56,7 @@ class Tables:
 
 def _column(name: str, priority: int, kind: str) -> Document:
     description = {"Name": _NAME, "Age": _CREATED, "Created At": _CREATED}.get(name, "")
-    shown_format = "name" if name == "Name" else ""
+    shown_format = "name" if name in ("Name", "Attacher") else ""
     return {"name": name, "type": kind, "format": shown_format, "description": description, "priority": priority}
 
 

@@ -6,103 +6,35 @@ Source: pkg/printers/internalversion/printers.go, 1.36.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from multisched.cluster.metadata import parse_stamp
 from multisched.cluster.resources import Document
 from multisched.cluster.subresources import selector_text
-
-NONE = "<none>"
-UNSET = "<unset>"
-UNKNOWN = "<unknown>"
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """Columns and rows of one kind."""
-
-    columns: tuple[tuple[str, int, str], ...]
-    row: Callable[[Document, datetime], tuple[Any, ...]]
-
-
-def _columns(text: str) -> tuple[tuple[str, int, str], ...]:
-    """`Name,Ready,IP*` : a star means wide only, a hash an integer."""
-    shaped = []
-    for name in text.split(","):
-        bare = name.rstrip("*#")
-        shaped.append((bare, 1 if "*" in name else 0, "integer" if "#" in name else "string"))
-    return tuple(shaped)
-
-
-def human_duration(seconds: float) -> str:
-    """k8s.io/apimachinery duration.HumanDuration: `5m`, `2d4h`."""
-    whole = int(seconds)
-    if whole < -1:
-        return "<invalid>"
-    if whole < 0:
-        return "0s"
-    if whole < 120:
-        return f"{whole}s"
-    minutes = whole // 60
-    if minutes < 10:
-        rest = whole % 60
-        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    hours = whole // 3600
-    if hours < 8:
-        rest = minutes % 60
-        return f"{hours}h{rest}m" if rest else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    return _long_duration(hours)
-
-
-def _long_duration(hours: int) -> str:
-    days = hours // 24
-    if days < 8:
-        rest = hours % 24
-        return f"{days}d{rest}h" if rest else f"{days}d"
-    if days < 730:
-        return f"{days}d"
-    years = days // 365
-    rest = days % 365
-    return f"{years}y{rest}d" if years < 8 and rest else f"{years}y"
-
-
-def since(stamp: Any, now: datetime) -> str:
-    """The age of a timestamp."""
-    return human_duration((now - parse_stamp(stamp)).total_seconds()) if stamp else UNKNOWN
-
-
-def age(document: Document, now: datetime) -> str:
-    """The age of an object."""
-    return since(document["metadata"].get("creationTimestamp"), now)
-
-
-def _name(document: Document) -> str:
-    return str(document["metadata"]["name"])
-
-
-def _spec(document: Document) -> Document:
-    return document.get("spec") or {}
-
-
-def _status(document: Document) -> Document:
-    return document.get("status") or {}
-
-
-def _listed(values: list[str]) -> str:
-    return ",".join(values) if values else NONE
+from multisched.cluster.table_rare import RARE_CELLS
+from multisched.cluster.table_text import (
+    NONE,
+    UNKNOWN,
+    UNSET,
+    Cells,
+    age,
+    columns,
+    human_duration,
+    listed,
+    name_of,
+    simple,
+    since,
+    spec_of,
+    status_of,
+)
 
 
 def _pods_of(spec: Document) -> tuple[str, str]:
     """Containers and images of a template."""
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
-    return _listed([entry.get("name", "") for entry in containers]), _listed(
+    return listed([entry.get("name", "") for entry in containers]), listed(
         [entry.get("image", "") for entry in containers]
     )
 
@@ -116,7 +48,7 @@ def _selector(spec: Document) -> str:
 
 
 def _pod(pod: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(pod), _status(pod)
+    spec, status = spec_of(pod), status_of(pod)
     statuses = status.get("containerStatuses") or []
     restartable = {
         entry["name"] for entry in spec.get("initContainers") or () if entry.get("restartPolicy") == "Always"
@@ -133,7 +65,7 @@ def _pod(pod: Document, now: datetime) -> tuple[Any, ...]:
     met = {entry.get("type") for entry in conditions if entry.get("status") == "True"}
     shown_gates = f"{sum(1 for gate in gates if gate.get('conditionType') in met)}/{len(gates)}" if gates else NONE
     return (
-        _name(pod),
+        name_of(pod),
         f"{ready}/{total}",
         _pod_reason(pod),
         _restarts(statuses, now),
@@ -153,7 +85,7 @@ def _restarts(statuses: list[Document], now: datetime) -> str:
 
 
 def _pod_reason(pod: Document) -> str:
-    status = _status(pod)
+    status = status_of(pod)
     reason = status.get("reason") or status.get("phase") or ""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated":
@@ -166,8 +98,8 @@ def _pod_reason(pod: Document) -> str:
 
 
 def _init_reason(pod: Document) -> str:
-    specs = {entry["name"]: entry for entry in _spec(pod).get("initContainers") or ()}
-    statuses = _status(pod).get("initContainerStatuses") or []
+    specs = {entry["name"]: entry for entry in spec_of(pod).get("initContainers") or ()}
+    statuses = status_of(pod).get("initContainerStatuses") or []
     for place, entry in enumerate(statuses):
         state = entry.get("state") or {}
         ended, waiting = state.get("terminated"), state.get("waiting")
@@ -199,10 +131,10 @@ def _container_reason(statuses: list[Document], reason: str) -> str:
 
 
 def _node(node: Document, now: datetime) -> tuple[Any, ...]:
-    status, labels = _status(node), node["metadata"].get("labels") or {}
+    status, labels = status_of(node), node["metadata"].get("labels") or {}
     conditions = [entry for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
     shown = ["Ready" if entry.get("status") == "True" else "NotReady" for entry in conditions] or ["Unknown"]
-    if _spec(node).get("unschedulable"):
+    if spec_of(node).get("unschedulable"):
         shown.append("SchedulingDisabled")
     prefix = "node-role.kubernetes.io/"
     roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix)}
@@ -211,9 +143,9 @@ def _node(node: Document, now: datetime) -> tuple[Any, ...]:
     info = status.get("nodeInfo") or {}
     addresses = {entry.get("type"): entry.get("address") for entry in status.get("addresses") or ()}
     return (
-        _name(node),
+        name_of(node),
         ",".join(shown),
-        _listed(sorted(role for role in roles if role)),
+        listed(sorted(role for role in roles if role)),
         age(node, now),
         info.get("kubeletVersion") or "",
         addresses.get("InternalIP") or NONE,
@@ -228,26 +160,26 @@ def _node(node: Document, now: datetime) -> tuple[Any, ...]:
 
 
 def _deployment(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
+    spec, status = spec_of(document), status_of(document)
     ready = f"{status.get('readyReplicas') or 0}/{spec.get('replicas') or 0}"
     counts = (int(status.get("updatedReplicas") or 0), int(status.get("availableReplicas") or 0))
-    return (_name(document), ready, *counts, age(document, now), *_pods_of(spec), _selector(spec))
+    return (name_of(document), ready, *counts, age(document, now), *_pods_of(spec), _selector(spec))
 
 
 def _replica_set(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
+    spec, status = spec_of(document), status_of(document)
     counts = (int(spec.get("replicas") or 0), int(status.get("replicas") or 0), int(status.get("readyReplicas") or 0))
-    return (_name(document), *counts, age(document, now), *_pods_of(spec), _selector(spec))
+    return (name_of(document), *counts, age(document, now), *_pods_of(spec), _selector(spec))
 
 
 def _stateful_set(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
+    spec, status = spec_of(document), status_of(document)
     ready = f"{status.get('readyReplicas') or 0}/{spec.get('replicas') or 0}"
-    return (_name(document), ready, age(document, now), *_pods_of(spec))
+    return (name_of(document), ready, age(document, now), *_pods_of(spec))
 
 
 def _daemon_set(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
+    spec, status = spec_of(document), status_of(document)
     names = (
         "desiredNumberScheduled",
         "currentNumberScheduled",
@@ -258,11 +190,11 @@ def _daemon_set(document: Document, now: datetime) -> tuple[Any, ...]:
     selector = ((spec.get("template") or {}).get("spec") or {}).get("nodeSelector") or {}
     shown = ",".join(f"{key}={value}" for key, value in sorted(selector.items())) or NONE
     counts = tuple(int(status.get(name) or 0) for name in names)
-    return (_name(document), *counts, shown, age(document, now), *_pods_of(spec), _selector(spec))
+    return (name_of(document), *counts, shown, age(document, now), *_pods_of(spec), _selector(spec))
 
 
 def _job(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
+    spec, status = spec_of(document), status_of(document)
     done, wanted, parallel = status.get("succeeded") or 0, spec.get("completions"), spec.get("parallelism")
     completions = (
         f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {parallel}" if (parallel or 0) > 1 else f"{done}/1"
@@ -272,7 +204,7 @@ def _job(document: Document, now: datetime) -> tuple[Any, ...]:
         end = parse_stamp(status["completionTime"]) if status.get("completionTime") else now
         duration = human_duration((end - parse_stamp(status["startTime"])).total_seconds())
     return (
-        _name(document),
+        name_of(document),
         _job_state(document),
         completions,
         duration,
@@ -283,7 +215,7 @@ def _job(document: Document, now: datetime) -> tuple[Any, ...]:
 
 
 def _job_state(document: Document) -> str:
-    met = {entry.get("type") for entry in _status(document).get("conditions") or () if entry.get("status") == "True"}
+    met = {entry.get("type") for entry in status_of(document).get("conditions") or () if entry.get("status") == "True"}
     for condition, shown in (("Complete", "Complete"), ("Failed", "Failed")):
         if condition in met:
             return shown
@@ -296,14 +228,14 @@ def _job_state(document: Document) -> str:
 
 
 def _cron_job(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
-    inner = _spec(spec.get("jobTemplate") or {})
+    spec, status = spec_of(document), status_of(document)
+    inner = spec_of(spec.get("jobTemplate") or {})
     last = since(status["lastScheduleTime"], now) if status.get("lastScheduleTime") else NONE
     return (
-        _name(document),
+        name_of(document),
         spec.get("schedule") or "",
         spec.get("timeZone") or NONE,
-        "True" if spec.get("suspend") else "False",
+        bool(spec.get("suspend")),
         len(status.get("active") or ()),
         last,
         age(document, now),
@@ -313,11 +245,11 @@ def _cron_job(document: Document, now: datetime) -> tuple[Any, ...]:
 
 
 def _budget(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec = _spec(document)
+    spec = spec_of(document)
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
-    allowed = int(_status(document).get("disruptionsAllowed") or 0)
+    allowed = int(status_of(document).get("disruptionsAllowed") or 0)
     shown = ("N/A" if least is None else str(least), "N/A" if most is None else str(most))
-    return (_name(document), *shown, allowed, age(document, now))
+    return (name_of(document), *shown, allowed, age(document, now))
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------
@@ -346,17 +278,17 @@ def _event(document: Document, now: datetime) -> tuple[Any, ...]:
         message,
         since(first, now),
         int(count),
-        _name(document),
+        name_of(document),
     )
 
 
 def _service(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec = _spec(document)
+    spec = spec_of(document)
     ports = [
         f"{port.get('port')}{':' + str(port['nodePort']) if port.get('nodePort') else ''}/{port.get('protocol', 'TCP')}"
         for port in spec.get("ports") or ()
     ]
-    ingress = (_status(document).get("loadBalancer") or {}).get("ingress") or ()
+    ingress = (status_of(document).get("loadBalancer") or {}).get("ingress") or ()
     external = list(spec.get("externalIPs") or ()) + [
         entry.get("ip") or entry.get("hostname") or "" for entry in ingress
     ]
@@ -365,11 +297,11 @@ def _service(document: Document, now: datetime) -> tuple[Any, ...]:
     selector = ",".join(f"{key}={value}" for key, value in sorted((spec.get("selector") or {}).items())) or NONE
     address = spec.get("clusterIP") or NONE
     return (
-        _name(document),
+        name_of(document),
         spec.get("type", "ClusterIP"),
         address,
         shown,
-        _listed(ports),
+        listed(ports),
         age(document, now),
         selector,
     )
@@ -383,10 +315,10 @@ def _modes(spec: Document) -> str:
 
 
 def _volume(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
+    spec, status = spec_of(document), status_of(document)
     claim = spec.get("claimRef")
     return (
-        _name(document),
+        name_of(document),
         (spec.get("capacity") or {}).get("storage", ""),
         _modes(spec),
         spec.get("persistentVolumeReclaimPolicy") or "",
@@ -401,10 +333,10 @@ def _volume(document: Document, now: datetime) -> tuple[Any, ...]:
 
 
 def _claim(document: Document, now: datetime) -> tuple[Any, ...]:
-    spec, status = _spec(document), _status(document)
+    spec, status = spec_of(document), status_of(document)
     phase = "Terminating" if "deletionTimestamp" in document["metadata"] else status.get("phase") or ""
     return (
-        _name(document),
+        name_of(document),
         phase,
         spec.get("volumeName") or "",
         (status.get("capacity") or {}).get("storage", ""),
@@ -420,7 +352,7 @@ def _storage_class(document: Document, now: datetime) -> tuple[Any, ...]:
     annotations = document["metadata"].get("annotations") or {}
     is_default = annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
     return (
-        _name(document) + (" (default)" if is_default else ""),
+        name_of(document) + (" (default)" if is_default else ""),
         document.get("provisioner") or "",
         document.get("reclaimPolicy") or "Delete",
         document.get("volumeBindingMode") or "Immediate",
@@ -430,11 +362,14 @@ def _storage_class(document: Document, now: datetime) -> tuple[Any, ...]:
 
 
 def _quota(document: Document, now: datetime) -> tuple[Any, ...]:
-    hard, used = _status(document).get("hard") or _spec(document).get("hard") or {}, _status(document).get("used") or {}
+    hard, used = (
+        status_of(document).get("hard") or spec_of(document).get("hard") or {},
+        status_of(document).get("used") or {},
+    )
     shown = {name: f"{name}: {used.get(name, 0)}/{bound}" for name, bound in sorted(hard.items())}
     limits = ", ".join(text for name, text in shown.items() if name.startswith("limits."))
     requests = ", ".join(text for name, text in shown.items() if not name.startswith("limits."))
-    return (_name(document), requests, limits, age(document, now))
+    return (name_of(document), requests, limits, age(document, now))
 
 
 def _binding(document: Document, now: datetime) -> tuple[Any, ...]:
@@ -445,7 +380,7 @@ def _binding(document: Document, now: datetime) -> tuple[Any, ...]:
         f"{entry.get('namespace', '')}/{entry['name']}" for entry in subjects if entry.get("kind") == "ServiceAccount"
     )
     return (
-        _name(document),
+        name_of(document),
         f"{reference.get('kind')}/{reference.get('name')}",
         age(document, now),
         users,
@@ -456,7 +391,7 @@ def _binding(document: Document, now: datetime) -> tuple[Any, ...]:
 
 def _claim_state(document: Document) -> str:
     states = []
-    status = _status(document)
+    status = status_of(document)
     if "deletionTimestamp" in document["metadata"]:
         states.append("deleted")
     if status.get("allocation") is None:
@@ -474,109 +409,11 @@ def _endpoints(document: Document, now: datetime) -> tuple[Any, ...]:
         for address in subset.get("addresses") or ()
         for port in subset.get("ports") or ({"port": ""},)
     ]
-    return (_name(document), _listed(found[:3]), age(document, now))
-
-
-def _simple(*readers: Callable[[Document], Any]) -> Callable[[Document, datetime], tuple[Any, ...]]:
-    """Name, what the readers say, age."""
-    return lambda document, now: (_name(document), *(reader(document) for reader in readers), age(document, now))
+    return (name_of(document), listed(found[:3]), age(document, now))
 
 
 def _created(document: Document, _now: datetime) -> tuple[Any, ...]:
-    return (_name(document), document["metadata"].get("creationTimestamp") or "")
-
-
-default_cells = Cells(_columns("Name,Created At"), _created)
-
-_TEMPLATE = "Containers*,Images*,Selector*"
-CELLS: Mapping[str, Cells] = {
-    "pods": Cells(_columns("Name,Ready,Status,Restarts,Age,IP*,Node*,Nominated Node*,Readiness Gates*"), _pod),
-    "nodes": Cells(
-        _columns(
-            "Name,Status,Roles,Age,Version,Internal-IP*,External-IP*,OS-Image*,Kernel-Version*,Container-Runtime*"
-        ),
-        _node,
-    ),
-    "namespaces": Cells(_columns("Name,Status,Age"), _simple(lambda entry: _status(entry).get("phase") or "")),
-    "services": Cells(_columns("Name,Type,Cluster-IP,External-IP,Port(s),Age,Selector*"), _service),
-    "endpoints": Cells(_columns("Name,Endpoints,Age"), _endpoints),
-    "events": Cells(
-        _columns("Last Seen,Type,Reason,Object,Subobject*,Source*,Message,First Seen*,Count#*,Name*"), _event
-    ),
-    "configmaps": Cells(
-        _columns("Name,Data#,Age"),
-        _simple(lambda entry: len(entry.get("data") or ()) + len(entry.get("binaryData") or ())),
-    ),
-    "secrets": Cells(
-        _columns("Name,Type,Data#,Age"),
-        _simple(lambda entry: entry.get("type", ""), lambda entry: len(entry.get("data") or ())),
-    ),
-    "serviceaccounts": Cells(_columns("Name,Secrets#,Age"), _simple(lambda entry: len(entry.get("secrets") or ()))),
-    "persistentvolumes": Cells(
-        _columns(
-            "Name,Capacity,Access Modes,Reclaim Policy,Status,Claim,StorageClass,VolumeAttributesClass,Reason,Age,VolumeMode*"
-        ),
-        _volume,
-    ),
-    "persistentvolumeclaims": Cells(
-        _columns("Name,Status,Volume,Capacity,Access Modes,StorageClass,VolumeAttributesClass,Age,VolumeMode*"), _claim
-    ),
-    "replicationcontrollers": Cells(_columns("Name,Desired#,Current#,Ready#,Age," + _TEMPLATE), _replica_set),
-    "resourcequotas": Cells(_columns("Name,Request,Limit,Age"), _quota),
-    "deployments.apps": Cells(_columns("Name,Ready,Up-to-date#,Available#,Age," + _TEMPLATE), _deployment),
-    "replicasets.apps": Cells(_columns("Name,Desired#,Current#,Ready#,Age," + _TEMPLATE), _replica_set),
-    "statefulsets.apps": Cells(_columns("Name,Ready,Age,Containers*,Images*"), _stateful_set),
-    "daemonsets.apps": Cells(
-        _columns("Name,Desired#,Current#,Ready#,Up-to-date#,Available#,Node Selector,Age," + _TEMPLATE), _daemon_set
-    ),
-    "controllerrevisions.apps": Cells(
-        _columns("Name,Controller,Revision#,Age"),
-        _simple(lambda entry: _owner(entry), lambda entry: entry.get("revision") or 0),
-    ),
-    "jobs.batch": Cells(_columns("Name,Status,Completions,Duration,Age," + _TEMPLATE), _job),
-    "cronjobs.batch": Cells(
-        _columns("Name,Schedule,Timezone,Suspend,Active#,Last Schedule,Age," + _TEMPLATE), _cron_job
-    ),
-    "poddisruptionbudgets.policy": Cells(
-        _columns("Name,Min Available,Max Unavailable,Allowed Disruptions#,Age"), _budget
-    ),
-    "priorityclasses.scheduling.k8s.io": Cells(
-        _columns("Name,Value#,Global-Default,Age,PreemptionPolicy"),
-        lambda entry, now: (
-            _name(entry),
-            entry.get("value") or 0,
-            str(bool(entry.get("globalDefault"))).lower(),
-            age(entry, now),
-            entry.get("preemptionPolicy") or "",
-        ),
-    ),
-    "storageclasses.storage.k8s.io": Cells(
-        _columns("Name,Provisioner,ReclaimPolicy,VolumeBindingMode,AllowVolumeExpansion,Age"), _storage_class
-    ),
-    "csinodes.storage.k8s.io": Cells(
-        _columns("Name,Drivers#,Age"), _simple(lambda entry: len(_spec(entry).get("drivers") or ()))
-    ),
-    "leases.coordination.k8s.io": Cells(
-        _columns("Name,Holder,Age"), _simple(lambda entry: _spec(entry).get("holderIdentity") or "")
-    ),
-    "rolebindings.rbac.authorization.k8s.io": Cells(
-        _columns("Name,Role,Age,Users*,Groups*,ServiceAccounts*"), _binding
-    ),
-    "clusterrolebindings.rbac.authorization.k8s.io": Cells(
-        _columns("Name,Role,Age,Users*,Groups*,ServiceAccounts*"), _binding
-    ),
-    "resourceclaims.resource.k8s.io": Cells(_columns("Name,State,Age"), _simple(_claim_state)),
-    "resourceclaimtemplates.resource.k8s.io": Cells(_columns("Name,Age"), _simple()),
-    "deviceclasses.resource.k8s.io": Cells(_columns("Name,Age"), _simple()),
-    "resourceslices.resource.k8s.io": Cells(
-        _columns("Name,Node,Driver,Pool,Age"),
-        _simple(
-            lambda entry: _spec(entry).get("nodeName") or "",
-            lambda entry: _spec(entry).get("driver") or "",
-            lambda entry: (_spec(entry).get("pool") or {}).get("name") or "",
-        ),
-    ),
-}
+    return (name_of(document), document["metadata"].get("creationTimestamp") or "")
 
 
 def _owner(document: Document) -> str:
@@ -587,3 +424,93 @@ def _owner(document: Document) -> str:
     group = str(controller.get("apiVersion", "")).rpartition("/")[0]
     kind = str(controller.get("kind", "")).lower()
     return f"{kind}.{group}/{controller.get('name')}" if group else f"{kind}/{controller.get('name')}"
+
+
+default_cells = Cells(columns("Name,Created At@"), _created)
+
+_TEMPLATE = "Containers*,Images*,Selector*"
+CELLS: Mapping[str, Cells] = {
+    "pods": Cells(columns("Name,Ready,Status,Restarts,Age,IP*,Node*,Nominated Node*,Readiness Gates*"), _pod),
+    "nodes": Cells(
+        columns("Name,Status,Roles,Age,Version,Internal-IP*,External-IP*,OS-Image*,Kernel-Version*,Container-Runtime*"),
+        _node,
+    ),
+    "namespaces": Cells(columns("Name,Status,Age"), simple(lambda entry: status_of(entry).get("phase") or "")),
+    "services": Cells(columns("Name,Type,Cluster-IP,External-IP,Port(s),Age,Selector*"), _service),
+    "endpoints": Cells(columns("Name,Endpoints,Age"), _endpoints),
+    "events": Cells(
+        columns("Last Seen,Type,Reason,Object,Subobject*,Source*,Message,First Seen*,Count*,Name*"), _event
+    ),
+    "configmaps": Cells(
+        columns("Name,Data,Age"),
+        simple(lambda entry: len(entry.get("data") or ()) + len(entry.get("binaryData") or ())),
+    ),
+    "secrets": Cells(
+        columns("Name,Type,Data,Age"),
+        simple(lambda entry: entry.get("type", ""), lambda entry: len(entry.get("data") or ())),
+    ),
+    "serviceaccounts": Cells(columns("Name,Age"), simple()),
+    "persistentvolumes": Cells(
+        columns(
+            "Name,Capacity,Access Modes,Reclaim Policy,Status,Claim,StorageClass,VolumeAttributesClass,Reason,Age,VolumeMode*"
+        ),
+        _volume,
+    ),
+    "persistentvolumeclaims": Cells(
+        columns("Name,Status,Volume,Capacity,Access Modes,StorageClass,VolumeAttributesClass,Age,VolumeMode*"), _claim
+    ),
+    "replicationcontrollers": Cells(columns("Name,Desired#,Current#,Ready#,Age," + _TEMPLATE), _replica_set),
+    "resourcequotas": Cells(columns("Name,Request,Limit,Age"), _quota),
+    "deployments.apps": Cells(columns("Name,Ready,Up-to-date,Available,Age," + _TEMPLATE), _deployment),
+    "replicasets.apps": Cells(columns("Name,Desired#,Current#,Ready#,Age," + _TEMPLATE), _replica_set),
+    "statefulsets.apps": Cells(columns("Name,Ready,Age,Containers*,Images*"), _stateful_set),
+    "daemonsets.apps": Cells(
+        columns("Name,Desired#,Current#,Ready#,Up-to-date#,Available#,Node Selector,Age," + _TEMPLATE), _daemon_set
+    ),
+    "controllerrevisions.apps": Cells(
+        columns("Name,Controller,Revision,Age"),
+        simple(lambda entry: _owner(entry), lambda entry: entry.get("revision") or 0),
+    ),
+    "jobs.batch": Cells(columns("Name,Status,Completions,Duration,Age," + _TEMPLATE), _job),
+    "cronjobs.batch": Cells(
+        columns("Name,Schedule,Timezone,Suspend?,Active#,Last Schedule,Age," + _TEMPLATE), _cron_job
+    ),
+    "poddisruptionbudgets.policy": Cells(
+        columns("Name,Min Available,Max Unavailable,Allowed Disruptions#,Age"), _budget
+    ),
+    "priorityclasses.scheduling.k8s.io": Cells(
+        columns("Name,Value#,Global-Default?,Age,PreemptionPolicy"),
+        lambda entry, now: (
+            name_of(entry),
+            entry.get("value") or 0,
+            bool(entry.get("globalDefault")),
+            age(entry, now),
+            entry.get("preemptionPolicy") or "",
+        ),
+    ),
+    "storageclasses.storage.k8s.io": Cells(
+        columns("Name,Provisioner,ReclaimPolicy,VolumeBindingMode,AllowVolumeExpansion,Age"), _storage_class
+    ),
+    "csinodes.storage.k8s.io": Cells(
+        columns("Name,Drivers#,Age"), simple(lambda entry: len(spec_of(entry).get("drivers") or ()))
+    ),
+    "leases.coordination.k8s.io": Cells(
+        columns("Name,Holder,Age"), simple(lambda entry: spec_of(entry).get("holderIdentity") or "")
+    ),
+    "rolebindings.rbac.authorization.k8s.io": Cells(columns("Name,Role,Age,Users*,Groups*,ServiceAccounts*"), _binding),
+    "clusterrolebindings.rbac.authorization.k8s.io": Cells(
+        columns("Name,Role,Age,Users*,Groups*,ServiceAccounts*"), _binding
+    ),
+    "resourceclaims.resource.k8s.io": Cells(columns("Name,State,Age"), simple(_claim_state)),
+    "resourceclaimtemplates.resource.k8s.io": Cells(columns("Name,Age"), simple()),
+    "deviceclasses.resource.k8s.io": Cells(columns("Name,Age"), simple()),
+    "resourceslices.resource.k8s.io": Cells(
+        columns("Name,Node,Driver,Pool,Age"),
+        simple(
+            lambda entry: spec_of(entry).get("nodeName") or "",
+            lambda entry: spec_of(entry).get("driver") or "",
+            lambda entry: (spec_of(entry).get("pool") or {}).get("name") or "",
+        ),
+    ),
+    **RARE_CELLS,
+}

@@ -57,7 +57,7 @@ class Call:
         """fieldValidation: Strict refuses fields that the kind does not have, Warn (the default) drops and tells."""
         mode = self.target.params.get("fieldValidation", "Warn")
         name = api_types.type_name(self.resource.group, self.resource.version, self.resource.kind)
-        if mode == "Ignore" or not name or self.resource.is_custom:
+        if not name or self.resource.is_custom:
             return
         unknown = api_types.unknown_fields(name, document)
         if unknown and mode == "Strict":
@@ -66,7 +66,10 @@ class Call:
                 f'{self.resource.kind} in version "{self.resource.version}" cannot be handled as a {self.resource.kind}'
             )
             raise errors.bad_request(f"{kind}: strict decoding error: {said}")
-        self.warnings = tuple(f'unknown field "{path}"' for path in unknown)
+        if unknown:
+            api_types.drop_unknown(name, document)
+        if mode == "Warn":
+            self.warnings = tuple(f'unknown field "{path}"' for path in unknown)
 
     @property
     def manager(self) -> str:
@@ -211,9 +214,14 @@ class Verbs:
 
     def _replace(self, call: Call, document: Document) -> Response:
         target, resource = call.target, call.resource
+        named = (document.get("metadata") or {}).get("name", target.name)
+        if named != target.name:
+            raise errors.bad_request(
+                f"the name of the object ({named}) does not match the name on the URL ({target.name})"
+            )
         key = key_of(resource, call.namespace, target.name)
         if not target.subresource and key not in self.objects.store.collection(resource.storage_key).objects:
-            raise errors.not_found(resource.group, resource.plural, target.name)
+            raise errors.not_found(resource.refusal_group, resource.plural, target.name)
         raw = self.objects.replace(
             resource,
             call.namespace,
@@ -252,7 +260,7 @@ class Verbs:
         stored = self.objects.store.collection(resource.storage_key).objects.get(key)
         if stored is None:
             if target.subresource or metadata.get("uid"):
-                raise errors.not_found(resource.group, resource.plural, target.name)
+                raise errors.not_found(resource.refusal_group, resource.plural, target.name)
             document = apply.apply(resource, None, applied, manager, now, force=force)
             raw = self.objects.create(resource, document, call.namespace, is_dry_run=target.is_dry_run)
             return answered(201, self._form(call).one(raw), call.warnings)
