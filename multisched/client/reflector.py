@@ -149,6 +149,12 @@ class Reflector:
         self._disconnected_since: float | None = clock.monotonic()
         self._watch_scope: anyio.CancelScope | None = None
         self._is_relist_requested = False
+        self._hurry = asyncio.Event()
+        self._begun = 0
+        """Lists begun so far; a list's number is what this was when it began."""
+        self._finished = 0
+        """Number of the latest list that was handed on whole."""
+        self._list_finished = asyncio.Event()
 
     @property
     def has_synced(self) -> bool:
@@ -165,8 +171,17 @@ class Reflector:
     def request_relist(self) -> None:
         """Lists anew at once: the audit found a difference."""
         self._is_relist_requested = True
+        self._hurry.set()
         if self._watch_scope is not None:
             self._watch_scope.cancel()
+
+    async def relist(self) -> None:
+        """Returns once a list that began after this call has been handed on: the store has missed nothing until now."""
+        wanted = self._begun + 1
+        self.request_relist()
+        while self._finished < wanted:
+            self._list_finished.clear()
+            await self._list_finished.wait()
 
     def statistics(self) -> ReflectorStatistics:
         return replace(self._counters, version=self._version, objects=len(self._known))
@@ -184,6 +199,7 @@ class Reflector:
         page_items = self._page_items
         while True:
             self._is_relist_requested = False
+            self._begun += 1
             at_least_s = 0.0
             try:
                 if await self._list_once(page_items):
@@ -198,7 +214,7 @@ class Reflector:
                 self._counters.malformed += isinstance(error, MalformedAnswerError)
                 logger.warning("list failed", extra={"path": self._path, "error": str(error)})
             self._counters.list_failures += 1
-            await asyncio.sleep(self._backoff.next_s(at_least_s))
+            await self._pause(self._backoff.next_s(at_least_s))
 
     async def _list_once(self, page_items: int) -> bool:
         """False if the list was older than what has been seen, and was not used."""
@@ -254,12 +270,23 @@ class Reflector:
         self._suspects = 0
         self._counters.lists += 1
         self._handler.replaced(version)
+        self._finished = self._begun
+        self._list_finished.set()
         self._synced.set()
 
     def _delete_unseen(self, keys: list[str]) -> None:
         for key in keys:
             self._handler.delete(key, None)
         self._counters.synthetic_deletes += len(keys)
+
+    async def _pause(self, delay_s: float) -> None:
+        """A backoff, which a requested relist cuts short."""
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
 
     # ---- watch
 
@@ -277,19 +304,19 @@ class Reflector:
             if self._is_relist_requested or ending is Ending.RELIST:
                 # A server that expires every version at once must not be asked for lists in a tight loop.
                 if lived_s < SHORT_WATCH_S and not self._progress and not self._is_relist_requested:
-                    await asyncio.sleep(self._backoff.next_s())
+                    await self._pause(self._backoff.next_s())
                 return
             self._suspects = self._suspects + 1 if ending is Ending.SUSPECT and not self._progress else 0
             if self._suspects >= RESUMES_MAX:
                 self._suspects = 0
-                await asyncio.sleep(self._backoff.next_s(self._retry_after_s))
+                await self._pause(self._backoff.next_s(self._retry_after_s))
                 return
             if lived_s >= HEALTHY_S:
                 self._backoff.reset()
             is_short = ending is Ending.RESUME and lived_s < SHORT_WATCH_S and not self._progress
             self._counters.short_watches += is_short
             if ending is not Ending.RESUME or is_short:
-                await asyncio.sleep(self._backoff.next_s(self._retry_after_s))
+                await self._pause(self._backoff.next_s(self._retry_after_s))
 
     async def _watch_once(self) -> Ending:
         self._counters.watches += 1

@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
 EVENTS_DRAIN_S = 3.0
+LEASES_FIRST_S = 0.5
+"""How long the first list waits for free leases; with them held it need not be read a second time."""
+
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """Ended pods hold nothing; the server sends their end as a deletion under this selector."""
 
@@ -98,6 +101,9 @@ class Program:
         self._lost: dict[str, asyncio.Event] = {}
         self._closing = asyncio.Event()
         self._is_ready = False
+        self._listing_from_s = float("-inf")
+        self._held_before_list: set[str] = set()
+        self._relisting = asyncio.Lock()
         tolerations: dict[str, tuple[Toleration, ...]] = {}
         nodes = NodeRouter(configuration)
         registry = outside.registry if outside.registry is not None else plugin_registry()
@@ -198,6 +204,11 @@ class Program:
     async def run(self) -> None:
         """Runs until `stop`. Raises LeaseLostError when a lease that was held is lost."""
         async with anyio.create_task_group() as tasks:
+            for keeper in self.leases.values():
+                tasks.start_soon(keeper.run)
+            await self._try_leases()
+            self._listing_from_s = self.clock.monotonic()
+            self._held_before_list = {name for name, keeper in self.leases.items() if keeper.may_bind()}
             for reflector in self.reflectors.values():
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
@@ -205,11 +216,28 @@ class Program:
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)
-            for keeper in self.leases.values():
-                tasks.start_soon(keeper.run)
             await self._closing.wait()
             await self._drain()
             tasks.cancel_scope.cancel()
+
+    async def _try_leases(self) -> None:
+        """A free lease is taken before the first list, which is then new enough to bind by."""
+        with anyio.move_on_after(LEASES_FIRST_S):
+            for keeper in self.leases.values():
+                await keeper.wait_held()
+
+    async def _see_all_binds_before(self, since_s: float) -> None:
+        """Lists anew unless a list began after `since_s`: a standby's watch may lag behind the last leader's binds.
+
+        Without this a new leader places pods on rows that the old one has filled (found by simulation; I1).
+        """
+        async with self._relisting:
+            if self._listing_from_s >= since_s:
+                return
+            began_s = self.clock.monotonic()
+            for reflector in self.reflectors.values():
+                await reflector.relist()
+            self._listing_from_s = began_s
 
     async def _lead(self, worker: DomainWorker) -> None:
         """Opens the domain once its caches are true and its lease is held; a lost lease ends the process."""
@@ -223,6 +251,8 @@ class Program:
         await keeper.wait_held()
         self._lost[worker.name].clear()
         await anyio.sleep(keeper.may_bind_in_s())
+        if worker.name not in self._held_before_list or keeper.term > 1:
+            await self._see_all_binds_before(self.clock.monotonic())
         worker.lead()
         await self._lost[worker.name].wait()
         if not self._closing.is_set():

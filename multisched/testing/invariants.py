@@ -107,6 +107,17 @@ class Books:
             if pod.node in nodes and not router.usable_by(domain)(nodes[pod.node]):
                 self.complain(f"I8: {pod.key} of {domain} stands on {pod.node}")
 
+    def check_events(self) -> None:
+        """What users were told is true: every Scheduled event names the node its pod was bound to (I2)."""
+        for stored in dict(self._server.store.collection("events").items()).values():
+            event = stored.document()
+            if event.get("reason") != "Scheduled":
+                continue
+            uid = (event.get("regarding") or event.get("involvedObject") or {}).get("uid", "")
+            node = str(event.get("note") or event.get("message")).rsplit(" ", 1)[-1]
+            if self.bound.get(uid) != node:
+                self.complain(f"I2: users were told that {uid} went to {node}; it is on {self.bound.get(uid)}")
+
 
 def _takes_devices(pod: Pod) -> bool:
     """Devices are shared by rules of their own; their ledger is checked by itself."""

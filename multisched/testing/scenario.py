@@ -34,7 +34,7 @@ STORM_S = 25.0
 QUIET_MAX_S = 120.0
 """Virtual seconds after the last fault within which every feasible pod must be bound (I3)."""
 
-DISRUPTIONS = 14
+DISRUPTIONS = 16
 RUNS_MAX_S = 4 * QUIET_MAX_S
 
 CONFIGURATION = """
@@ -46,6 +46,7 @@ domains:
     plugins:
       enabled:
       - name: multisched.testing.oracle:SlowOracle
+        weight: 50
 - name: gpu
 - name: job
   loans:
@@ -181,6 +182,8 @@ class _Run:
                     self.server.drop_watches()
                     await self.delete_pod(self.rng.choice(names).rsplit("/", 1)[-1])
                     self.server.compact()
+            case "foreign bind":
+                await self.bind_from_outside()
             case "node deleted":
                 await self.api.request("DELETE", f"/api/v1/nodes/node-{self.rng.randrange(NODES // 4)}")
             case "node replaced":
@@ -197,6 +200,20 @@ class _Run:
 
     async def delete_pod(self, name: str) -> None:
         await self.api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
+
+    async def bind_from_outside(self) -> None:
+        """Somebody else creates a pod of ours and binds it before we can, to a large node that we may be filling too."""
+        self.names += 1
+        name, virtual = f"foreign-{self.names}", 9 + 10 * self.rng.randrange(NODES // 10)
+        pod = _pod(name, self.rng)
+        pod["spec"] = {"schedulerName": "job-scheduler", "containers": pod["spec"]["containers"]}
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
+        await self.post("/api/v1/namespaces/default/pods", pod)
+        await asyncio.sleep(self.rng.uniform(0.0, 0.04))
+        uid = self.books.pods()[f"default/{name}"].uid
+        body = orjson.dumps({"metadata": {"name": name, "uid": uid}, "target": {"name": f"node-{virtual}"}})
+        path = f"/api/v1/namespaces/default/pods/{name}/binding"
+        self.books.bind_seen(path, body, await self.api.request("POST", path, body=body))
 
     async def kill_leader(self) -> None:
         """The process that leads is cut off in the middle of whatever it does; another stands by."""
@@ -223,6 +240,7 @@ class _Run:
         while self.loop.time() - quiet_from < QUIET_MAX_S and not self.is_settled():  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(2.0)
         self.books.check_feasible(self.configuration)
+        self.books.check_events()
         for process in self.processes:
             check_program(process.program, self.server, self.broken)
         if self.observer.failures:
@@ -262,6 +280,8 @@ class _Run:
             "pod deleted",
             "pod recreated",
             "pod deleted unseen",
+            "foreign bind",
+            "foreign bind",
             "node deleted",
             "node replaced",
             "server away",
