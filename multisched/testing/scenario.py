@@ -153,7 +153,15 @@ class _Run:
             observer=lambda domain: self.observer,
         )
         program = Program(self.configuration, surroundings)
-        self.processes.append(_Process(program, transport, self.loop.create_task(_keep(program))))
+        self.processes.append(_Process(program, transport, self.loop.create_task(self.keep(program, identity))))
+
+    async def keep(self, program: Program, identity: str) -> None:
+        """A process that ends because its lease is lost is started again, as a kubelet does with a container."""
+        try:
+            await program.run()
+        except* LeaseLostError:
+            self.processes[:] = [p for p in self.processes if p.program is not program]
+            self.start(f"{identity}-again")
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
@@ -300,13 +308,6 @@ class _Run:
             await process.task
         if self.loop.time() - began > 20.0:
             self.broken.append(f"I11: stopping took {self.loop.time() - began:.1f} s")
-
-
-async def _keep(program: Program) -> None:
-    try:
-        await program.run()
-    except* LeaseLostError:
-        program.stop()
 
 
 def run_seed(seed: int) -> Report:
