@@ -86,7 +86,7 @@ class Objects:
         return stored.raw
 
     def _new_metadata(self, resource: Resource, document: Document, namespace: str) -> Document:
-        given = document.get("metadata") or {}
+        given = document.get("metadata", {})
         if not isinstance(given, dict):
             raise errors.bad_request("metadata must be an object")
         if given.get("namespace", namespace) not in ("", namespace):
