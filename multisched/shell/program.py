@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
@@ -99,6 +100,8 @@ class Program:
         self.leases: dict[str, LeaseKeeper] = {}
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
         self._lost: dict[str, asyncio.Event] = {}
+        self._keepers: dict[str, LeaseKeeper] = {}
+        self._groups = lease_groups(configuration)
         self._closing = asyncio.Event()
         self._is_ready = False
         self._listing_from_s = float("-inf")
@@ -159,29 +162,33 @@ class Program:
         self.router.add(worker, rows, domain.scheduler_names)
 
     def _lease(self, domain: str) -> LeaseHolder:
+        """The lease of the domain's group: domains that share rows by a loan share one lease, and so one process."""
         settings = self._configuration.lease
         if not settings.enabled:
             return _Always()
-
-        lost = self._lost[domain] = asyncio.Event()
-
-        def changed(state: LeaseState) -> None:
-            logger.info("lease", extra={"domain": domain, "state": state.name})
-            if state is not LeaseState.LEADING:
-                lost.set()
-
-        keeper = LeaseKeeper(
-            self._outside.transport,
-            namespace=self._outside.lease_namespace,
-            name=f"{settings.name_prefix}-{domain}",
-            identity=self._outside.identity,
-            clock=self.clock,
-            rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
-            settings=LeaseSettings(settings.duration_s, settings.renew_deadline_s, settings.retry_period_s),
-            on_change=changed,
-        )
+        group = self._groups[domain]
+        self._lost[domain] = asyncio.Event()
+        keeper = self._keepers.get(group)
+        if keeper is None:
+            keeper = self._keepers[group] = LeaseKeeper(
+                self._outside.transport,
+                namespace=self._outside.lease_namespace,
+                name=f"{settings.name_prefix}-{group}",
+                identity=self._outside.identity,
+                clock=self.clock,
+                rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
+                settings=LeaseSettings(settings.duration_s, settings.renew_deadline_s, settings.retry_period_s),
+                on_change=partial(self._lease_changed, group),
+            )
         self.leases[domain] = keeper
         return keeper
+
+    def _lease_changed(self, group: str, state: LeaseState) -> None:
+        logger.info("lease", extra={"group": group, "state": state.name})
+        if state is not LeaseState.LEADING:
+            for domain, lost in self._lost.items():
+                if self._groups[domain] == group:
+                    lost.set()
 
     def _tell_all(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())
@@ -204,7 +211,7 @@ class Program:
     async def run(self) -> None:
         """Runs until `stop`. Raises LeaseLostError when a lease that was held is lost."""
         async with anyio.create_task_group() as tasks:
-            for keeper in self.leases.values():
+            for keeper in self._keepers.values():
                 tasks.start_soon(keeper.run)
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
@@ -266,7 +273,7 @@ class Program:
             for worker in workers:
                 await worker.drained()
         with anyio.move_on_after(EVENTS_DRAIN_S):
-            for keeper in self.leases.values():
+            for keeper in self._keepers.values():
                 await keeper.release()
         await self.events.drain(EVENTS_DRAIN_S)
 
@@ -284,6 +291,17 @@ class Program:
                 "conflicts_false": worker.cycle.conflicts.false,
             }
         return found
+
+
+def lease_groups(configuration: Configuration) -> dict[str, str]:
+    """Domain -> the domain that names its lease: the first of those that share rows, directly or through others."""
+    group = {domain.name: domain.name for domain in configuration.domains}
+    for domain in configuration.domains:
+        for loan in domain.loans:
+            ours, theirs = group[domain.name], group[loan.lender]
+            first = next(name for name in group if group[name] in (ours, theirs))
+            group = {name: first if at in (ours, theirs) else at for name, at in group.items()}
+    return group
 
 
 def _queue(domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:
