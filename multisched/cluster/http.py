@@ -80,12 +80,15 @@ class HttpServer:
     # -- authentication ------------------------------------------------------------------------------------------
 
     def _user(self, request: web.BaseRequest) -> UserInfo | None:
-        """Who asks; None when credentials were given and are wrong."""
+        """Who asks; None when a token was given and is wrong. A certificate counts before a token, as upstream."""
+        by_certificate = _certificate_user(request.transport)
+        if by_certificate is not ANONYMOUS:
+            return by_certificate
         given = request.headers.get("Authorization")
         if given is not None:
             scheme, _, token = given.partition(" ")
             return self._api.tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
-        return _certificate_user(request.transport)
+        return ANONYMOUS
 
     def _impersonated(self, request: web.BaseRequest, user: UserInfo) -> UserInfo:
         name = request.headers.get("Impersonate-User")

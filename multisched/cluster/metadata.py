@@ -124,8 +124,10 @@ def encode(resource: Resource, document: Document, version: int) -> bytes:
 def store_form(resource: Resource, document: Document, version: int, minting: Minting) -> Stored:
     """An object ready for its collection."""
     metadata = document["metadata"]
+    raw = encode(resource, document, version)
     return Stored(
-        encode(resource, document, version),
+        # An exact copy: orjson leaves the whole of its growing buffer behind, 4 KiB for a pod of 1.2.
+        raw[:-1] + b"}",
         version,
         metadata["uid"],
         minting.shared_labels(metadata.get("labels")),
