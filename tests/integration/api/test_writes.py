@@ -69,7 +69,10 @@ INVALID = [
     ("label key", _with("a", labels={"a b": "v"}), 422, ["metadata.labels"]),
     ("quantity", _with("a", resources={"requests": {"cpu": "abc"}}), 400, None),
     ("negative", _with("a", resources={"requests": {"cpu": "-1"}}), 422, ["spec.containers[0].resources.requests[cpu]"]),
-    ("over limit", _with("a", resources={"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}), 422, ["spec.containers[0].resources.requests"]),
+    (
+        "over limit", _with("a", resources={"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}),
+        422, ["spec.containers[0].resources.requests"],
+    ),
     ("no image", _with("a", image=""), 422, ["spec.containers[0].image"]),
     ("no containers", _with("a", containers=[]), 422, ["spec.containers"]),
     ("restart policy", _with("a", restartPolicy="Sometimes"), 422, ["spec.restartPolicy"]),
