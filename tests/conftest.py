@@ -3,12 +3,20 @@
 Owns no state. `test` is the profile of every run: the same examples each time, so that a red run is a change and not
 luck. `make soak` asks for `soak`: many more examples, new ones each night, a failing one printed so that it replays.
 No profile has a deadline: a slow machine is no bug, and pytest-timeout ends a test that hangs.
+
+No event loop but the tests' own: the plugins for asynchronous tests ask asyncio for the current loop before their first
+test; where nobody has ever set one asyncio makes one, nobody closes it, and its ResourceWarning fails whichever test runs
+when it is collected. With the loop set to none, asyncio makes none.
 """
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import settings
+
+asyncio.set_event_loop(None)
 
 TEST_EXAMPLES = 300
 SOAK_EXAMPLES = 10_000
