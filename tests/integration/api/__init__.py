@@ -1,1 +1,1 @@
-"""Behaviour of the API, tested on the embedded server and, with --kubeconfig, on a real kube-apiserver."""
+"""Behaviour of the API, tested on the embedded server and, with --cluster=real, on a real kube-apiserver."""

@@ -1,4 +1,4 @@
-"""One fixture, two servers: `api` is the embedded cluster, or the real one that `--kubeconfig PATH` names."""
+"""One fixture, two servers: `api` is an embedded cluster of the test's own or, with `--cluster=real`, the session's real one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ import yaml
 from multisched.cluster.embedded import EmbeddedCluster
 
 Document = dict[str, Any]
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """The server to test."""
-    parser.addoption("--kubeconfig", default=None, help="kubeconfig of a real API server; default: the embedded one")
 
 
 class SystemClock:
@@ -133,11 +128,10 @@ async def _connected(kubeconfig: Path, *, is_embedded: bool) -> AsyncIterator[Ap
 
 
 @pytest.fixture
-async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
+async def api(real_kubeconfig: Path | None, tmp_path: Path) -> AsyncIterator[Api]:
     """An administrator's requests."""
-    given = request.config.getoption("--kubeconfig", default=None)
-    if given:
-        async with _connected(Path(given), is_embedded=False) as api:
+    if real_kubeconfig is not None:
+        async with _connected(real_kubeconfig, is_embedded=False) as api:
             yield api
         return
     async with EmbeddedCluster.start(SystemClock()) as cluster:
