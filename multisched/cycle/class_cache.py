@@ -19,6 +19,7 @@ from multisched.framework.plugin import (
     Dependency,
     FilterPlugin,
     NormalizeScorePlugin,
+    PreFilterResult,
     ScorePlugin,
     SignPlugin,
 )
@@ -50,7 +51,7 @@ class FilterColumn:
     def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
         self.plugin = plugin
         self.depends_on = plugin.depends_on
-        self.codes = codes
+        self.codes = codes.copy()  # the plugin may keep its array, or have made it read-only; this one is renewed in place
 
 
 class ScoreColumn:
@@ -85,6 +86,10 @@ class PodClass:
         """Rows of the domain, narrowed or not."""
         self.rows: Rows = np.zeros(0, np.intp)
         self.skipped: frozenset[str] = frozenset()
+        self.told: tuple[PreFilterResult, ...] = ()
+        """What the PreFilter plugins said whose answers hold for one attempt."""
+        self.must_ask_again = False
+        """True if some plugin's answers hold for one attempt only."""
         self.filters: list[FilterColumn] = []
         self.scores: list[ScoreColumn] = []
         self.feasible: Bools = np.zeros(0, np.bool_)
@@ -94,12 +99,6 @@ class PodClass:
         self.node_sequence = 0
         self.row_sequence = 0
         self.is_scored = False
-
-    @property
-    def must_ask_again(self) -> bool:
-        """True if some plugin's answers hold for one attempt only."""
-        columns: list[FilterColumn | ScoreColumn] = [*self.filters, *self.scores]
-        return any(column.depends_on is Dependency.ATTEMPT for column in columns)
 
 
 class ClassCache:
@@ -115,6 +114,10 @@ class ClassCache:
         self._unsigned = [p.name for p in (*plugins.filter, *plugins.score) if p.name not in named]
         self._signers = list({p.name: p for p in self._signers}.values())
         self._asking = frozenset(p.name for p in plugins.asking)
+        self._pre_filters_anew = frozenset(p.name for p in plugins.pre_filter if _is_for_one_attempt(p))
+        # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
+        kept = [p for p in (*plugins.filter, *plugins.score) if p.name not in self._asking]
+        self._asks_anew = bool(self._pre_filters_anew) or any(_is_for_one_attempt(p) for p in kept)
         self._classes: dict[Hashable, PodClass] = {}
         self._memo: dict[tuple[int, ...], tuple[Hashable, Pod]] = {}
         self.hits = 0
@@ -135,7 +138,7 @@ class ClassCache:
             return known[0]
         parts: list[Hashable] = [pod.namespace, pod.spec.priority, pod.nominated_node]
         for plugin in self._signers:
-            part = self._runner.call(plugin, "Sign", plugin.sign, pod)
+            part = self._runner.call(plugin, "Sign", _signed, plugin, pod)
             if part is None:
                 self.unsigned[plugin.name] = self.unsigned.get(plugin.name, 0) + 1
                 return None
@@ -159,7 +162,8 @@ class ClassCache:
             self.hits += 1
             if entry.must_ask_again:
                 entry.pod = pod
-                entry.view = CycleView(self._table, entry.view.state, attempt)
+                # A state of its own: another cycle of this class may be waiting outside with the one before.
+                entry.view = CycleView(self._table, entry.view.state.copy(), attempt)
             self._renew(entry)
         if signature is not None:
             if len(self._classes) >= max(CLASSES_MIN, CLASS_BYTES_MAX // (BYTES_PER_ROW * max(1, len(entry.rows)))):
@@ -176,6 +180,7 @@ class ClassCache:
 
     def _begin(self, entry: PodClass) -> None:
         self._mark(entry)
+        entry.must_ask_again = self._asks_anew
         entry.domain_size = len(self._rows.rows)
         self._pre_filter(entry)
         if entry.refusal is not None:
@@ -199,17 +204,24 @@ class ClassCache:
         entry.row_sequence = self._table.row_log.sequence
 
     def _pre_filter(self, entry: PodClass) -> None:
+        """Asks every PreFilter plugin; an Unschedulable one does not spare the others, as preemption needs them all."""
         skipped: set[str] = set()
         for plugin in self._plugins.pre_filter:
             result = self._runner.pre_filter(plugin, entry.view, entry.pod)
+            if plugin.name in self._pre_filters_anew:
+                entry.told += (result,)
             if result.status.code is Code.SKIP:
                 skipped.add(plugin.name)
             elif not result.status.is_success:
                 entry.refusal = result.status.by(plugin.name)
-                return
-            if result.nodes is not None:
+                if result.status.code is not Code.UNSCHEDULABLE:
+                    return
+            elif result.nodes is not None:
                 entry.narrowed_by += (plugin.name,)
                 entry.narrowed = result.nodes if entry.narrowed is None else entry.narrowed & result.nodes
+                if not entry.narrowed:
+                    entry.refusal = Status.unresolvable(_nowhere_left(entry.narrowed_by))
+                    return
         entry.skipped = frozenset(skipped)
 
     def _rows_named(self, names: frozenset[str]) -> Rows:
@@ -221,18 +233,17 @@ class ClassCache:
         changed_nodes = self._table.node_log.since(entry.node_sequence)
         changed_rows = self._table.row_log.since(entry.row_sequence)
         cluster_moved = entry.nodes_version != self._table.nodes_version
-        if changed_nodes is None or changed_rows is None or (entry.refusal is not None and cluster_moved):
+        is_too_old = changed_nodes is None or changed_rows is None or (entry.refusal is not None and cluster_moved)
+        if is_too_old or (self._pre_filters_anew and not self._is_told_the_same(entry)):
             fresh = PodClass(entry.pod, CycleView(self._table, CycleState(), entry.view.attempt))
             self._begin(fresh)
             entry.__dict__.update(fresh.__dict__)
             return
+        assert changed_nodes is not None
+        assert changed_rows is not None
         self._mark(entry)
         if entry.refusal is not None:
             return
-        if entry.must_ask_again:
-            self._pre_filter_again(entry)
-            if entry.refusal is not None:
-                return
         at_nodes = self._positions(entry, changed_nodes)
         at_rows = self._positions(entry, changed_rows)
         everywhere = slice(None)
@@ -252,15 +263,11 @@ class ClassCache:
         if entry.is_scored:
             self._renew_scores(entry, at_nodes, at_rows, cluster_moved=cluster_moved, moved_all=moved_all)
 
-    def _pre_filter_again(self, entry: PodClass) -> None:
-        """PreFilter of plugins whose answers hold for one attempt."""
-        for plugin in self._plugins.pre_filter:
-            if getattr(plugin, "depends_on", Dependency.ATTEMPT) is Dependency.ATTEMPT:
-                result = self._runner.pre_filter(plugin, entry.view, entry.pod)
-                if not result.status.is_success and result.status.code is not Code.SKIP:
-                    entry.refusal = result.status.by(plugin.name)
-                    entry.generation = -1
-                    return
+    def _is_told_the_same(self, entry: PodClass) -> bool:
+        """Asks the PreFilter plugins again whose answers hold for one attempt; True if none has another answer now."""
+        again = (p for p in self._plugins.pre_filter if p.name in self._pre_filters_anew)
+        told = tuple(self._runner.pre_filter(p, entry.view, entry.pod) for p in again)
+        return told[: len(entry.told)] == entry.told
 
     @staticmethod
     def _passing(columns: Sequence[FilterColumn], at: Rows | slice, count: int) -> Bools:
@@ -289,9 +296,8 @@ class ClassCache:
             return
         skipped: set[str] = set()  # PreFilter's Skip concerns Filter only
         feasible_rows = entry.rows[entry.feasible]
+        entry.scores.clear()  # a plugin that failed may have left some
         for plugin in self._plugins.pre_score:
-            if plugin.name in skipped:
-                continue
             if self._runner.pre_score(plugin, entry.view, entry.pod, feasible_rows).code is Code.SKIP:
                 skipped.add(plugin.name)
         for scorer in self._plugins.score:
@@ -300,9 +306,9 @@ class ClassCache:
             raw = np.zeros(len(entry.rows), np.int64)
             entry.scores.append(ScoreColumn(scorer, self._plugins.weight(scorer), raw))
         entry.total = np.full(len(entry.rows), _NOWHERE, np.int64)
-        entry.is_scored = True
         none = entry.rows[:0]
         self._renew_scores(entry, none, none, cluster_moved=False, moved_all=True, is_first=True)
+        entry.is_scored = True  # last: a class whose scorer failed must not pass for scored
 
     def _renew_scores(
         self,
@@ -366,3 +372,21 @@ class ClassCache:
             column.final[where] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[where])
             return True
         return False
+
+
+def _is_for_one_attempt(plugin: object) -> bool:
+    """A plugin that does not say what it depends on may depend on anything."""
+    return getattr(plugin, "depends_on", Dependency.ATTEMPT) is Dependency.ATTEMPT
+
+
+def _signed(plugin: SignPlugin, pod: Pod) -> Hashable | None:
+    part = plugin.sign(pod)
+    hash(part)  # raises here, as the plugin's own failure, for one that is no key
+    return part
+
+
+def _nowhere_left(plugins: tuple[str, ...]) -> str:
+    """Upstream's sentence for PreFilter plugins that leave no node."""
+    if len(plugins) == 1:
+        return f"node(s) didn't satisfy plugin {plugins[0]}"
+    return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"
