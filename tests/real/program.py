@@ -1,11 +1,15 @@
 """One program of the control plane (or a scheduler under measurement) as a process: started, watched, measured, ended.
 
-A `Program` owns its process, its session (so that workers it forks are counted and ended with it) and its log file.
+A `Program` owns its process, its session (so that workers it forks are counted and ended with it) and its log file. The
+kernel kills the process when whoever started it dies, however it dies: a test run ended by a signal leaves nothing.
 CPU time and peak memory come from /proc, so they are the kernel's figures and not the program's own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import asyncio.subprocess
+import ctypes
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +18,12 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.abc
 
 LOG_TAIL_BYTES: Final = 4_000
 CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 KIBIBYTE: Final = 1024
+PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)  # loaded before any fork: the child may not allocate much
 
 
 class ProgramEndedError(RuntimeError):
@@ -36,7 +41,7 @@ class Usage:
 class Program:
     """A running process. `stop` and `kill` may be called again after it has ended."""
 
-    def __init__(self, name: str, process: anyio.abc.Process, log: Path) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
         self.log = log
         self._process = process
@@ -46,9 +51,16 @@ class Program:
         cls, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> Program:
         """Starts `command` in a session of its own; both its outputs are appended to `log`."""
+        parent = os.getpid()
         with log.open("ab") as sink:
-            process = await anyio.open_process(
-                command, stdin=None, stdout=sink, stderr=sink, env=environment, start_new_session=True
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=lambda: _die_with(parent),
             )
         return cls(name, process, log)
 
@@ -88,9 +100,14 @@ class Program:
         """SIGKILL to the whole session, so that nothing of it outlives the test; the exit code."""
         if self.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
-        code = await self._process.wait()
-        await self._process.aclose()
-        return code
+        return await self._process.wait()
+
+
+def _die_with(parent: int) -> None:
+    """In the child: SIGKILL when the parent's starting thread ends, and at once if it has ended already."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _session(leader: int) -> Iterator[int]:
