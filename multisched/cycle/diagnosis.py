@@ -6,13 +6,13 @@ Source of the sentence: kube-scheduler 1.36 pkg/scheduler/framework/types.go, Fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from multisched.cycle.class_cache import PodClass
-from multisched.framework.node_view import Bools, NodeView
+from multisched.framework.node_view import NodeView
 from multisched.framework.status import Code, Status
 
 NO_NODES = "no nodes available to schedule pods"
@@ -31,15 +31,26 @@ class Diagnosis:
     nodes: Sequence[tuple[str, Status]] = field(default=(), repr=False)
     """Node name and first refusing status; filled only where a PostFilter plugin will ask."""
 
-    def status_of(self, node: str) -> Status:
-        return dict(self.nodes).get(node, Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE))
+    def with_more(self, refused: Sequence[tuple[str, Status]]) -> Diagnosis:
+        """The same with further nodes, each refused after all that was asked before."""
+        statuses = [status for _, status in refused]
+        return replace(
+            self,
+            counts=(*self.counts, *Counter(statuses).items()),
+            rejectors=self.rejectors | {s.plugin for s in statuses if s.code is not Code.PENDING},
+            pending=self.pending | {s.plugin for s in statuses if s.code is Code.PENDING},
+            nodes=(*self.nodes, *refused),
+        )
 
 
-def diagnose(entry: PodClass, nodes: NodeView, *, extra: Bools | None, with_names: bool) -> Diagnosis:
-    """Counts, per row, the first plugin that refused it. `extra` marks rows that pass but only without nominated pods."""
+def diagnose(entry: PodClass, nodes: NodeView, *, held: Mapping[int, Status], with_names: bool) -> Diagnosis:
+    """Counts, per row, the first plugin that refused it.
+
+    `held`: rows (by position in the class's) that pass only without the pods nominated there -> who refused them then.
+    """
     node_count = entry.domain_size
     if entry.refusal is not None:
-        one = frozenset({entry.refusal.plugin})
+        one = frozenset({*entry.narrowed_by, entry.refusal.plugin} - {""})
         is_pending = entry.refusal.code is Code.PENDING
         return Diagnosis(
             node_count,
@@ -61,9 +72,9 @@ def diagnose(entry: PodClass, nodes: NodeView, *, extra: Bools | None, with_name
                 at = np.flatnonzero(refused & (column.codes == code))
                 names.extend((nodes.node(int(row)).name, status) for row in entry.rows[at])
         unsettled &= ~refused
-    if extra is not None and extra.any():
-        held = Status(Code.UNSCHEDULABLE, "", ("node(s) are held for nominated pods",))
-        counts.append((held, int(extra.sum())))
+    counts.extend(Counter(held.values()).items())
+    if with_names:
+        names.extend((nodes.node(int(entry.rows[at])).name, status) for at, status in held.items())
     rejectors = {s.plugin for s, _ in counts if s.code is not Code.PENDING and s.plugin}
     pending = {s.plugin for s, _ in counts if s.code is Code.PENDING}
     if entry.narrowed is not None:
@@ -73,6 +84,20 @@ def diagnose(entry: PodClass, nodes: NodeView, *, extra: Bools | None, with_name
             status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "", (outside,))
             counts.append((status, node_count - len(entry.rows)))
     return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names)
+
+
+def refused_node(status: Status) -> Diagnosis:
+    """The one node that was chosen, refused after that: what a pod is told whom Reserve or Permit turns away."""
+    names = frozenset({status.plugin} - {""})
+    if not status.code.is_rejection:
+        return Diagnosis(1)
+    is_pending = status.code is Code.PENDING
+    return Diagnosis(
+        1,
+        counts=((status, 1),),
+        rejectors=frozenset() if is_pending else names,
+        pending=names if is_pending else frozenset(),
+    )
 
 
 def fit_error(diagnosis: Diagnosis, post_filter: str = "") -> str:

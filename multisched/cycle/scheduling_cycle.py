@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from multisched.cycle.class_cache import ClassCache, PodClass
-from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
+from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.framework.node_view import Bools, Int64, Rows, Scores
 from multisched.framework.plugin import (
     AskingPlugin,
@@ -77,6 +77,10 @@ class Conflicted:
 
 
 Result = Placed | Unplaced | Conflicted
+_Held = dict[int, Status]
+"""Position in the class's rows -> why the row is kept for the pods nominated there."""
+
+_OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left")
 Attempt = Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Result]
 
 
@@ -128,24 +132,28 @@ class SchedulingCycle:
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         group = self.classes.find(pod, attempt)
         if group.refusal is not None:
-            return self._refused(group, pod, None)
+            return self._refused(group.view, pod, self._diagnose(group, {}))
         held = self._held_for_nominated(group, pod, attempt)
-        feasible = group.feasible if held is None else group.feasible & ~held
+        feasible = _without(group.feasible, held)
         asked = self._questions(group, pod, feasible)
         if not asked:
             if not feasible.any():
-                return self._refused(group, pod, held)
+                return self._refused(group.view, pod, self._diagnose(group, held))
             self.classes.score(group)
-            choice = _Choice(group.rows, feasible, group.total if held is None else np.where(feasible, group.total, -1))
+            choice = _Choice(group.rows, feasible, np.where(feasible, group.total, -1) if held else group.total)
             return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
         self.classes.score(group)
-        choice = _Choice(group.rows, feasible.copy(), group.total.copy(), self._versions(pod, group.rows))
+        total = np.where(feasible, group.total, -1)
+        choice = _Choice(group.rows, feasible.copy(), total, self._versions(pod, group.rows))
         ledgers = {int(r): self._cache.ledgers.versions(pod, int(r)) for r in self._top(choice, pod, attempt, 64)}
+        # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
+        # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
+        view, found = group.view, self._diagnose(group, held)
         answers = yield asked
-        view = replace(group.view, answers=self._settled(asked, answers))
+        view = replace(view, answers=self._settled(asked, answers))
         refused = self._apply_answers(choice, view, pod)
         if not choice.feasible.any():
-            return self._refused(group, pod, held, refused)
+            return self._refused(view, pod, found.with_more(refused))
         candidates = [
             Candidate(
                 c.row, int(choice.versions[at]) if choice.versions is not None else c.version, ledgers.get(c.row, ())
@@ -177,17 +185,18 @@ class SchedulingCycle:
     def _versions(self, pod: Pod, rows: Rows) -> Int64:
         return np.array([self._cache.nodes.version(int(row)) for row in rows], np.int64)
 
-    def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[Status, int]]:
-        """Runs Filter and Score of the plugins that asked, on what was feasible before; returns what they refused."""
-        refused: list[tuple[Status, int]] = []
+    def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
+        """Runs Filter and Score of the plugins that asked, on what was feasible before; returns the nodes they refused."""
+        refused: list[tuple[str, Status]] = []
         for plugin in self.plugins.asking:
             if plugin.name not in view.answers:
                 continue
             if isinstance(plugin, FilterPlugin):
                 at = np.flatnonzero(choice.feasible)
                 codes = self._runner.filter(plugin, view, pod, choice.rows[at])
-                for code, count in zip(*np.unique(codes[codes != 0], return_counts=True), strict=True):
-                    refused.append((plugin.reasons.status(int(code)), int(count)))
+                for position in np.flatnonzero(codes).tolist():
+                    row = int(choice.rows[at[position]])
+                    refused.append((self._node_name(row), plugin.reasons.status(int(codes[position]))))
                 choice.feasible[at[codes != 0]] = False
                 choice.total[at[codes != 0]] = -1
         for plugin in self.plugins.asking:
@@ -241,34 +250,48 @@ class SchedulingCycle:
         is_there = at < len(choice.rows) and int(choice.rows[at]) == row and bool(choice.feasible[at])
         return at if is_there else None
 
-    def _held_for_nominated(self, group: PodClass, pod: Pod, attempt: int) -> Bools | None:
+    def _held_for_nominated(self, group: PodClass, pod: Pod, attempt: int) -> _Held:
         """Rows that take the pod only as long as the pods nominated there do not come (upstream's second pass)."""
+        held: _Held = {}
         if not len(self._nominator):
-            return None
-        held = np.zeros(len(group.rows), np.bool_)
+            return held
         for node, ahead in self._nominator.ahead_of(pod):
             row = self._cache.nodes.row_of(node)
-            if row is not None:
-                at = np.flatnonzero((group.rows == row) & group.feasible)
-                if len(at) and not self._fits_beside(group, pod, row, ahead, attempt):
-                    held[at] = True
-        return held if held.any() else None
+            if row is None:
+                continue
+            for at in np.flatnonzero((group.rows == row) & group.feasible).tolist():
+                refusal = self._refusal_beside(group, pod, row, ahead, attempt)
+                if refusal is not None:
+                    held[at] = refusal
+        return held
 
-    def _fits_beside(self, group: PodClass, pod: Pod, row: int, ahead: list[Pod], attempt: int) -> bool:
-        overlay = OverlayCycle(self._cache.nodes, group.view.state, pod, self._extensions, attempt)
-        if not all(overlay.add_pod(other, row).is_success for other in ahead):
-            return False
-        return self._passes(group, overlay.view, pod, row)
+    def _refusal_beside(self, group: PodClass, pod: Pod, row: int, ahead: list[Pod], attempt: int) -> Status | None:
+        """Why the pod does not fit on the row once the pods nominated there have come; None if it does."""
+        overlay = OverlayCycle(self._cache.nodes, group.view.state, pod, self._extensions, self._runner, attempt)
+        for other in ahead:
+            status = overlay.add_pod(other, row)
+            if status.code is Code.ERROR:
+                raise PluginFailure(status)
+            if not status.is_success:
+                return status
+        return self._refusal(group, overlay.view, pod, row)
 
-    def _passes(self, group: PodClass, view: CycleView, pod: Pod, row: int) -> bool:
+    def _refusal(self, group: PodClass, view: CycleView, pod: Pod, row: int) -> Status | None:
+        """The first plugin's refusal of one row, looked at anew; None if it passes."""
+        if group.narrowed is not None and self._node_name(row) not in group.narrowed:
+            return _OUTSIDE
         rows = np.array([row], np.intp)
         for plugin in self.plugins.filter:
             is_asking = isinstance(plugin, AskingPlugin)
             if plugin.name in group.skipped or (is_asking and plugin.name not in view.answers):
                 continue
-            if self._runner.filter(plugin, view, pod, rows)[0]:
-                return False
-        return True
+            code = int(self._runner.filter(plugin, view, pod, rows)[0])
+            if code:
+                return plugin.reasons.status(code)
+        return None
+
+    def _node_name(self, row: int) -> str:
+        return self._cache.nodes.node(row).name
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +299,7 @@ class SchedulingCycle:
         self, group: PodClass, view: CycleView, pod: Pod, attempt: int, candidates: Sequence[Candidate]
     ) -> Result:
         def still_fits(pod: Pod, row: int) -> bool:
-            return self._passes(group, view, pod, row)
+            return self._refusal(group, view, pod, row) is None
 
         assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
         if assumption is None:
@@ -285,7 +308,8 @@ class SchedulingCycle:
             pod,
             assumption.node,
             assumption.annotations,
-            CycleView(self._cache.nodes, view.state, attempt, view.answers),
+            # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
+            CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers),
             evaluated=len(group.rows),
             feasible=int(group.feasible.sum()) if len(group.rows) < 256 else -1,
         )
@@ -311,44 +335,43 @@ class SchedulingCycle:
         for plugin in reversed(self.plugins.reserve):
             self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
         self._cache.forget(placed.pod.uid)
-        names = frozenset({status.plugin}) if status.plugin else frozenset()
-        is_rejection = status.code.is_rejection
-        is_pending = status.code is Code.PENDING
+        found = refused_node(status)
         return Unplaced(
             placed.pod,
-            status.message,
-            rejectors=names if is_rejection and not is_pending else frozenset(),
-            pending=names if is_pending else frozenset(),
-            is_error=not is_rejection,
+            fit_error(found) if status.code.is_rejection else status.message,
+            rejectors=found.rejectors,
+            pending=found.pending,
+            is_error=not status.code.is_rejection,
         )
 
-    def _refused(
-        self, group: PodClass, pod: Pod, held: Bools | None, answered: Sequence[tuple[Status, int]] = ()
-    ) -> Unplaced:
-        with_names = bool(self.plugins.post_filter)
-        found = diagnose(group, self._cache.nodes, extra=held, with_names=with_names)
-        if answered:
-            found = replace(
-                found,
-                counts=(*found.counts, *answered),
-                rejectors=found.rejectors | {s.plugin for s, _ in answered},
-            )
-        post, nominated = self._post_filter(group, pod, found)
+    def _diagnose(self, group: PodClass, held: _Held) -> Diagnosis:
+        return diagnose(group, self._cache.nodes, held=held, with_names=bool(self.plugins.post_filter))
+
+    def _refused(self, view: CycleView, pod: Pod, found: Diagnosis) -> Unplaced:
+        post, nominated = self._post_filter(view, pod, found)
         return Unplaced(
             pod, fit_error(found, post), found.rejectors, found.pending, is_error=False, nominated_node=nominated
         )
 
-    def _post_filter(self, group: PodClass, pod: Pod, found: Diagnosis) -> tuple[str, str]:
+    def _post_filter(self, view: CycleView, pod: Pod, found: Diagnosis) -> tuple[str, str]:
         """PostFilter plugins in order until one makes room; their sentences, and the node to nominate."""
         sentences = []
         refusals = _Refusals(found)
         for plugin in self.plugins.post_filter:
-            result = self._runner.call(plugin, "PostFilter", plugin.post_filter, group.view, pod, refusals)
+            result = self._runner.post_filter(plugin, view, pod, refusals)
             if result.status.reasons:
                 sentences.append(result.status.message)
             if result.status.is_success or result.status.code is Code.ERROR:
                 return ". ".join(sentences), result.nominated_node
         return ". ".join(sentences), ""
+
+
+def _without(feasible: Bools, held: _Held) -> Bools:
+    if not held:
+        return feasible
+    left = feasible.copy()
+    left[list(held)] = False
+    return left
 
 
 class _Refusals:

@@ -20,9 +20,12 @@ from multisched.framework.plugin import (
     PermitPlugin,
     PermitResult,
     Plugin,
+    PostFilterPlugin,
+    PostFilterResult,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
+    Refusals,
     ReservePlugin,
     ScorePlugin,
 )
@@ -92,6 +95,17 @@ class Runner:
         codes = self.call(plugin, "Filter", plugin.filter, cycle, pod, rows)
         self._check(plugin, "Filter", codes, np.uint8, rows)
         return codes
+
+    def post_filter(self, plugin: PostFilterPlugin, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        """The plugin's result; a failure is an Error status, since the pod's refusal stands whatever PostFilter does."""
+        try:
+            result = self.call(plugin, "PostFilter", plugin.post_filter, cycle, pod, refusals)
+        except PluginFailure as failure:
+            return PostFilterResult(failure.status)
+        if not isinstance(result, PostFilterResult):
+            text = f"returned {type(result).__name__}, not PostFilterResult"
+            return PostFilterResult(self.failure(plugin, "PostFilter", text).status)
+        return result
 
     def pre_score(self, plugin: PreScorePlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
         status = self.call(plugin, "PreScore", plugin.pre_score, cycle, pod, rows)

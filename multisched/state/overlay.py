@@ -2,7 +2,9 @@
 
 Nominated pods, dry runs, gangs and what-if all use it; nothing else does the same job. It is a `NodeView` like the table
 itself. Columns of amounts are copied whole on the first change (30 us at 5,000 nodes); everything that pods cannot
-change is read through. An overlay is used within one synchronous step and never kept.
+change is read through. Ledgers are overlaid by the plugins that own them, which alone know their books: AddPod and
+RemovePod keep a copy of what changes in the overlay's own cycle state. An overlay is used within one synchronous step
+and never kept.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Bools, Int32, Int64
 from multisched.framework.plugin import CycleView, PreFilterExtensions
+from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import Taint
@@ -143,25 +146,33 @@ class OverlayCycle:
     """An overlay with its own copy of the cycle state, kept true by the plugins' AddPod and RemovePod."""
 
     def __init__(
-        self, table: NodeTable, state: CycleState, pod: Pod, plugins: Sequence[PreFilterExtensions], attempt: int
+        self,
+        table: NodeTable,
+        state: CycleState,
+        pod: Pod,
+        plugins: Sequence[PreFilterExtensions],
+        runner: Runner,
+        attempt: int,
     ) -> None:
         self._overlay = Overlay(table)
         self._pod = pod
         self._plugins = plugins
+        self._runner = runner
         self.view = CycleView(self._overlay, state.copy(), attempt)
 
     def add_pod(self, other: Pod, row: int) -> Status:
-        """The first plugin that does not agree ends it; the overlay must then be dropped."""
+        """The first plugin that does not agree, or fails, ends it; the overlay must then be dropped."""
         self._overlay.add_pod(row, other)
-        return self._tell("add_pod", other, row)
+        for plugin in self._plugins:
+            status = self._runner.status(plugin, "AddPod", plugin.add_pod, self.view, self._pod, other, row)
+            if not status.is_success:
+                return status
+        return SUCCESS
 
     def remove_pod(self, other: Pod, row: int) -> Status:
         self._overlay.remove_pod(row, other.uid)
-        return self._tell("remove_pod", other, row)
-
-    def _tell(self, what: str, other: Pod, row: int) -> Status:
         for plugin in self._plugins:
-            status: Status = getattr(plugin, what)(self.view, self._pod, other, row)
+            status = self._runner.status(plugin, "RemovePod", plugin.remove_pod, self.view, self._pod, other, row)
             if not status.is_success:
-                return status.by(plugin.name)
+                return status
         return SUCCESS

@@ -162,7 +162,7 @@ def evaluate(scene: Scene) -> Answer:
     except PluginFailure as failure:
         return {"feasible": [], "rejected": {}, "error": failure.status.message}
     if group.refusal is not None:
-        found = diagnose(group, scene.cache.nodes, extra=None, with_names=True)
+        found = diagnose(group, scene.cache.nodes, held={}, with_names=True)
         return {"preFilter": _status(group.refusal), "feasible": [], "rejected": {}, "fitError": fit_error(found)}
     names = [scene.cache.nodes.node(int(row)).name for row in group.rows]
     refused = refusals(scene, group)
@@ -173,7 +173,7 @@ def evaluate(scene: Scene) -> Answer:
     if group.narrowed is not None:
         result["preFilterNodes"] = sorted(group.narrowed)
     if not result["feasible"]:
-        found = diagnose(group, scene.cache.nodes, extra=None, with_names=True)
+        found = diagnose(group, scene.cache.nodes, held={}, with_names=True)
         return {**result, "fitError": fit_error(found)}
     try:
         scene.cycle.classes.score(group)
@@ -207,7 +207,7 @@ def refusals(scene: Scene, group: PodClass) -> list[Status]:
 
 
 def _beside(scene: Scene, group: PodClass, row: int, ahead: Iterable[Pod]) -> Status:
-    overlay = OverlayCycle(scene.cache.nodes, group.view.state, scene.pod, [], 1)
+    overlay = OverlayCycle(scene.cache.nodes, group.view.state, scene.pod, [], scene.runner, 1)
     for other in ahead:
         overlay.add_pod(other, row)
     view: CycleView = overlay.view
