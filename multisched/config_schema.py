@@ -387,6 +387,8 @@ class ClientConfig(Section):
     """Ceiling of all writes; the API server's own 429 is the real limit."""
     bind_timeout_s: Seconds = Field(default=5.0, validate_default=False)
     """Deadline of one binding request, on both sides."""
+    audit_period_s: Seconds = Field(default=60.0, validate_default=False)
+    """How often the cache is compared with a list of the API server."""
 
 
 class LoggingConfig(Section):

@@ -124,6 +124,13 @@ class KnownObjects:
             self._bury(self._known.pop(key).uid, list_version, now_s)
         return missing
 
+    def distrust(self, key: str, uid: str) -> None:
+        """The next list hands this object on again, whatever its version: the handler turned out not to have it so."""
+        known = self._known.get(key)
+        if known is not None:
+            known.version = ""
+        self._tombstones.pop(uid, None)
+
     def clear(self) -> list[str]:
         """Forgets everything, tombstones too, and returns the keys: the server's history was replaced (a restored backup)."""
         keys = list(self._known)

@@ -175,6 +175,19 @@ class Reflector:
         if self._watch_scope is not None:
             self._watch_scope.cancel()
 
+    def distrust(self, key: str, uid: str) -> None:
+        """The next list hands this object on even if its version seems known: the audit found that the store lacks it."""
+        self._known.distrust(key, uid)
+
+    def uid_of(self, key: str) -> str:
+        """The uid last handed on under this key; empty if none is."""
+        return self._known.uid_of(key)
+
+    @property
+    def position(self) -> str:
+        """The resourceVersion up to which everything the server sent has been handed on."""
+        return self._version
+
     async def relist(self) -> None:
         """Returns once a list that began after this call has been handed on: the store has missed nothing until now."""
         wanted = self._begun + 1

@@ -108,6 +108,46 @@ class PodIngest:
         for known in [uid] if uid else self._uids_of(key):
             self._gone(known)
 
+    # -- for the audit ---------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> Mapping[str, Pod]:
+        """uid -> pod of ours that waits for a node, as last seen."""
+        return self._pending
+
+    def is_wanted(self, raw: msgspec.Raw) -> bool:
+        """True if this pod must be known here: it is on a node, or it waits and one of our domains can take it."""
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError:
+            return False
+        if pod.is_terminal:
+            return False
+        if pod.node:
+            return True
+        return self._router.worker_of(pod) is not None and not pod.is_deleting and not _refusal(pod)
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone, and no watch will say so."""
+        self._gone(uid)
+
+    def move(self, key: str, uid: str, raw: msgspec.Raw) -> None:
+        """The pod is known with another node than it has: forgotten and taken in anew, in one step."""
+        self._gone(uid)
+        self.upsert(key, raw)
+
+    def is_lost(self, pod: Pod) -> bool:
+        """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""
+        worker = self._router.worker_of(pod)
+        return worker is not None and pod.uid not in worker.queue and self._cache.placed(pod.uid) is None
+
+    def readmit(self, pod: Pod) -> None:
+        """A lost pod goes back to its queue."""
+        worker = self._router.worker_of(pod)
+        if worker is not None:
+            worker.queue.add(pod, self._clock.monotonic())
+            worker.wake()
+
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 

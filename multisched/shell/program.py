@@ -38,6 +38,7 @@ from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.audit import Audit, NodeSide, PodSide
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.ingest import NodeIngest, PodIngest, Router
 from multisched.shell.observer import DomainObserver
@@ -123,6 +124,7 @@ class Program:
             "nodes": self._reflector("/api/v1/nodes", self.nodes, ""),
             "pods": self._reflector("/api/v1/pods", self.pods, RUNNING_PODS),
         }
+        self.audit = self._audit()
 
     # -- building --------------------------------------------------------------------------------------------------
 
@@ -135,6 +137,15 @@ class Program:
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
         )
+
+    def _audit(self) -> Audit:
+        sides = (
+            NodeSide(self.cache, self.nodes, self.reflectors["nodes"]),
+            PodSide(self.cache, self.pods, self.reflectors["pods"], RUNNING_PODS),
+        )
+        rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
+        period_s = self._configuration.client.audit_period_s
+        return Audit(self._outside.transport, self.cache, self.pods, sides, self.clock, rng, period_s=period_s)
 
     def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
         rows = DomainRows(domain.name, nodes.usable_by(domain.name))
@@ -220,6 +231,7 @@ class Program:
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
+            tasks.start_soon(self.audit.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)

@@ -62,6 +62,7 @@ def read(program: Program) -> Readings:
     events = program.events.statistics()
     dropped = events.dropped_full + events.dropped_refused + events.dropped_unreachable
     assumed = program.cache.assumed_count()
+    audit = program.audit.statistics()
     return Readings(
         domains={worker.name: _read_domain(program, worker) for worker in program.router.workers()},
         reflectors={kind: _read_reflector(reflector) for kind, reflector in program.reflectors.items()},
@@ -71,6 +72,8 @@ def read(program: Program) -> Readings:
             "assumed_pods": assumed,
         },
         events={"stored": events.stored, "aggregated": events.aggregated, "dropped": dropped},
+        audits=audit.audits,
+        audit_differences=audit.differences,
     )
 
 

@@ -161,6 +161,10 @@ class ClusterCache:
             self._drop(entry)
         return entry
 
+    def mend_row(self, row: int) -> None:
+        """Writes a row, its columns and its pods anew from the entries: the audit found them at odds."""
+        self.nodes.recount(row, {uid: entry.pod for uid, entry in self._placed.items() if entry.row == row})
+
     def _add(self, pod: Pod) -> None:
         row = self.nodes.row_of(pod.node)
         self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
@@ -187,6 +191,10 @@ class ClusterCache:
     def placed(self, uid: str) -> PlacedPod | None:
         return self._placed.get(uid)
 
+    def uids(self) -> list[str]:
+        """Of all placed pods; a copy."""
+        return list(self._placed)
+
     def is_assumed(self, uid: str) -> bool:
         entry = self._placed.get(uid)
         return entry is not None and entry.state is PodState.ASSUMED
@@ -196,6 +204,10 @@ class ClusterCache:
 
     def __len__(self) -> int:
         return len(self._placed)
+
+    def stray_count(self) -> int:
+        """Pods whose node is not known."""
+        return sum(map(len, self._strays.values()))
 
     def assumed_count(self) -> int:
         return sum(entry.state is PodState.ASSUMED for entry in self._placed.values())

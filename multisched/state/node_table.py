@@ -218,6 +218,20 @@ class NodeTable:
         if before.labels is not pod.labels or before.is_deleting != pod.is_deleting:
             self._touch(row)
 
+    def recount(self, row: int, pods: dict[str, Pod]) -> None:
+        """Writes the row anew from its node and these pods: the audit found that its columns are not their sum."""
+        self._pods[row] = {}
+        self._requested[:, row] = 0
+        self._scoring[:, row] = 0
+        self._pod_count[row] = 0
+        for key in [key for key, users in self._ports.items() if row in users]:
+            del self._ports[key][row]
+            if not self._ports[key]:
+                del self._ports[key]
+        for pod in pods.values():
+            self.add_pod(row, pod)
+        self.set_node(self.node(row))
+
     # -- introspection ---------------------------------------------------------------------------------------------
 
     def live_rows(self) -> Iterable[tuple[int, Node]]:
@@ -227,6 +241,19 @@ class NodeTable:
     def pods_by_uid(self, row: int) -> Mapping[str, Pod]:
         """The row's pods; a live view for the cache and the audit."""
         return self._pods[row]
+
+    def node_at(self, row: int) -> Node | None:
+        """None for a free row."""
+        return self._nodes[row]
+
+    @property
+    def ports(self) -> Mapping[tuple[str, int], Mapping[int, Mapping[str, int]]]:
+        """(protocol, port) -> row -> ip -> pods that hold it."""
+        return self._ports
+
+    def label_columns(self) -> Iterable[tuple[str, LabelColumn]]:
+        """Label keys that somebody asked for, with their columns."""
+        return self._labels.items()
 
     @property
     def resources(self) -> Iterable[str]:

@@ -15,7 +15,8 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
 from multisched.shell.program import Program
-from multisched.state.cluster_cache import CacheCorruptedError, PodState
+from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache, PodState
+from multisched.state.row_check import row_faults
 
 _BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding")
 BROKEN_MAX = 20
@@ -150,23 +151,50 @@ def differences(program: Program, server: ApiServer) -> list[str]:
     except (CacheCorruptedError, AssertionError) as error:
         found.append(f"I4: {error}")
     pods = books.pods()
-    there = {p.uid: p.node for p in pods.values() if p.node and not p.is_terminal}
-    here = {entry.pod.uid: entry.node for entry in program.cache}
-    found += [
-        f"I4: cache has {uid} on {here.get(uid)}, the API on {there.get(uid)}"
-        for uid in sorted(here.keys() ^ there.keys())
-    ]
+    found += _pod_differences(program.cache, pods)
     found += [f"I5: {e.pod.key} is still assumed" for e in program.cache if e.state is PodState.ASSUMED]
-    known_nodes = {node.name for _, node in program.cache.nodes.live_rows()}
-    if known_nodes != books.nodes().keys():
-        found.append(f"I4: nodes differ: {sorted(known_nodes ^ books.nodes().keys())}")
+    found += _node_differences(program.cache, books.nodes(), pods)
     waiting = {p.uid for p in pods.values() if not p.node and not p.is_deleting and not p.malformed}
     queued = {entry.uid for worker in program.router.workers() for entry in worker.queue.entries()}
     found += [f"I3: {uid} waits in the API and in no queue" for uid in sorted(waiting - queued)]
     found += [f"I3: {uid} waits in a queue and not in the API" for uid in sorted(queued - waiting)]
     placed = [(entry.pod, entry.row) for entry in program.cache if entry.row >= 0]
+    found += [f"I4: {fault}" for fault in row_faults(program.cache.nodes, range(program.cache.nodes.size)).values()]
     for ledger in program.cache.ledgers:
         fresh = rebuild(ledger, program.cache.nodes.live_rows(), placed)
         if dict(fresh.held()) != dict(ledger.held()):
             found.append(f"I4: ledger {ledger.name} differs from what the pods say")
+    return found
+
+
+def _pod_differences(cache: ClusterCache, pods: Mapping[str, Pod]) -> list[str]:
+    """Each pod on a node, in the cache as in the API: where it is, in which version, and what it takes."""
+    there = {p.uid: (p.node, p.version, dict(p.requests)) for p in pods.values() if p.node and not p.is_terminal}
+    here = {e.pod.uid: (e.node, e.pod.version, dict(e.pod.requests)) for e in cache if e.state is PodState.CONFIRMED}
+    return [
+        f"I4: cache has {uid} as {here.get(uid)}, the API as {there.get(uid)}"
+        for uid in sorted(here.keys() | there.keys())
+        if here.get(uid) != there.get(uid)
+    ]
+
+
+def _node_differences(cache: ClusterCache, nodes: Mapping[str, Node], pods: Mapping[str, Pod]) -> list[str]:
+    """Each node, and the sums of each row as the API's own pods make them."""
+    table = cache.nodes
+    rows = {node.name: row for row, node in table.live_rows()}
+    if rows.keys() != nodes.keys():
+        return [f"I4: nodes differ: {sorted(rows.keys() ^ nodes.keys())}"]
+    found = []
+    for name, node in nodes.items():
+        known = table.node(rows[name])
+        if (known.uid, known.version, known.labels) != (node.uid, node.version, node.labels):
+            found.append(f"I4: cache has node {name} at {known.version}, the API at {node.version}")
+        sums = {resource: 0 for resource in table.resources}
+        standing = [p for p in pods.values() if p.node == name and not p.is_terminal]
+        for pod in standing:
+            for resource, amount in pod.requests.items():
+                sums[resource] = sums.get(resource, 0) + amount
+        here = {resource: int(table.requested(resource)[rows[name]]) for resource in sums}
+        if here != sums or int(table.pod_count[rows[name]]) != len(standing):
+            found.append(f"I4: row of {name} holds {here}, the API's pods take {sums}")
     return found

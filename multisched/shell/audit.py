@@ -1,0 +1,483 @@
+"""The audit: every period a consistent list of the API server is compared with the cache, and the cache with itself.
+
+Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Compared are
+names (namespace, name, uid, node, version) with the list; and sums (resources, pods, ports, ledgers) of every row with
+the pods on it, so that list and sums agree if both do. Promises: no change that is merely on its way counts (a
+difference counts when versions prove it, or when two audits in a row meet the same one); every step is short; what is
+found is logged with both sides, counted and mended, by a new list where an event was lost, on the spot where the cache
+contradicts itself. Owned and run by `Program`, one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
+
+import anyio
+import msgspec
+
+from multisched.client.errors import ApiError
+from multisched.client.lister import MalformedAnswerError, list_pages
+from multisched.client.reflector import Reflector
+from multisched.framework.ledger import Ledger
+from multisched.framework.ports import Clock
+from multisched.model.objects import Pod
+from multisched.model.wire import Transport, TransportError
+from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.state.cluster_cache import NO_ROW, ClusterCache, PodState
+from multisched.state.row_check import row_faults
+
+logger = logging.getLogger(__name__)
+
+AUDIT_PERIOD_S: Final = 60.0
+AUDIT_PERIOD_MIN_S: Final = 1.0
+AUDIT_TIMEOUT_S: Final = 50.0
+"""An audit that takes longer is given up and counted as failed."""
+PAGE_ITEMS: Final = 500
+PAGE_PAUSE_S: Final = 0.01
+"""Between two pages, so that an audit is a trickle and not a burst, for the API server as for us."""
+SLICE_ITEMS: Final = 256
+"""Listed objects, entries or holds looked at before other tasks get their turn: under a millisecond."""
+SLICE_ROWS: Final = 64
+LOGGED_MAX: Final = 20
+"""Differences of one audit that are logged one by one; the rest as a number."""
+
+T = TypeVar("T")
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class _Spec(msgspec.Struct, gc=False):
+    node: str = msgspec.field(name="nodeName", default="")
+
+
+class _Item(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+    @property
+    def key(self) -> str:
+        metadata = self.metadata
+        return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+_item_decoder = msgspec.json.Decoder(_Item)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """An object as the cache has it; `node` is empty where the API cannot know of one yet."""
+
+    key: str
+    uid: str
+    version: int
+    node: str = ""
+
+
+class Side(Protocol):
+    """One kind of object in the cache."""
+
+    kind: str
+    path: str
+    selector: str
+    reflector: Reflector
+
+    def find(self, key: str, uid: str) -> Here | None:
+        """The object of a listed name and uid; None if the cache has none such."""
+        ...
+
+    def is_wanted(self, raw: msgspec.Raw) -> bool:
+        """True if an object the cache lacks should be there."""
+        ...
+
+    def handles(self) -> Sequence[str]:
+        """One for each object that the API should have as well; a copy."""
+        ...
+
+    def here(self, handle: str) -> Here | None:
+        """What it stands for now; None if that has gone meanwhile."""
+        ...
+
+    def drop(self, here: Here) -> None:
+        """It does not exist, and the reflector does not know it either."""
+        ...
+
+    def move(self, here: Here, raw: msgspec.Raw) -> None:
+        """It is the same version on another node."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`mark` is equal for the same difference in two audits."""
+
+    kind: str
+    key: str
+    what: str
+    mark: tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class AuditStatistics:
+    """Counters since the start. `lost` + `inner` are all differences."""
+
+    audits: int = 0
+    """Complete comparisons."""
+    failures: int = 0
+    """Audits that broke off: no complete list in time."""
+    lost: int = 0
+    """Objects in which the cache differed from the API server: an event was lost."""
+    inner: int = 0
+    """Rows, ledgers and queues that contradicted the cache's own pods: a defect of ours."""
+    last_s: float = 0.0
+    """How long the latest took."""
+
+    @property
+    def differences(self) -> int:
+        return self.lost + self.inner
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one audit has met so far."""
+
+    suspected: set[tuple[str, str, int]] = field(default_factory=set)
+    found: list[Difference] = field(default_factory=list)
+
+
+class Audit:
+    """See the module."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        cache: ClusterCache,
+        pods: PodIngest,
+        sides: Sequence[Side],
+        clock: Clock,
+        rng: random.Random,
+        *,
+        period_s: float = AUDIT_PERIOD_S,
+    ) -> None:
+        self._transport = transport
+        self._cache = cache
+        self._pods = pods
+        self._sides = sides
+        self._clock = clock
+        self._rng = rng
+        self._period_s = max(period_s, AUDIT_PERIOD_MIN_S)
+        self._suspected: set[tuple[str, str, int]] = set()
+        self._counters = AuditStatistics()
+
+    def statistics(self) -> AuditStatistics:
+        return replace(self._counters)
+
+    async def run(self) -> None:
+        """Audits until cancelled. The first comes within a period, at a random moment: replicas do not list together."""
+        for side in self._sides:
+            await side.reflector.wait_synced()
+        await anyio.sleep(self._rng.uniform(0.2, 1.0) * self._period_s)
+        while True:
+            began_s = self._clock.monotonic()
+            await self.once()
+            await anyio.sleep(max(0.0, began_s + self._period_s - self._clock.monotonic()))
+
+    async def once(self) -> Sequence[Difference]:
+        """One comparison; returns what counted and was mended. An API server that gives no list ends it without a word on
+        the cache: nothing is known then."""
+        began_s = self._clock.monotonic()
+        now = _Round()
+        is_complete = False
+        with anyio.move_on_after(AUDIT_TIMEOUT_S):
+            try:
+                for side in self._sides:
+                    await self._compare(side, now)
+                await self._check_queues(now)
+                is_complete = True
+            except (ApiError, TransportError, MalformedAnswerError) as error:
+                logger.warning("audit broke off", extra={"error": str(error)})
+            await self._check_rows(now)
+            await self._check_ledgers(now)
+        self._counters.audits += is_complete
+        self._counters.failures += not is_complete
+        if is_complete:
+            self._suspected = now.suspected
+        self._counters.last_s = self._clock.monotonic() - began_s
+        self._tell(now.found)
+        return now.found
+
+    def _tell(self, found: Sequence[Difference]) -> None:
+        for difference in found[:LOGGED_MAX]:
+            logger.error(
+                "audit: difference mended",
+                extra={"kind": difference.kind, "object": difference.key, "difference": difference.what},
+            )
+        if len(found) > LOGGED_MAX:
+            logger.error("audit: more differences mended", extra={"more": len(found) - LOGGED_MAX})
+
+    def _counts(self, now: _Round, difference: Difference, *, is_proven: bool) -> bool:
+        """True for a difference that is to be mended; a first suspicion is kept for the next audit."""
+        if not is_proven and difference.mark not in self._suspected:
+            now.suspected.add(difference.mark)
+            return False
+        now.found.append(difference)
+        return True
+
+    # -- the list against the cache --------------------------------------------------------------------------------
+
+    async def _compare(self, side: Side, now: _Round) -> None:
+        before = len(now.found)
+        try:
+            await self._compare_lists(side, now)
+        finally:
+            if len(now.found) > before:
+                self._counters.lost += len(now.found) - before
+                side.reflector.request_relist()
+
+    async def _compare_lists(self, side: Side, now: _Round) -> None:
+        listed: set[str] = set()
+        version = 0
+        pages = list_pages(self._transport, side.path, field_selector=side.selector, page_items=PAGE_ITEMS)
+        async with aclosing(pages):
+            async for page in pages:
+                version = _number(page.version)
+                for raws in _slices(page.items, SLICE_ITEMS):
+                    for raw in raws:
+                        self._compare_one(side, raw, listed, now)
+                    await asyncio.sleep(0)
+                await anyio.sleep(PAGE_PAUSE_S)
+        for handles in _slices(side.handles(), SLICE_ITEMS):
+            for handle in handles:
+                here = side.here(handle) if handle not in listed else None
+                if here is not None and here.uid not in listed and here.version <= version:
+                    self._check_gone(side, here, version, now)
+            await asyncio.sleep(0)
+
+    def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> None:
+        """One listed object. Newer here than in the list is right; the same version must be on the same node."""
+        try:
+            item = _item_decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedAnswerError(f"an item in the list of {side.path} cannot be read") from error
+        uid, key, version = item.metadata.uid, item.key, _number(item.metadata.version)
+        here = side.find(key, uid)
+        if here is None:
+            listed.add(uid)
+            if side.is_wanted(raw):
+                difference = Difference(
+                    side.kind, key, f"listed at version {version}, unknown here", (f"{side.kind} missing", uid, 0)
+                )
+                if self._counts(now, difference, is_proven=False):
+                    side.reflector.distrust(key, uid)
+            return
+        listed.add(here.uid)
+        if here.version == version and here.node != item.spec.node:
+            what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
+            if self._counts(now, Difference(side.kind, key, what, ("", uid, version)), is_proven=True):
+                side.move(here, raw)
+        elif here.version < version:
+            what = f"version {version} in the API, {here.version} here"
+            difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
+            if self._counts(now, difference, is_proven=_number(side.reflector.position) >= version):
+                side.reflector.distrust(key, uid)
+
+    def _check_gone(self, side: Side, here: Here, version: int, now: _Round) -> None:
+        """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
+        what = f"version {here.version} here, not in the list of version {version}"
+        difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
+        is_proven = 0 < version <= _number(side.reflector.position)
+        if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
+            side.drop(here)
+
+    # -- the cache against itself ----------------------------------------------------------------------------------
+
+    async def _check_queues(self, now: _Round) -> None:
+        """Every pending pod waits somewhere or is on its way to a node (I3)."""
+        for pods in _slices(list(self._pods.pending.values()), SLICE_ITEMS):
+            for pod in pods:
+                if self._pods.pending.get(pod.uid) is pod and self._pods.is_lost(pod):
+                    mark = ("queue", pod.uid, pod.version)
+                    difference = Difference("queue", pod.key, "pending, and in no queue", mark)
+                    if self._counts(now, difference, is_proven=False):
+                        self._counters.inner += 1
+                        self._pods.readmit(pod)
+            await asyncio.sleep(0)
+
+    async def _check_rows(self, now: _Round) -> None:
+        """Every column is the sum of the row's pods, and rows and entries name the same pods (I4)."""
+        table, cache = self._cache.nodes, self._cache
+        for rows in _slices(range(table.size), SLICE_ROWS):
+            faults = row_faults(table, rows)
+            for row in rows:
+                for uid, pod in table.pods_by_uid(row).items():
+                    entry = cache.placed(uid)
+                    if entry is None or entry.row != row or entry.pod is not pod:
+                        faults[row] = f"row {row} has pod {pod.key}, its entry says {entry}"
+            self._mend_rows(faults, now)
+            await asyncio.sleep(0)
+        on_rows = sum(len(table.pods_by_uid(row)) for row in range(table.size))
+        if on_rows + cache.stray_count() != len(cache):
+            lacking = {
+                e.row: f"row {e.row} lacks pod {e.pod.key}" for e in cache if _is_off_its_row(cache, e.pod, e.row)
+            }
+            self._mend_rows(lacking, now)
+
+    def _mend_rows(self, faults: Mapping[int, str], now: _Round) -> None:
+        for row, what in faults.items():
+            node = self._cache.nodes.node_at(row)
+            now.found.append(Difference("row", node.name if node is not None else str(row), what, ("row", str(row), 0)))
+            self._counters.inner += 1
+            if node is not None:
+                self._cache.mend_row(row)
+
+    async def _check_ledgers(self, now: _Round) -> None:
+        for ledger in self._cache.ledgers:
+            held = ledger.held()
+            for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
+                self._check_holds(ledger, rows, held, now)
+                await asyncio.sleep(0)
+            for uids in _slices(list(held), SLICE_ITEMS):
+                self._check_leaks(ledger, uids, now)
+                await asyncio.sleep(0)
+
+    def _check_holds(self, ledger: Ledger, rows: Sequence[int], held: Mapping[str, object], now: _Round) -> None:
+        """Rebuilds these rows of the ledger from their confirmed pods and compares; assumed pods are known to it alone."""
+        twin = ledger.twin()
+        pods: dict[str, tuple[Pod, int]] = {}
+        for row in rows:
+            node = self._cache.nodes.node_at(row)
+            if node is None:
+                continue
+            twin.set_node(row, node)
+            for uid, pod in self._cache.nodes.pods_by_uid(row).items():
+                if self._cache.is_assumed(uid):
+                    continue
+                pods[uid] = (pod, row)
+                if twin.concerns(pod):
+                    twin.place(pod, row)
+        wanted = twin.held()
+        if all(held.get(uid) == wanted.get(uid) for uid in pods):
+            return
+        held = ledger.held()  # the snapshot is older than this moment
+        for uid, (pod, row) in pods.items():
+            if held.get(uid) != wanted.get(uid):
+                what = f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}"
+                now.found.append(Difference("ledger", pod.key, what, ("ledger", uid, 0)))
+                self._counters.inner += 1
+                ledger.give(uid)
+                if ledger.concerns(pod):
+                    ledger.place(pod, row)
+
+    def _check_leaks(self, ledger: Ledger, uids: Sequence[str], now: _Round) -> None:
+        """Nothing is held for a pod that stands on no row."""
+        leaked = [uid for uid in uids if not self._stands(uid)]
+        if not leaked:
+            return
+        held = ledger.held()
+        for uid in leaked:
+            if uid in held:
+                what = f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node"
+                now.found.append(Difference("ledger", uid, what, ("leak", uid, 0)))
+                self._counters.inner += 1
+                ledger.give(uid)
+
+    def _stands(self, uid: str) -> bool:
+        entry = self._cache.placed(uid)
+        return entry is not None and entry.row != NO_ROW
+
+
+class PodSide:
+    """Pods: on nodes in the cache, waiting in the ingest."""
+
+    kind = "pod"
+    path = "/api/v1/pods"
+
+    def __init__(self, cache: ClusterCache, pods: PodIngest, reflector: Reflector, selector: str) -> None:
+        self.reflector = reflector
+        self.selector = selector
+        self._cache = cache
+        self._pods = pods
+
+    def find(self, key: str, uid: str) -> Here | None:
+        return self.here(uid)
+
+    def is_wanted(self, raw: msgspec.Raw) -> bool:
+        return self._pods.is_wanted(raw)
+
+    def handles(self) -> Sequence[str]:
+        """Uids."""
+        return [*self._cache.uids(), *self._pods.pending]
+
+    def here(self, handle: str) -> Here | None:
+        """An assumed pod is still the pending one to the API."""
+        entry = self._cache.placed(handle)
+        if entry is not None and entry.state is PodState.CONFIRMED:
+            return Here(entry.pod.key, handle, entry.pod.version, entry.node)
+        pending = self._pods.pending.get(handle)
+        return Here(pending.key, handle, pending.version) if pending is not None else None
+
+    def drop(self, here: Here) -> None:
+        self._pods.drop(here.uid)
+
+    def move(self, here: Here, raw: msgspec.Raw) -> None:
+        self._pods.move(here.key, here.uid, raw)
+
+
+class NodeSide:
+    """Nodes, by name."""
+
+    kind = "node"
+    path = "/api/v1/nodes"
+    selector = ""
+
+    def __init__(self, cache: ClusterCache, nodes: NodeIngest, reflector: Reflector) -> None:
+        self.reflector = reflector
+        self._cache = cache
+        self._nodes = nodes
+
+    def find(self, key: str, uid: str) -> Here | None:
+        here = self.here(key)
+        return here if here is not None and here.uid == uid else None
+
+    def is_wanted(self, raw: msgspec.Raw) -> bool:
+        return True
+
+    def handles(self) -> Sequence[str]:
+        """Names."""
+        return [node.name for _, node in self._cache.nodes.live_rows()]
+
+    def here(self, handle: str) -> Here | None:
+        row = self._cache.nodes.row_of(handle)
+        if row is None:
+            return None
+        node = self._cache.nodes.node(row)
+        return Here(handle, node.uid, node.version)
+
+    def drop(self, here: Here) -> None:
+        self._nodes.delete(here.key, None)
+
+    def move(self, here: Here, raw: msgspec.Raw) -> None:
+        self._nodes.upsert(here.key, raw)
+
+
+def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:
+    return row != NO_ROW and pod.uid not in cache.nodes.pods_by_uid(row)
+
+
+def _number(version: str) -> int:
+    """0 where versions are opaque: nothing is proven by them then."""
+    return int(version) if version.isascii() and version.isdigit() else 0
+
+
+def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

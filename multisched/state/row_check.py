@@ -1,0 +1,92 @@
+"""Whether a row of the NodeTable is the sum of its node and its pods: what the audit asks of every row (I4).
+
+Pure: reads the table, changes nothing. `ClusterCache.mend_row` repairs what is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from multisched.model.objects import Node, Pod
+from multisched.state.node_table import SCORED, NodeTable, scoring_amounts
+
+Ports = dict[tuple[str, int, str], int]
+"""(protocol, port, ip) -> pods on the row that hold it."""
+
+
+def row_faults(table: NodeTable, rows: Sequence[int]) -> dict[int, str]:
+    """Row -> what is wrong there, with both sides; rows without a node are passed over."""
+    ports = _ports_held(table, rows)
+    columns = {name: table.requested(name) for name in table.resources}
+    faults: dict[int, str] = {}
+    for row in rows:
+        node = table.node_at(row)
+        if node is None:
+            continue
+        pods = table.pods_by_uid(row)
+        said = {name: int(column[row]) for name, column in columns.items()}
+        fault = (
+            _sums_fault(table, row, pods.values(), said)
+            or _ports_fault(pods.values(), ports.get(row, {}))
+            or _node_fault(table, row, node)
+        )
+        if fault:
+            faults[row] = f"node {node.name}: {fault}"
+    return faults
+
+
+def _sums_fault(table: NodeTable, row: int, pods: Iterable[Pod], said: Mapping[str, int]) -> str:
+    sums = dict.fromkeys(said, 0)
+    cpu = memory = count = 0
+    for pod in pods:
+        count += 1
+        for name, amount in pod.requests.items():
+            if name in sums:
+                sums[name] += amount
+        scored = scoring_amounts(pod)
+        cpu, memory = cpu + scored[0], memory + scored[1]
+    if said != sums:
+        differing = sorted(name for name in sums if said[name] != sums[name])
+        return f"columns say {[(n, said[n]) for n in differing]}, its pods {[(n, sums[n]) for n in differing]}"
+    scoring = [int(table.scoring_requested(name)[row]) for name in SCORED]
+    if scoring != [cpu, memory]:
+        return f"scoring columns say {scoring}, its pods {[cpu, memory]}"
+    if int(table.pod_count[row]) != count:
+        return f"the pod count says {int(table.pod_count[row])}, there are {count}"
+    return ""
+
+
+def _ports_held(table: NodeTable, rows: Sequence[int]) -> dict[int, Ports]:
+    """What the table says of these rows; costs at most one look per port and row."""
+    wanted = set(rows)
+    held: dict[int, Ports] = {}
+    for (protocol, port), users in table.ports.items():
+        for row in users.keys() & wanted:
+            for ip, count in users[row].items():
+                held.setdefault(row, {})[protocol, port, ip] = count
+    return held
+
+
+def _ports_fault(pods: Iterable[Pod], said: Ports) -> str:
+    wanted: Ports = {}
+    for pod in pods:
+        for port in pod.spec.host_ports:
+            key = (port.protocol, port.port, port.ip)
+            wanted[key] = wanted.get(key, 0) + 1
+    return "" if wanted == said else f"held ports say {said}, its pods {wanted}"
+
+
+def _node_fault(table: NodeTable, row: int, node: Node) -> str:
+    for name in table.resources:
+        amount = 0 if node.malformed else node.allocatable.get(name, 0)
+        if int(table.allocatable(name)[row]) != amount:
+            return f"allocatable {name} is {int(table.allocatable(name)[row])}, the node says {amount}"
+    if table.taint_sets[int(table.taint_set[row])] != node.taints:
+        return f"taints are {table.taint_sets[int(table.taint_set[row])]}, the node says {node.taints}"
+    if bool(table.is_unschedulable[row]) != node.is_unschedulable:
+        return f"unschedulable is {bool(table.is_unschedulable[row])}, the node says {node.is_unschedulable}"
+    for key, column in table.label_columns():
+        value = column.values[int(column.codes[row])] if column.codes[row] else None
+        if value != node.labels.get(key):
+            return f"label {key} is {value!r}, the node says {node.labels.get(key)!r}"
+    return ""

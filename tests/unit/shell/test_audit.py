@@ -1,0 +1,359 @@
+"""The audit on a real program over the embedded API server, in virtual time: what it finds, mends, and leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.config_schema import Configuration
+from multisched.model.wire import LineStream, Response
+from multisched.queueing.transitions import Place
+from multisched.shell.audit import AuditStatistics
+from multisched.shell.program import Program, Surroundings
+from multisched.shell.telemetry import read
+from multisched.state.cluster_cache import PodState
+from multisched.testing.invariants import differences
+from multisched.testing.scenario import QuietObserver
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+
+CONFIGURATION = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: forecast
+- name: gpu
+lease: {enabled: false}
+"""
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class DeafTransport(DirectTransport):
+    """Watches through it lose, without a word, the lines that `loses` names."""
+
+    def __init__(self, server: ApiServer) -> None:
+        super().__init__(server)
+        self.loses: Callable[[bytes], bool] = lambda line: False
+        self.lost = 0
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        async with super().stream(path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s) as lines:
+            yield _Heard(lines, self)
+
+
+class _Heard:
+    def __init__(self, inner: LineStream, transport: DeafTransport) -> None:
+        self.status, self.headers = inner.status, inner.headers
+        self._inner = inner
+        self._transport = transport
+
+    async def read_body(self) -> bytes:
+        return await self._inner.read_body()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for line in self._inner:
+            if self._transport.loses(line):
+                self._transport.lost += 1
+            else:
+                yield line
+
+
+class Stage:
+    """Three nodes (one with GPUs), a running program, and an API to act on."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        clock = SimClock(loop)
+        self.server = ApiServer(clock, rbac=False)
+        self.api = DirectTransport(self.server)
+        self.transport = DeafTransport(self.server)
+        self.configuration: Configuration = config.parse(CONFIGURATION, "test")
+        surroundings = Surroundings(
+            self.transport,
+            clock,
+            random.Random(1),
+            "tester",
+            "kube-system",
+            observer=lambda domain: QuietObserver(),
+        )
+        self.program = Program(self.configuration, surroundings)
+
+    async def send(self, method: str, path: str, document: dict[str, Any] | None = None) -> Response:
+        body = orjson.dumps(document) if document is not None else None
+        answer = await self.api.request(method, path, body=body)
+        assert answer.status < 300, answer.body
+        return answer
+
+    async def add_node(self, name: str, **extra: str) -> None:
+        allocatable = {"cpu": "4", "memory": "8Gi", "pods": "10", **extra}
+        status = {"allocatable": allocatable, "capacity": allocatable}
+        await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "status": status})
+
+    async def add_pod(
+        self, name: str, *, scheduler: str = "forecast-scheduler", cpu: str = "500m", **limits: str
+    ) -> None:
+        resources = {"requests": {"cpu": cpu, "memory": "64Mi"}, "limits": limits}
+        port = {"containerPort": 80, "hostPort": 8000 + len(name)}
+        containers = [{"name": "main", "image": "app", "resources": resources, "ports": [port]}]
+        spec = {"schedulerName": scheduler, "containers": containers}
+        await self.send("POST", PODS, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
+
+    async def bind(self, name: str, node: str) -> None:
+        await self.send("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": {"name": node}})
+
+    async def delete_pod(self, name: str) -> None:
+        await self.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+
+    def uid(self, name: str) -> str:
+        return self.server.store.collection("pods").objects[f"default/{name}"].uid
+
+    @property
+    def found(self) -> AuditStatistics:
+        return self.program.audit.statistics()
+
+    def is_true(self) -> bool:
+        return differences(self.program, self.server) == []
+
+
+def play(scene: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    """Runs a scene with two bound pods, one of them on a GPU, and a waiting one."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> None:
+        stage = Stage(loop)
+        for name in ("a", "b"):
+            await stage.add_node(name)
+        await stage.add_node("gpu", **{"nvidia.com/gpu": "2"})
+        running = loop.create_task(stage.program.run())
+        await stage.add_pod("service")
+        await stage.add_pod("train", scheduler="gpu-scheduler", **{"nvidia.com/gpu": "1"})
+        await stage.add_pod("huge", cpu="100")
+        await asyncio.sleep(5.0)
+        assert stage.is_true()
+        try:
+            await scene(stage)
+        finally:
+            stage.program.stop()
+            await running
+
+    simulate(main(), loop)
+
+
+def test_a_quiet_cluster_shows_no_difference_in_an_hour() -> None:
+    async def scene(stage: Stage) -> None:
+        await asyncio.sleep(3600.0)
+
+        assert stage.found.audits >= 59
+        assert (stage.found.differences, stage.found.failures) == (0, 0)
+
+    play(scene)
+
+
+def test_changes_on_their_way_are_no_differences() -> None:
+    """Pods come and go all the time, while every watch line of pods is 30 ms late."""
+
+    async def scene(stage: Stage) -> None:
+        for number in range(2_000):
+            await stage.add_pod(f"pod-{number % 7}")
+            await asyncio.sleep(0.15)
+            await stage.delete_pod(f"pod-{number % 7}")
+        await asyncio.sleep(0.1)
+
+        assert stage.found.audits >= 4
+        assert stage.found.differences == 0
+
+    play(scene)
+
+
+async def _delete_pending(stage: Stage) -> None:
+    await stage.delete_pod("huge")
+
+
+async def _delete_bound(stage: Stage) -> None:
+    await stage.delete_pod("service")
+
+
+async def _add_pending(stage: Stage) -> None:
+    await stage.add_pod("unheard")
+
+
+async def _add_bound(stage: Stage) -> None:
+    await stage.add_pod("foreign", scheduler="another")
+    await stage.bind("foreign", "a")
+
+
+async def _delete_node(stage: Stage) -> None:
+    await stage.send("DELETE", "/api/v1/nodes/b")
+
+
+async def _add_node(stage: Stage) -> None:
+    await stage.add_node("c")
+
+
+async def _shrink_node(stage: Stage) -> None:
+    document = orjson.loads((await stage.send("GET", "/api/v1/nodes/b")).body)
+    document["status"]["allocatable"]["cpu"] = "1"
+    await stage.send("PUT", "/api/v1/nodes/b/status", document)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_delete_pending, _delete_bound, _add_pending, _add_bound, _delete_node, _add_node, _shrink_node],
+    ids=lambda change: change.__name__.strip("_"),
+)
+def test_a_watch_event_that_was_lost_is_found_and_mended_within_two_periods(
+    change: Callable[[Stage], Coroutine[Any, Any, None]],
+) -> None:
+    async def scene(stage: Stage) -> None:
+        stage.transport.loses = lambda line: b'"BOOKMARK"' not in line
+        await change(stage)
+        await asyncio.sleep(0.5)
+        stage.transport.loses = lambda line: False
+        assert stage.transport.lost
+        assert not stage.is_true()
+
+        await asyncio.sleep(125.0)
+
+        assert stage.is_true()
+        assert stage.found.lost >= 1
+        assert stage.found.inner == 0
+
+    play(scene)
+
+
+def test_a_pod_that_was_never_heard_of_is_bound_after_the_audit() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.transport.loses = lambda line: b'"unheard"' in line and b'"ADDED"' in line
+        await stage.add_pod("unheard")
+        await asyncio.sleep(125.0)
+
+        pod = orjson.loads((await stage.send("GET", f"{PODS}/unheard")).body)
+        assert pod["spec"]["nodeName"] in ("a", "b")
+
+    play(scene)
+
+
+def _forget_a_pod(program: Program, uid: str) -> None:
+    program.cache.remove(uid)
+
+
+def _move_a_pod(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    program.cache.remove(uid)
+    node = "a" if entry.node == "b" else "b"
+    program.cache.place(
+        type(entry.pod)(**{f: getattr(entry.pod, f) for f in entry.pod.__struct_fields__} | {"node": node})
+    )
+
+
+def _add_cpu_to_a_row(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    program.cache.nodes._requested[0, entry.row] += 250
+
+
+def _lose_a_port(program: Program, uid: str) -> None:
+    program.cache.nodes._ports.clear()
+
+
+def _give_devices_back(program: Program, uid: str) -> None:
+    for ledger in program.cache.ledgers:
+        ledger.give(uid)
+
+
+def _hold_for_a_stranger(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    fields = {f: getattr(entry.pod, f) for f in entry.pod.__struct_fields__} | {"uid": "stranger"}
+    program.cache.ledgers.place(type(entry.pod)(**fields), entry.row)
+
+
+def _lose_from_the_queue(program: Program, uid: str) -> None:
+    for worker in program.router.workers():
+        for entry in list(worker.queue.entries()):
+            assert worker.queue.remove(entry.uid) is Place.UNSCHEDULABLE
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "pod"),
+    [
+        (_forget_a_pod, "service"),
+        (_move_a_pod, "service"),
+        (_add_cpu_to_a_row, "service"),
+        (_lose_a_port, "service"),
+        (_give_devices_back, "train"),
+        (_hold_for_a_stranger, "train"),
+        (_lose_from_the_queue, "huge"),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else "",
+)
+def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
+    corrupt: Callable[[Program, str], None], pod: str
+) -> None:
+    async def scene(stage: Stage) -> None:
+        corrupt(stage.program, stage.uid(pod))
+        assert not stage.is_true()
+
+        await asyncio.sleep(125.0)
+
+        assert stage.is_true()
+        assert stage.found.differences >= 1
+
+    play(scene)
+
+
+def test_a_pod_that_the_cache_made_up_is_dropped() -> None:
+    async def scene(stage: Stage) -> None:
+        entry = stage.program.cache.placed(stage.uid("service"))
+        assert entry is not None
+        fields = {f: getattr(entry.pod, f) for f in entry.pod.__struct_fields__}
+        phantom = type(entry.pod)(**fields | {"uid": "phantom", "name": "phantom"})
+        stage.program.cache.place(phantom)
+
+        await asyncio.sleep(125.0)
+
+        assert stage.program.cache.placed("phantom") is None
+        assert entry.state is PodState.CONFIRMED
+        assert stage.is_true()
+
+    play(scene)
+
+
+def test_an_audit_without_an_answer_says_nothing_and_mends_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.server.set_unavailable()
+        await asyncio.sleep(130.0)
+
+        assert stage.found.failures >= 2
+        assert stage.found.differences == 0
+
+        stage.server.set_available()
+        await asyncio.sleep(130.0)
+        assert stage.found.audits >= 2
+        assert stage.found.differences == 0
+        assert stage.is_true()
+
+    play(scene)
+
+
+def test_metrics_count_audits_and_differences() -> None:
+    async def scene(stage: Stage) -> None:
+        _add_cpu_to_a_row(stage.program, stage.uid("service"))
+        await asyncio.sleep(65.0)
+
+        readings = read(stage.program)
+        assert readings.audits >= 1
+        assert readings.audit_differences == 1
+
+    play(scene)
