@@ -11,94 +11,31 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Bools, Codes, Rows, Scores
-from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import (
-    CycleView,
-    Dependency,
-    FilterPlugin,
-    NormalizeScorePlugin,
-    PreFilterResult,
-    ScorePlugin,
-    SignPlugin,
-)
+from multisched.framework.node_view import Bools, Rows, Scores
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PreScorePlugin, ScorePlugin, SignPlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
 CLASS_BYTES_MAX = 512 * 1024 * 1024
 """Memory for cached classes of one domain; the class unused for longest goes first."""
 
-BYTES_PER_ROW = 48
+BYTES_PER_ROW = 96
 """What one class keeps per row, roughly: codes and scores of each plugin, and the totals."""
 
 CLASSES_MIN = 8
-MEMO_MAX = 65_536
-"""Pods whose class was looked up lately, by identity of what they share."""
+SPECS_MAX = 65_536
+"""Specs whose number is remembered, by identity."""
 
-_NOWHERE = np.int64(-1)
+NOWHERE = np.int64(-1)
+"""The total of a row that is not feasible."""
 
-
-class FilterColumn:
-    """One Filter plugin's codes over the class's rows."""
-
-    __slots__ = ("codes", "depends_on", "plugin")
-
-    def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
-        self.plugin = plugin
-        self.depends_on = plugin.depends_on
-        self.codes = codes.copy()  # the plugin may keep its array, or have made it read-only; this one is renewed in place
-
-
-class ScoreColumn:
-    """One Score plugin's raw and normalised scores over the class's rows."""
-
-    __slots__ = ("custom", "depends_on", "final", "largest", "normalizer", "plugin", "raw", "weight")
-
-    def __init__(self, plugin: ScorePlugin, weight: int, raw: Scores) -> None:
-        self.plugin = plugin
-        self.custom: NormalizeScorePlugin | None = plugin if isinstance(plugin, NormalizeScorePlugin) else None
-        self.weight = weight
-        self.depends_on = plugin.depends_on
-        normalizer = getattr(plugin, "normalizer", None)
-        self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
-        self.raw = raw
-        self.final = raw
-        self.largest = -1
-
-
-class PodClass:
-    """Pods that every plugin treats alike, with what the plugins said of each row."""
-
-    def __init__(self, pod: Pod, view: CycleView) -> None:
-        self.pod = pod
-        self.view = view
-        self.refusal: Status | None = None
-        """Set when a PreFilter plugin refused the pod everywhere."""
-        self.narrowed: frozenset[str] | None = None
-        """Node names that PreFilter narrowed the search to."""
-        self.narrowed_by: tuple[str, ...] = ()
-        self.domain_size = 0
-        """Rows of the domain, narrowed or not."""
-        self.rows: Rows = np.zeros(0, np.intp)
-        self.skipped: frozenset[str] = frozenset()
-        self.told: tuple[PreFilterResult, ...] = ()
-        """What the PreFilter plugins said whose answers hold for one attempt."""
-        self.must_ask_again = False
-        """True if some plugin's answers hold for one attempt only."""
-        self.filters: list[FilterColumn] = []
-        self.scores: list[ScoreColumn] = []
-        self.feasible: Bools = np.zeros(0, np.bool_)
-        self.total: Scores = np.zeros(0, np.int64)
-        self.generation = -1
-        self.nodes_version = -1
-        self.node_sequence = 0
-        self.row_sequence = 0
-        self.is_scored = False
+_NO_ROWS: Rows = np.zeros(0, np.intp)
 
 
 class ClassCache:
@@ -109,17 +46,21 @@ class ClassCache:
         self._runner = runner
         self._table = table
         self._rows = rows
-        self._signers = [p for p in (*plugins.filter, *plugins.score) if isinstance(p, SignPlugin)]
-        named = {p.name for p in self._signers}
-        self._unsigned = [p.name for p in (*plugins.filter, *plugins.score) if p.name not in named]
-        self._signers = list({p.name: p for p in self._signers}.values())
+        reading = {p.name: p for p in (*plugins.filter, *plugins.score)}
+        signers = [p for p in reading.values() if isinstance(p, SignPlugin)]
+        self._spec_signers = [p for p in signers if _signs_spec_only(p)]
+        self._pod_signers = [p for p in signers if not _signs_spec_only(p)]
+        self._unsigned = [name for name, p in reading.items() if not isinstance(p, SignPlugin)]
         self._asking = frozenset(p.name for p in plugins.asking)
         self._pre_filters_anew = frozenset(p.name for p in plugins.pre_filter if _is_for_one_attempt(p))
+        self._pre_scores_anew = [p for p in plugins.pre_score if _is_for_one_attempt(p)]
         # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
-        kept = [p for p in (*plugins.filter, *plugins.score) if p.name not in self._asking]
+        kept = [p for p in reading.values() if p.name not in self._asking]
         self._asks_anew = bool(self._pre_filters_anew) or any(_is_for_one_attempt(p) for p in kept)
         self._classes: dict[Hashable, PodClass] = {}
-        self._memo: dict[tuple[int, ...], tuple[Hashable, Pod]] = {}
+        self._specs: dict[int, tuple[int, PodSpec]] = {}
+        self._spec_numbers: dict[Hashable, int] = {}
+        self._spec_numbers_given = 0
         self.hits = 0
         self.misses = 0
         self.unsigned: dict[str, int] = dict.fromkeys(self._unsigned, 0)
@@ -132,27 +73,49 @@ class ClassCache:
         if self._unsigned:
             self.unsigned[self._unsigned[0]] += 1
             return None
-        memo_key = (id(pod.spec), id(pod.labels), id(pod.annotations), id(pod.owner), id(pod.namespace))
-        known = self._memo.get(memo_key)
-        if known is not None and not pod.nominated_node:
+        number = self._spec_number(pod)
+        if number is None:
+            return None
+        fragments = self._fragments(self._pod_signers, pod)
+        return None if fragments is None else (number, pod.namespace, pod.nominated_node, *fragments)
+
+    def _spec_number(self, pod: Pod) -> int | None:
+        """One number per set of specs that the plugins which read no more than the spec treat alike.
+
+        Hashing a spec's signature costs more than a decision can spare; specs are shared by all pods of a workload.
+        """
+        known = self._specs.get(id(pod.spec))
+        if known is not None:
             return known[0]
-        parts: list[Hashable] = [pod.namespace, pod.spec.priority, pod.nominated_node]
-        for plugin in self._signers:
-            part = self._runner.call(plugin, "Sign", _signed, plugin, pod)
-            if part is None:
+        fragments = self._fragments(self._spec_signers, pod)
+        if fragments is None:
+            return None
+        signature = (pod.spec.priority, *fragments)
+        if len(self._specs) >= SPECS_MAX:
+            self._specs.clear()
+            self._spec_numbers.clear()
+        number = self._spec_numbers.get(signature)
+        if number is None:
+            # Never given twice: the classes of forgotten numbers live on until they are unused for longest.
+            self._spec_numbers_given += 1
+            number = self._spec_numbers[signature] = self._spec_numbers_given
+        self._specs[id(pod.spec)] = (number, pod.spec)  # the spec is kept so that its id stays its own
+        return number
+
+    def _fragments(self, plugins: Sequence[SignPlugin], pod: Pod) -> list[Hashable] | None:
+        found = []
+        for plugin in plugins:
+            fragment = self._runner.call(plugin, "Sign", _signed, plugin, pod)
+            if fragment is None:
                 self.unsigned[plugin.name] = self.unsigned.get(plugin.name, 0) + 1
                 return None
-            parts.append(part)
-        signature = tuple(parts)
-        if not pod.nominated_node:
-            if len(self._memo) >= MEMO_MAX:
-                self._memo.clear()
-            self._memo[memo_key] = (signature, pod)  # the pod keeps the objects alive whose ids are the key
-        return signature
+            found.append(fragment)
+        return found
 
     def find(self, pod: Pod, attempt: int) -> PodClass:
         """The pod's class, with its filters renewed. Raises PluginFailure."""
         signature = self.signature(pod)
+        # Taken out until it is renewed: a class that a failing plugin left half renewed must not be found again.
         entry = self._classes.pop(signature, None) if signature is not None else None
         if entry is None or entry.generation != self._rows.generation:
             self.misses += 1
@@ -160,7 +123,7 @@ class ClassCache:
             self._begin(entry)
         else:
             self.hits += 1
-            if entry.must_ask_again:
+            if self._asks_anew:
                 entry.pod = pod
                 # A state of its own: another cycle of this class may be waiting outside with the one before.
                 entry.view = CycleView(self._table, entry.view.state.copy(), attempt)
@@ -174,28 +137,23 @@ class ClassCache:
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""
         self._classes.clear()
-        self._memo.clear()
+        self._specs.clear()
+        self._spec_numbers.clear()
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
     def _begin(self, entry: PodClass) -> None:
         self._mark(entry)
-        entry.must_ask_again = self._asks_anew
         entry.domain_size = len(self._rows.rows)
         self._pre_filter(entry)
         if entry.refusal is not None:
             return
         entry.rows = self._rows.rows if entry.narrowed is None else self._rows_named(entry.narrowed)
-        entry.feasible = np.ones(len(entry.rows), np.bool_)
         for plugin in self._plugins.filter:
-            if plugin.name in entry.skipped or self._is_asking(plugin):
-                continue
-            codes = self._runner.filter(plugin, entry.view, entry.pod, entry.rows)
-            entry.filters.append(FilterColumn(plugin, codes))
-            entry.feasible &= codes == 0
-
-    def _is_asking(self, plugin: FilterPlugin | ScorePlugin) -> bool:
-        return plugin.name in self._asking
+            if plugin.name not in entry.skipped and plugin.name not in self._asking:
+                codes = self._runner.filter(plugin, entry.view, entry.pod, entry.rows)
+                entry.add_filter(FilterColumn(plugin, codes))
+        self._join_filters(entry)
 
     def _mark(self, entry: PodClass) -> None:
         entry.generation = self._rows.generation
@@ -228,6 +186,17 @@ class ClassCache:
         found = (self._table.row_of(name) for name in names)
         return np.array(sorted(row for row in found if row is not None and self._rows.has(row)), np.intp)
 
+    def _join_filters(self, entry: PodClass) -> None:
+        """Computes both masks from the columns."""
+        fixed = np.ones(len(entry.rows), np.bool_)
+        for column in entry.filters:
+            if not column.depends_on.reads_pods:
+                fixed &= column.codes == 0
+        feasible = fixed.copy()
+        for column in entry.moving_filters:
+            feasible &= column.codes == 0
+        entry.fixed_pass, entry.feasible = fixed, feasible
+
     def _renew(self, entry: PodClass) -> None:
         """Brings the codes, and the scores if there are any, up to date."""
         changed_nodes = self._table.node_log.since(entry.node_sequence)
@@ -246,22 +215,9 @@ class ClassCache:
             return
         at_nodes = self._positions(entry, changed_nodes)
         at_rows = self._positions(entry, changed_rows)
-        everywhere = slice(None)
-        moved_all = False
-        for column in entry.filters:
-            at: Rows | slice
-            if column.depends_on is Dependency.ATTEMPT or (column.depends_on is Dependency.CLUSTER and cluster_moved):
-                at, moved_all = everywhere, True
-            else:
-                at = at_nodes if column.depends_on is Dependency.NODE else at_rows
-            if isinstance(at, slice) or len(at):
-                column.codes[at] = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows[at])
-        if moved_all:
-            entry.feasible = self._passing(entry.filters, everywhere, len(entry.rows))
-        elif len(at_rows):
-            entry.feasible[at_rows] = self._passing(entry.filters, at_rows, len(at_rows))
+        feasible_moved = self._renew_filters(entry, at_nodes, at_rows, cluster_moved=cluster_moved)
         if entry.is_scored:
-            self._renew_scores(entry, at_nodes, at_rows, cluster_moved=cluster_moved, moved_all=moved_all)
+            self._renew_scores(entry, at_nodes, at_rows, cluster_moved=cluster_moved, feasible_moved=feasible_moved)
 
     def _is_told_the_same(self, entry: PodClass) -> bool:
         """Asks the PreFilter plugins again whose answers hold for one attempt; True if none has another answer now."""
@@ -269,24 +225,64 @@ class ClassCache:
         told = tuple(self._runner.pre_filter(p, entry.view, entry.pod) for p in again)
         return told[: len(entry.told)] == entry.told
 
-    @staticmethod
-    def _passing(columns: Sequence[FilterColumn], at: Rows | slice, count: int) -> Bools:
-        passing = np.ones(count, np.bool_)
-        for column in columns:
-            passing &= column.codes[at] == 0
-        return passing
-
     def _positions(self, entry: PodClass, rows: Rows) -> Rows:
-        """Where table rows stand in the class's rows; rows that are not the class's fall out."""
+        """Where table rows (ascending) stand in the class's rows, ascending; rows that are not the class's fall out."""
         if not len(rows) or not len(entry.rows):
-            return rows[:0]
+            return _NO_ROWS
         if entry.narrowed is None:
             position = self._rows.position
-            found = position[rows[rows < len(position)]]
-            return found[found >= 0].astype(np.intp)
+            if rows.item(-1) >= len(position):
+                rows = rows[rows < len(position)]
+            found = position.take(rows)
+            return found if found.min(initial=0) >= 0 else found[found >= 0]
         at = np.searchsorted(entry.rows, rows)
         at[at == len(entry.rows)] = 0
         return np.asarray(at[entry.rows[at] == rows], np.intp)
+
+    def _renew_filters(self, entry: PodClass, at_nodes: Rows, at_rows: Rows, *, cluster_moved: bool) -> bool:
+        """True if some row became feasible, or ceased to be."""
+        moved_all = False
+        passing: Bools | None = None
+        for column in entry.filters if cluster_moved else entry.moving_filters:
+            at = self._to_renew(column, at_nodes, at_rows, cluster_moved=cluster_moved)
+            if at is None:
+                column.codes[:] = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows)
+                moved_all = True
+            elif len(at):
+                codes = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows.take(at))
+                column.codes[at] = codes
+                if column.depends_on.reads_pods:
+                    passing = codes == 0 if passing is None else passing & (codes == 0)
+                else:
+                    moved_all = True
+        if moved_all:
+            before = entry.feasible
+            self._join_filters(entry)
+            return not np.array_equal(before, entry.feasible)
+        if passing is None:
+            return False
+        passing = passing & entry.fixed_pass.take(at_rows)
+        if (passing == entry.feasible.take(at_rows)).all():
+            return False
+        entry.feasible[at_rows] = passing
+        return True
+
+    @staticmethod
+    def _to_renew(
+        column: FilterColumn | ScoreColumn, at_nodes: Rows, at_rows: Rows, *, cluster_moved: bool
+    ) -> Rows | None:
+        """The positions whose answers are out of date; None: all."""
+        match column.depends_on:
+            case Dependency.ROW:
+                return at_rows
+            case Dependency.NODE:
+                return at_nodes
+            case Dependency.NODES:
+                return None if cluster_moved else _NO_ROWS
+            case Dependency.CLUSTER:
+                return None if cluster_moved else at_rows
+            case Dependency.ATTEMPT:
+                return None
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
@@ -294,84 +290,123 @@ class ClassCache:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
         if entry.is_scored:
             return
-        skipped: set[str] = set()  # PreFilter's Skip concerns Filter only
-        feasible_rows = entry.rows[entry.feasible]
-        entry.scores.clear()  # a plugin that failed may have left some
-        for plugin in self._plugins.pre_score:
-            if self._runner.pre_score(plugin, entry.view, entry.pod, feasible_rows).code is Code.SKIP:
-                skipped.add(plugin.name)
+        entry.scores, entry.moving_scores = [], []  # a plugin that failed may have left some
+        skipped = self._pre_score(entry, self._plugins.pre_score)  # PreFilter's Skip concerns Filter only
         for scorer in self._plugins.score:
-            if scorer.name in skipped or self._is_asking(scorer):
-                continue
-            raw = np.zeros(len(entry.rows), np.int64)
-            entry.scores.append(ScoreColumn(scorer, self._plugins.weight(scorer), raw))
-        entry.total = np.full(len(entry.rows), _NOWHERE, np.int64)
-        none = entry.rows[:0]
-        self._renew_scores(entry, none, none, cluster_moved=False, moved_all=True, is_first=True)
+            is_left_out = scorer.name in skipped and not _is_for_one_attempt(scorer)
+            if not is_left_out and scorer.name not in self._asking:
+                column = ScoreColumn(scorer, self._plugins.weight(scorer), len(entry.rows))
+                self._score_all(entry, column, is_skipped=scorer.name in skipped)
+                entry.add_score(column)
+        self._join_scores(entry)
         entry.is_scored = True  # last: a class whose scorer failed must not pass for scored
 
-    def _renew_scores(
-        self,
-        entry: PodClass,
-        at_nodes: Rows,
-        at_rows: Rows,
-        *,
-        cluster_moved: bool,
-        moved_all: bool,
-        is_first: bool = False,
-    ) -> None:
-        everywhere = np.arange(len(entry.rows), dtype=np.intp) if is_first else None
+    def _pre_score(self, entry: PodClass, plugins: Sequence[PreScorePlugin]) -> set[str]:
+        """Names of the plugins whose Score is left out."""
+        if not plugins:
+            return set()
+        feasible = entry.rows[entry.feasible]
+        return {
+            p.name for p in plugins if self._runner.pre_score(p, entry.view, entry.pod, feasible).code is Code.SKIP
+        }
+
+    def _score_all(self, entry: PodClass, column: ScoreColumn, *, is_skipped: bool) -> None:
+        """Raw and final scores of every row the plugin may be asked about."""
+        plugin = column.plugin
+        if is_skipped:
+            column.raw[:] = 0
+        elif _is_for_one_attempt(plugin):
+            column.raw[:] = 0
+            rows = entry.rows[entry.feasible]
+            column.raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, rows)
+        else:
+            column.raw[:] = self._runner.score(plugin, entry.view, entry.pod, entry.rows)
+        if is_skipped:
+            column.final = column.raw
+        elif column.is_plain:
+            self._check_plain(entry, plugin, column.raw, None)
+        else:
+            self._normalize_all(entry, column)
+
+    def _join_scores(self, entry: PodClass) -> None:
+        """Computes both totals from the columns."""
+        fixed = np.zeros(len(entry.rows), np.int64)
         for column in entry.scores:
-            if column.depends_on is Dependency.ATTEMPT:
-                at = np.flatnonzero(entry.feasible)
+            if not column.depends_on.reads_pods:
+                fixed += column.weight * column.final
+        total = fixed.copy()
+        for column in entry.moving_scores:
+            total += column.weight * column.final
+        total[~entry.feasible] = NOWHERE
+        entry.fixed_total, entry.total = fixed, total
+
+    def _renew_scores(
+        self, entry: PodClass, at_nodes: Rows, at_rows: Rows, *, cluster_moved: bool, feasible_moved: bool
+    ) -> None:
+        skipped = self._pre_score(entry, self._pre_scores_anew)
+        moved_all = False
+        part: Scores | None = None
+        for column in entry.scores if cluster_moved or feasible_moved else entry.moving_scores:
+            at = self._to_renew(column, at_nodes, at_rows, cluster_moved=cluster_moved)
+            if at is None:
+                self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
                 moved_all = True
-            elif everywhere is not None:
-                at = everywhere
-            elif column.depends_on is Dependency.CLUSTER and cluster_moved:
-                at = np.arange(len(entry.rows), dtype=np.intp)
-            else:
-                at = at_nodes if column.depends_on is Dependency.NODE else at_rows
+                continue
             if len(at):
-                column.raw[at] = self._runner.score(column.plugin, entry.view, entry.pod, entry.rows[at])
-                self._check_raw(entry, column, at)
-            moved_all |= self._normalize(entry, column, at_rows)
-        if moved_all or cluster_moved:
-            total = np.zeros(len(entry.rows), np.int64)
-            for column in entry.scores:
-                total += column.weight * column.final
-            total[~entry.feasible] = _NOWHERE
-            entry.total = total
+                raw = self._runner.score(column.plugin, entry.view, entry.pod, entry.rows.take(at))
+                column.raw[at] = raw
+                if column.is_plain:
+                    self._check_plain(entry, column.plugin, raw, at)
+                moved_all |= not column.depends_on.reads_pods
+            if not column.is_plain and (len(at) or feasible_moved):
+                moved_all |= self._normalize(entry, column, at)
+            if column.depends_on.reads_pods and len(at):
+                raw = raw if column.is_plain else column.final.take(at)
+                weighted = raw if column.weight == 1 else column.weight * raw
+                part = weighted if part is None else part + weighted
+        if moved_all:
+            self._join_scores(entry)
         elif len(at_rows):
-            part = np.zeros(len(at_rows), np.int64)
-            for column in entry.scores:
-                part += column.weight * column.final[at_rows]
-            part[~entry.feasible[at_rows]] = _NOWHERE
-            entry.total[at_rows] = part
+            fixed = entry.fixed_total.take(at_rows)
+            total = fixed if part is None else fixed + part
+            feasible = entry.feasible.take(at_rows)
+            entry.total[at_rows] = total if feasible.all() else np.where(feasible, total, NOWHERE)
 
-    def _check_raw(self, entry: PodClass, column: ScoreColumn, at: Rows) -> None:
-        """Rows that no pod can go to may have any score; the others must be in range where nothing normalises them."""
-        if column.normalizer is None and column.custom is None:
-            raw = column.raw[at]
-            if raw.min() < 0 or raw.max() > 100:
-                self._runner.check_range(column.plugin, raw[entry.feasible[at]])
+    def _check_plain(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> None:
+        """Scores that count as they are must be in range, but for those of rows that no pod can go to."""
+        # Seen as unsigned, what is below zero is large: one pass in place of two.
+        if len(raw) and int(raw.view(np.uint64).max()) > MAX_SCORE:
+            self._runner.check_range(plugin, raw[entry.feasible if at is None else entry.feasible.take(at)])
 
-    def _normalize(self, entry: PodClass, column: ScoreColumn, at_rows: Rows) -> bool:
-        """Renews the final scores; True if they may have changed anywhere, not only at `at_rows`."""
-        if column.normalizer is not None:
-            largest = int(np.max(column.raw, where=entry.feasible, initial=0)) if column.raw.any() else 0
-            if largest == column.largest and column.depends_on <= Dependency.ROW:
-                if len(at_rows):
-                    column.final[at_rows] = column.normalizer.apply(column.raw[at_rows], largest)
-                return False
-            column.largest = largest
-            column.final = column.normalizer.apply(column.raw, largest)
+    def _normalize(self, entry: PodClass, column: ScoreColumn, at: Rows) -> bool:
+        """Renews the final scores after `raw` changed at `at`; True if they may have changed elsewhere too."""
+        if column.normalizer is None:
+            self._normalize_all(entry, column)
             return True
-        if column.custom is not None:
-            where = np.flatnonzero(entry.feasible)
-            column.final = np.zeros(len(entry.rows), np.int64)
-            column.final[where] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[where])
+        largest = _largest(entry, column)
+        if largest != column.largest:
+            self._normalize_all(entry, column)
             return True
+        if len(at):
+            column.final[at] = column.normalizer.apply(column.raw.take(at), largest)
         return False
+
+    def _normalize_all(self, entry: PodClass, column: ScoreColumn) -> None:
+        if column.normalizer is not None:
+            column.largest = _largest(entry, column)
+            column.final = column.normalizer.apply(column.raw, column.largest)
+        elif column.custom is not None:
+            at = np.flatnonzero(entry.feasible)
+            column.final = np.zeros(len(entry.rows), np.int64)
+            column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
+
+
+def _largest(entry: PodClass, column: ScoreColumn) -> int:
+    return int(np.max(column.raw, where=entry.feasible, initial=0))
+
+
+def _signs_spec_only(plugin: SignPlugin) -> bool:
+    return bool(getattr(plugin, "signs_spec_only", False))
 
 
 def _is_for_one_attempt(plugin: object) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from multisched.cycle.class_cache import PodClass
+from multisched.cycle.pod_class import PodClass
 from multisched.framework.node_view import NodeView
 from multisched.framework.status import Code, Status
 

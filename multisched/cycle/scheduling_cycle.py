@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from multisched.cycle.class_cache import ClassCache, PodClass
+from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.framework.node_view import Bools, Int64, Rows, Scores
 from multisched.framework.plugin import (

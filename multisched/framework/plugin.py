@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from multisched.framework.cycle_state import CycleState
@@ -29,20 +29,24 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
 
-class Dependency(IntEnum):
-    """What a plugin's Filter codes or raw scores are computed from; says when a cached answer must be renewed.
+class Dependency(Enum):
+    """What a plugin's Filter codes or raw scores are computed from; says when a cached answer must be renewed."""
 
-    Ordered: each one includes those before it.
-    """
-
-    NODE = 1
+    NODE = "node"
     """The row's node object and the pod's class only."""
-    ROW = 2
-    """Also the pods on the row."""
-    CLUSTER = 3
-    """Anything about any node object or the number of nodes: renewed for all rows when `nodes_version` moves."""
-    ATTEMPT = 4
+    NODES = "nodes"
+    """Any node object and the number of nodes, no pods: renewed for all rows when a node object changes."""
+    ROW = "row"
+    """The row's node object and the pods on it."""
+    CLUSTER = "cluster"
+    """NODES and ROW together."""
+    ATTEMPT = "attempt"
     """Anything else (other pods, ledgers, an answer from outside): asked for all rows in every attempt."""
+
+    def __init__(self, value: str) -> None:
+        self.reads_pods = value in ("row", "cluster", "attempt")
+        """True if a pod that comes to a row or leaves it may change the answer there."""
+        self.reads_all_nodes = value in ("nodes", "cluster")
 
 
 class Isolation(Enum):
@@ -279,7 +283,8 @@ class SignPlugin(Plugin, Protocol):
     Namespace, priority and nominated node always count. Labels, annotations and owner count only where a plugin puts
     them into its fragment: pods of a thousand Jobs differ in their labels and in nothing that places them. Pods with
     equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod a class of
-    its own.
+    its own. One that reads nothing of a pod but its spec says so by an attribute `signs_spec_only = True`: its fragment
+    is then made once per spec, which the pods of a workload share, and not for each pod.
     """
 
     def sign(self, pod: Pod) -> Hashable | None:

@@ -19,7 +19,8 @@ class ImageLocality:
     """Source: kube-scheduler 1.36, plugins/imagelocality/image_locality.go."""
 
     name = "ImageLocality"
-    depends_on = Dependency.CLUSTER
+    depends_on = Dependency.NODES
+    signs_spec_only = True
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows], 0..100: bytes of the pod's images present, each scaled by the share of nodes that have it.

@@ -57,6 +57,7 @@ class NodeAffinity:
 
     name = "NodeAffinity"
     depends_on = Dependency.NODE
+    signs_spec_only = True
     normalizer = ByLargest()
 
     def __init__(self, args: NodeAffinityArgs | None = None) -> None:

@@ -50,6 +50,7 @@ class NodeResourcesBalancedAllocation:
 
     name = "NodeResourcesBalancedAllocation"
     depends_on = Dependency.ROW
+    signs_spec_only = True
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs | None = None) -> None:
         self._resources = tuple(r.name for r in (args or NodeResourcesBalancedAllocationArgs()).resources)

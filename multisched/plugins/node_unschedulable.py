@@ -23,6 +23,7 @@ class NodeUnschedulable:
 
     name = "NodeUnschedulable"
     depends_on = Dependency.NODE
+    signs_spec_only = True
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)

@@ -25,6 +25,7 @@ class TaintToleration:
 
     name = "TaintToleration"
     depends_on = Dependency.NODE
+    signs_spec_only = True
     normalizer = ByLargest(reverse=True)
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from multisched.framework.node_view import Bools, Int32, Rows
+from multisched.framework.node_view import Bools, Rows
 from multisched.model.objects import Node
 from multisched.state.node_table import grown
 
@@ -21,7 +21,7 @@ class DomainRows:
         self._is_usable = is_usable
         self._member = np.zeros(64, np.bool_)
         self._rows: Rows = np.zeros(0, np.intp)
-        self._position: Int32 = np.full(64, -1, np.int32)
+        self._position: Rows = np.full(64, -1, np.intp)
         self._is_stale = False
         self.generation = 0
 
@@ -42,8 +42,8 @@ class DomainRows:
         return self._rows
 
     @property
-    def position(self) -> Int32:
-        """int32[rows of the table, at least]: index into `rows`, -1 for rows that are not the domain's."""
+    def position(self) -> Rows:
+        """intp[rows of the table, at least]: index into `rows`, -1 for rows that are not the domain's."""
         self._renew()
         return self._position
 
@@ -57,6 +57,6 @@ class DomainRows:
         if not self._is_stale:
             return
         self._rows = np.flatnonzero(self._member)
-        self._position = np.full(len(self._member), -1, np.int32)
-        self._position[self._rows] = np.arange(len(self._rows), dtype=np.int32)
+        self._position = np.full(len(self._member), -1, np.intp)
+        self._position[self._rows] = np.arange(len(self._rows), dtype=np.intp)
         self._is_stale = False

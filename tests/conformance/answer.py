@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.cycle.class_cache import PodClass
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.plugin import CycleView, PluginContext

@@ -1,0 +1,91 @@
+"""A class of identical pods: what the plugins said of each row, plugin by plugin, and what follows for the class."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from multisched.framework.node_view import Bools, Codes, Rows, Scores
+from multisched.framework.normalize import ByLargest
+from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
+
+
+class FilterColumn:
+    """One Filter plugin's codes over the class's rows."""
+
+    __slots__ = ("codes", "depends_on", "plugin")
+
+    def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
+        self.plugin = plugin
+        self.depends_on = plugin.depends_on
+        self.codes = codes.copy()  # the plugin may keep its array, or have made it read-only; this one is renewed in place
+
+
+class ScoreColumn:
+    """One Score plugin's raw and normalised scores over the class's rows."""
+
+    __slots__ = ("custom", "depends_on", "final", "largest", "normalizer", "plugin", "raw", "weight")
+
+    def __init__(self, plugin: ScorePlugin, weight: int, count: int) -> None:
+        self.plugin = plugin
+        self.custom: NormalizeScorePlugin | None = plugin if isinstance(plugin, NormalizeScorePlugin) else None
+        self.weight = weight
+        self.depends_on = plugin.depends_on
+        normalizer = getattr(plugin, "normalizer", None)
+        self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
+        self.raw: Scores = np.zeros(count, np.int64)
+        self.final = self.raw
+        """The same array as `raw` where nothing normalises it."""
+        self.largest = -1
+
+    @property
+    def is_plain(self) -> bool:
+        """True if raw scores count as they are."""
+        return self.normalizer is None and self.custom is None
+
+
+class PodClass:
+    """Pods that every plugin treats alike, with what the plugins said of each row."""
+
+    def __init__(self, pod: Pod, view: CycleView) -> None:
+        self.pod = pod
+        self.view = view
+        self.refusal: Status | None = None
+        """Set when a PreFilter plugin refused the pod everywhere."""
+        self.narrowed: frozenset[str] | None = None
+        """Node names that PreFilter narrowed the search to."""
+        self.narrowed_by: tuple[str, ...] = ()
+        self.domain_size = 0
+        """Rows of the domain, narrowed or not."""
+        self.rows: Rows = np.zeros(0, np.intp)
+        self.skipped: frozenset[str] = frozenset()
+        self.told: tuple[PreFilterResult, ...] = ()
+        """What the PreFilter plugins said whose answers hold for one attempt."""
+        self.filters: list[FilterColumn] = []
+        self.moving_filters: list[FilterColumn] = []
+        """Those of `filters` whose codes may change with the pods on a row."""
+        self.scores: list[ScoreColumn] = []
+        self.moving_scores: list[ScoreColumn] = []
+        self.fixed_pass: Bools = np.zeros(0, np.bool_)
+        """Rows that pass every filter which does not read the pods on them."""
+        self.feasible: Bools = np.zeros(0, np.bool_)
+        self.fixed_total: Scores = np.zeros(0, np.int64)
+        """Weighted sum of the final scores that do not read the pods on a row."""
+        self.total: Scores = np.zeros(0, np.int64)
+        """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
+        self.generation = -1
+        self.nodes_version = -1
+        self.node_sequence = 0
+        self.row_sequence = 0
+        self.is_scored = False
+
+    def add_filter(self, column: FilterColumn) -> None:
+        self.filters.append(column)
+        if column.depends_on.reads_pods:
+            self.moving_filters.append(column)
+
+    def add_score(self, column: ScoreColumn) -> None:
+        self.scores.append(column)
+        if column.depends_on.reads_pods:
+            self.moving_scores.append(column)
