@@ -7,17 +7,18 @@ CPU time and peak memory come from /proc, so they are the kernel's figures and n
 
 from __future__ import annotations
 
-import asyncio
-import asyncio.subprocess
+import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import anyio
+import anyio.to_thread
 
 LOG_TAIL_BYTES: Final = 4_000
 CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -39,9 +40,9 @@ class Usage:
 
 
 class Program:
-    """A running process. `stop` and `kill` may be called again after it has ended."""
+    """A running process. `stop` and `kill` may be called again after it has ended, and from another event loop."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
         self.log = log
         self._process = process
@@ -53,9 +54,9 @@ class Program:
         """Starts `command` in a session of its own; both its outputs are appended to `log`."""
         parent = os.getpid()
         with log.open("ab") as sink:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
+            process = subprocess.Popen(  # noqa: ASYNC220 - blocks for a fork; the loop that starts it may end before it
+                command,
+                stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
                 env=environment,
@@ -71,7 +72,7 @@ class Program:
     @property
     def returncode(self) -> int | None:
         """None while it runs; negative when a signal ended it."""
-        return self._process.returncode
+        return self._process.poll()
 
     def check_running(self) -> None:
         """Raises ProgramEndedError, with the end of the log, when the process is gone."""
@@ -93,14 +94,18 @@ class Program:
         if self.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             with anyio.move_on_after(grace_s):
-                await self._process.wait()
+                await self._wait()
         return await self.kill()
 
     async def kill(self) -> int:
         """SIGKILL to the whole session, so that nothing of it outlives the test; the exit code."""
         if self.returncode is None:
-            os.killpg(self.pid, signal.SIGKILL)
-        return await self._process.wait()
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself this very moment
+                os.killpg(self.pid, signal.SIGKILL)
+        return await self._wait()
+
+    async def _wait(self) -> int:
+        return await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
 
 
 def _die_with(parent: int) -> None:
