@@ -189,7 +189,7 @@ def _node_differences(cache: ClusterCache, nodes: Mapping[str, Node], pods: Mapp
         known = table.node(rows[name])
         if (known.uid, known.version, known.labels) != (node.uid, node.version, node.labels):
             found.append(f"I4: cache has node {name} at {known.version}, the API at {node.version}")
-        sums = {resource: 0 for resource in table.resources}
+        sums = dict.fromkeys(table.resources, 0)
         standing = [p for p in pods.values() if p.node == name and not p.is_terminal]
         for pod in standing:
             for resource, amount in pod.requests.items():
