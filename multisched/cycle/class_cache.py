@@ -306,9 +306,9 @@ class ClassCache:
         if not plugins:
             return set()
         feasible = entry.rows[entry.feasible]
-        return {
-            p.name for p in plugins if self._runner.pre_score(p, entry.view, entry.pod, feasible).code is Code.SKIP
-        }
+        if not len(feasible):
+            return set()  # nobody is to be scored: plugins need not be ready for that
+        return {p.name for p in plugins if self._runner.pre_score(p, entry.view, entry.pod, feasible).code is Code.SKIP}
 
     def _score_all(self, entry: PodClass, column: ScoreColumn, *, is_skipped: bool) -> None:
         """Raw and final scores of every row the plugin may be asked about."""
@@ -318,7 +318,8 @@ class ClassCache:
         elif _is_for_one_attempt(plugin):
             column.raw[:] = 0
             rows = entry.rows[entry.feasible]
-            column.raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, rows)
+            if len(rows):
+                column.raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, rows)
         else:
             column.raw[:] = self._runner.score(plugin, entry.view, entry.pod, entry.rows)
         if is_skipped:
@@ -398,7 +399,8 @@ class ClassCache:
         elif column.custom is not None:
             at = np.flatnonzero(entry.feasible)
             column.final = np.zeros(len(entry.rows), np.int64)
-            column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
+            if len(at):
+                column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
 
 
 def _largest(entry: PodClass, column: ScoreColumn) -> int:

@@ -1,0 +1,208 @@
+"""A domain small enough to think through: nodes, plugins that do one thing, and a cycle to drive.
+
+The plugins are real ones, written for tests as a user would write his own; nothing of the product is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.scheduling_cycle import Asked, Result, SchedulingCycle
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency, Plugin, PluginContext, QueuedPod
+from multisched.framework.ports import Binder, BindReply, BindRequest
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, Registry
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Code
+from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
+from multisched.plugins import IN_TREE
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.domain_rows import DomainRows
+from multisched.state.nominator import Nominator
+
+NO_TEXTS: Mapping[str, str] = {}
+IN_TREE_USED = {
+    "NodeUnschedulable": 1,
+    "NodeName": 1,
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "NodePorts": 1,
+    "NodeResourcesFit": 1,
+    "NodeResourcesBalancedAllocation": 1,
+    "ImageLocality": 1,
+}
+
+
+class ByName:
+    """QueueSort and Bind, which every profile needs."""
+
+    name = "ByName"
+
+    def sort_key(self, entry: QueuedPod) -> tuple[Any, ...]:
+        return (entry.pod.name,)
+
+    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+        return await binder.post(request, timeout_s=timeout_s)
+
+
+class FilterBy:
+    """Filter by a rule on (pod, node name): an empty reason passes."""
+
+    def __init__(
+        self,
+        name: str,
+        rule: Callable[[Pod, str], str],
+        *,
+        depends_on: Dependency = Dependency.NODE,
+        code: Code = Code.UNSCHEDULABLE,
+        sign: Callable[[Pod], Hashable] = lambda pod: (),
+    ) -> None:
+        self.name = name
+        self.depends_on = depends_on
+        self.reasons = ReasonTable(name)
+        self.asked: list[list[str]] = []
+        self.sign = sign
+        self._rule = rule
+        self._code = code
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        names = [cycle.nodes.node(row).name for row in rows.tolist()]
+        self.asked.append(names)
+        reasons = (self._rule(pod, name) for name in names)
+        codes = (self.reasons.code(self._code, reason) if reason else 0 for reason in reasons)
+        return np.fromiter(codes, np.uint8, len(rows))
+
+
+class ScoreBy:
+    """Score by a rule on (pod, node name)."""
+
+    def __init__(
+        self,
+        name: str,
+        rule: Callable[[Pod, str], int],
+        *,
+        depends_on: Dependency = Dependency.NODE,
+        sign: Callable[[Pod], Hashable] = lambda pod: (),
+    ) -> None:
+        self.name = name
+        self.depends_on = depends_on
+        self.sign = sign
+        self._rule = rule
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        names = (cycle.nodes.node(row).name for row in rows.tolist())
+        return np.fromiter((self._rule(pod, name) for name in names), np.int64, len(rows))
+
+
+@dataclass
+class Heard:
+    """A plugin observer that keeps the failures."""
+
+    failures: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
+        """Times are of no interest here."""
+
+    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        self.failures.append((plugin, point, str(error)))
+
+
+class Domain:
+    """One domain over a cache of its own."""
+
+    def __init__(
+        self,
+        *nodes: Node,
+        plugins: Sequence[Plugin] = (),
+        weights: Mapping[str, int] | None = None,
+        in_tree: Sequence[str] = ("NodeResourcesFit",),
+        seed: int = 0,
+    ) -> None:
+        self.cache = ClusterCache()
+        self.waiting = WaitingPodTable()
+        self.rows = DomainRows("test", lambda node: node.labels.get("domain") != "other")
+        self.cache.add_domain(self.rows)
+        self.nominator = Nominator()
+        self.heard = Heard()
+        self.seed = seed
+        weighted = {**IN_TREE_USED, **(weights or {})}
+        context = PluginContext("test", self.cache.nodes, self.waiting, self.cache.ledgers)
+        registry = Registry()
+        registry.add_all(IN_TREE, "in-tree")
+        shipped = [registry.build(PluginUse(name), context) for name in in_tree]
+        built = [ByName(), *shipped, *plugins]
+        self.plugins = PluginSet(BuiltPlugin(p, PluginUse(p.name, weighted.get(p.name, 1))) for p in built)
+        self.runner = Runner(self.heard, lambda: 0.0)
+        self.cycle = self.fresh_cycle()
+        for node in nodes:
+            self.cache.set_node(node)
+
+    def fresh_cycle(self) -> SchedulingCycle:
+        """A cycle over the same cache that has seen nothing yet."""
+        return SchedulingCycle(self.plugins, self.runner, self.cache, self.rows, self.nominator, seed=self.seed)
+
+    def fresh_classes(self) -> ClassCache:
+        return ClassCache(self.plugins, self.runner, self.cache.nodes, self.rows)
+
+    def row(self, name: str) -> int:
+        row = self.cache.nodes.row_of(name)
+        assert row is not None
+        return row
+
+    def schedule(self, pod: Pod, attempt: int = 1, cycle: SchedulingCycle | None = None) -> Result:
+        """One attempt of a pod about which nobody asks outside."""
+        running = (cycle or self.cycle).attempt(QueuedPod(pod, 0.0, attempt))
+        try:
+            asked = next(running)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
+        raise AssertionError(f"the cycle asks {asked}")
+
+
+@dataclass
+class Waiting:
+    """An attempt that waits for answers from outside."""
+
+    running: Any
+    asked: Sequence[Asked]
+
+    @classmethod
+    def begin(cls, domain: Domain, pod: Pod, attempt: int = 1) -> Waiting:
+        running = domain.cycle.attempt(QueuedPod(pod, 0.0, attempt))
+        return cls(running, next(running))
+
+    def answer(self, answers: Mapping[str, object | PluginFailure]) -> Result:
+        try:
+            asked = self.running.send(answers)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
+        raise AssertionError(f"the cycle asks again: {asked}")
+
+
+def make_node(name: str, *, cpu: int = 4000, memory: int = 2**33, pods: int = 110, **fields: Any) -> Node:
+    """`uid` as the name, unless given; `extra` for further resources."""
+    allocatable = {CPU: cpu, MEMORY: memory, PODS: pods, **fields.pop("extra", {})}
+    return Node(name, fields.pop("uid", f"uid-{name}"), fields.pop("version", 1), allocatable=allocatable, **fields)
+
+
+def make_pod(name: str, *, cpu: int = 0, memory: int = 0, spec: PodSpec | None = None, **fields: Any) -> Pod:
+    """Pods of one spec are of one class; `cpu` in milli."""
+    requests = {k: v for k, v in ((CPU, cpu), (MEMORY, memory)) if v}
+    chosen = spec or PodSpec(
+        requests=requests,
+        priority=fields.pop("priority", 0),
+        scoring_cpu_milli=cpu or 100,
+        scoring_memory_bytes=memory or 2**28,
+        placed_cpu_milli=cpu or 100,
+        placed_memory_bytes=memory or 2**28,
+    )
+    return Pod(fields.pop("namespace", "default"), name, fields.pop("uid", f"uid-{name}"), 1, chosen, **fields)
