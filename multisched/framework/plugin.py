@@ -113,6 +113,10 @@ class PreFilterResult:
     status: Status = SUCCESS
     nodes: frozenset[str] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.status, Status) or not isinstance(self.nodes, frozenset | None):
+            raise TypeError("PreFilterResult takes a Status and a frozenset of node names, or None")
+
 
 @runtime_checkable
 class PreFilterPlugin(Plugin, Protocol):
@@ -153,6 +157,10 @@ class PostFilterResult:
 
     status: Status
     nominated_node: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.status, Status) or not isinstance(self.nominated_node, str):
+            raise TypeError("PostFilterResult takes a Status and the name of a node")
 
 
 class Refusals(Protocol):
@@ -227,6 +235,12 @@ class PermitResult:
     status: Status
     timeout_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.status, Status) or not isinstance(self.timeout_s, int | float):
+            raise TypeError("PermitResult takes a Status and a number of seconds")
+        if not self.timeout_s >= 0:
+            raise ValueError(f"PermitResult: {self.timeout_s} s is no time to wait")
+
 
 @runtime_checkable
 class PermitPlugin(Plugin, Protocol):
@@ -297,7 +311,8 @@ class AskingPlugin(Plugin, Protocol):
     """A plugin whose Filter or Score needs an answer from outside. Those must depend on `Dependency.ATTEMPT`.
 
     The cycle stops after all other filters; the shell awaits `answer` within `answer_timeout_s` while other cycles go
-    on; then this plugin's Filter and Score run with `cycle.answers[self.name]`.
+    on; then this plugin's Filter and Score run with `cycle.answers[self.name]`. At commit Filter runs again on a row that
+    changed meanwhile; a plugin whose answer does not cover such a row has `recheck`, with Filter's signature, for that.
     """
 
     answer_timeout_s: float

@@ -40,6 +40,14 @@ class Status:
     plugin: str = ""
     reasons: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refused where it is made, in the plugin, and not where it is read."""
+        if not isinstance(self.code, Code) or not isinstance(self.reasons, tuple):
+            raise TypeError(f"Status({self.code!r}, reasons={self.reasons!r}): not a Code and a tuple of texts")
+        for reason in self.reasons:
+            if not isinstance(reason, str):
+                raise TypeError(f"Status: reason {reason!r} is not a text")
+
     @property
     def is_success(self) -> bool:
         return self.code is Code.SUCCESS
