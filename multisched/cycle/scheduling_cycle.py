@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.pod_class import PodClass
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
+from multisched.cycle.pod_class import PodClass
 from multisched.framework.node_view import Bools, Int64, Rows, Scores
 from multisched.framework.plugin import (
     AskingPlugin,
@@ -286,7 +286,7 @@ class SchedulingCycle:
             is_asking = isinstance(plugin, AskingPlugin)
             if plugin.name in group.skipped or (is_asking and plugin.name not in view.answers):
                 continue
-            code = int(self._runner.filter(plugin, view, pod, rows)[0])
+            code = int(self._runner.recheck(plugin, view, pod, rows)[0])
             if code:
                 return plugin.reasons.status(code)
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from multisched.framework.status import Code, Status
 
 REASON_CODES_MAX = 254
@@ -17,18 +19,25 @@ class ReasonTable:
         self._plugin = plugin
         self._codes: dict[tuple[Code, tuple[str, ...]], int] = {}
         self._statuses: list[Status] = [Status(plugin=plugin)]
+        self._lock = threading.Lock()  # a plugin isolated in threads meets its reasons in several at once
 
     def code(self, code: Code, *reasons: str) -> int:
         """The number of this reason; register fixed ones in the plugin's constructor."""
         known = self._codes.get((code, reasons))
         if known is not None:
             return known
+        with self._lock:
+            return self._add(code, reasons)
+
+    def _add(self, code: Code, reasons: tuple[str, ...]) -> int:
+        known = self._codes.get((code, reasons))
+        if known is not None:
+            return known
         if len(self._statuses) > REASON_CODES_MAX:
             return _OVERFLOW
         self._statuses.append(Status(code, self._plugin, reasons))
-        number = len(self._statuses) - 1
-        self._codes[(code, reasons)] = number
-        return number
+        self._codes[(code, reasons)] = len(self._statuses) - 1
+        return len(self._statuses) - 1
 
     def status(self, number: int) -> Status:
         """The status behind a code; 0 is success."""

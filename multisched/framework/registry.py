@@ -184,9 +184,24 @@ class PluginSet:
         return self.uses[plugin.name].weight
 
 
-def build_profile(profile: Profile, registry: Registry, context: PluginContext) -> PluginSet:
+Isolate = Callable[[Plugin, PluginUse, Factory], Plugin]
+"""Puts a plugin behind a thread or a process; `isolation.Isolator`."""
+
+
+def build_profile(
+    profile: Profile, registry: Registry, context: PluginContext, isolate: Isolate | None = None
+) -> PluginSet:
     """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be."""
-    return PluginSet(BuiltPlugin(registry.build(use, context), use) for use in profile.plugins)
+    return PluginSet(BuiltPlugin(_built(use, registry, context, isolate), use) for use in profile.plugins)
+
+
+def _built(use: PluginUse, registry: Registry, context: PluginContext, isolate: Isolate | None) -> Plugin:
+    plugin = registry.build(use, context)
+    if use.isolation is Isolation.INLINE:
+        return plugin
+    if isolate is None:
+        raise PluginSetupError(f"plugin {use.name}: nothing here runs isolated plugins; remove its isolation")
+    return isolate(plugin, use, registry.factory(use.name))
 
 
 def _those(plugins: list[Plugin], protocol: type[P]) -> tuple[P, ...]:

@@ -96,6 +96,13 @@ class Runner:
         self._check(plugin, "Filter", codes, np.uint8, rows)
         return codes
 
+    def recheck(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """Filter for rows that changed since they were asked about; a plugin whose answer is older refuses them itself."""
+        again: Callable[..., Codes] = getattr(plugin, "recheck", plugin.filter)
+        codes = self.call(plugin, "Filter", again, cycle, pod, rows)
+        self._check(plugin, "Filter", codes, np.uint8, rows)
+        return codes
+
     def post_filter(self, plugin: PostFilterPlugin, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """The plugin's result; a failure is an Error status, since the pod's refusal stands whatever PostFilter does."""
         try:

@@ -18,6 +18,7 @@ from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent
+from multisched.framework.isolation import IsolatedError
 from multisched.framework.plugin import PreBindPreFlightPlugin, QueuedPod
 from multisched.framework.ports import (
     Binder,
@@ -208,6 +209,8 @@ class DomainWorker:
             except TimeoutError:
                 text = f"no answer within {plugin.answer_timeout_s} s"
                 answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
+            except IsolatedError as error:
+                answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
         return answers

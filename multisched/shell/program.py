@@ -28,6 +28,7 @@ from multisched.config_schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ClusterEvent
+from multisched.framework.isolation import Isolator, Workshop
 from multisched.framework.plugin import PluginContext
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.framework.registry import PluginSet, Registry, build_profile
@@ -42,6 +43,7 @@ from multisched.shell.audit import Audit, NodeSide, PodSide
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.ingest import NodeIngest, PodIngest, Router
 from multisched.shell.observer import DomainObserver
+from multisched.shell.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -81,6 +83,8 @@ class Surroundings:
     """Domain name -> who hears of it."""
     registry: Registry | None = None
     """Plugins by name; None: those that ship."""
+    workshop: Workshop | None = None
+    """Where isolated plugins run; None: in threads and processes."""
 
 
 class Program:
@@ -90,6 +94,7 @@ class Program:
         self._configuration = configuration
         self._outside = outside
         self.clock = outside.clock
+        self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
         limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
         self.binder = ApiBinder(outside.transport, limiter)
         self.events = ApiEventSink(outside.transport, limiter, outside.clock, instance=outside.identity)
@@ -152,7 +157,7 @@ class Program:
         self.cache.add_domain(rows)
         waiting = WaitingPodTable()
         context = PluginContext(domain.name, self.cache.nodes, waiting, self.cache.ledgers)
-        plugins = build_profile(resolve_profile(domain, registry), registry, context)
+        plugins = build_profile(resolve_profile(domain, registry), registry, context, Isolator(self.workshop))
         observer = self._outside.observer(domain.name)
         runner = Runner(observer, self.clock.monotonic)
         worker = DomainWorker(
@@ -221,6 +226,13 @@ class Program:
 
     async def run(self) -> None:
         """Runs until `stop`. Raises LeaseLostError when a lease that was held is lost."""
+        try:
+            await self._run()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.workshop.close()
+
+    async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
             for keeper in self._keepers.values():
                 tasks.start_soon(keeper.run)

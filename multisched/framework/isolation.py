@@ -1,0 +1,376 @@
+"""Isolated plugins: Filter and Score that run in a thread or a process of their own, so that code that hangs costs its
+pod one attempt and never the loop.
+
+An isolated plugin stands in the profile as an `AskingPlugin`: the cycle yields a frozen `Question` (the pod, and what the
+plugin declared to read of the nodes), goes on with other pods, and takes the checked `Answer`. PreFilter, Filter,
+PreScore, Score and NormalizeScore run in one go in the worker, on a cycle state of their own; every other point of the
+plugin runs inline, in the object the profile built. What is told differently from inline: a PreFilter refusal counts per
+row, and NormalizeScore sees the rows that passed this plugin, before other plugins that ask have filtered theirs.
+
+Owns the snapshots; `shell.plugin_workers` owns threads and processes and runs `consider` in them. Called by `registry`
+when it builds a profile, and by the cycle.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from multisched.framework.cycle_state import CycleState
+from multisched.framework.frozen_nodes import FrozenNodes, RowRecord
+from multisched.framework.node_view import Codes, NodeView, Rows, Scores
+from multisched.framework.normalize import ByLargest
+from multisched.framework.plugin import (
+    AskingPlugin,
+    CycleView,
+    Dependency,
+    FilterPlugin,
+    Isolation,
+    NormalizeScorePlugin,
+    Plugin,
+    PreFilterExtensions,
+    PreFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+)
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.registry import EXTENSION_POINTS, Factory, PluginSetupError, PluginUse
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+
+WAIT_IN_LINE_MAX_S = 30.0
+"""Longest an attempt waits for a free thread or process, beside the timeout of the call itself."""
+
+_INLINE = (
+    "pre_enqueue",
+    "sort_key",
+    "post_filter",
+    "reserve",
+    "unreserve",
+    "permit",
+    "pre_bind",
+    "pre_bind_pre_flight",
+    "bind",
+    "post_bind",
+    "events_to_register",
+)
+_ELSEWHERE = frozenset({"PreFilter", "Filter", "PreScore", "Score", "NormalizeScore"})
+
+
+class IsolatedError(Exception):
+    """An isolated plugin failed: it raised, answered nonsense, or did not answer in time."""
+
+    def __init__(self, point: str, text: str) -> None:
+        super().__init__(f"{point}: {text}")
+        self.point = point
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One attempt as the worker sees it; self-contained and picklable."""
+
+    pod: Pod
+    attempt: int
+    rows: Rows
+    records: Sequence[RowRecord]
+    """The rows asked about, and with a dependency on all nodes every other row too."""
+    node_count: int
+    nodes_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the plugin said of `Question.rows`, in the same order. Picklable."""
+
+    codes: Codes
+    statuses: Mapping[int, tuple[Code, tuple[str, ...]]]
+    """What the codes other than 0 stand for."""
+    scores: Scores
+    """0..MAX_SCORE; 0 where Filter refused."""
+    failed_at: str = ""
+    """The extension point that failed; empty when none did."""
+    failure: str = ""
+
+    @staticmethod
+    def failed(point: str, text: str) -> Answer:
+        return Answer(np.zeros(0, np.uint8), {}, np.zeros(0, np.int64), point, text)
+
+
+class Worker(Protocol):
+    """Runs one plugin's questions away from the loop."""
+
+    async def run(self, question: Question) -> Answer:
+        """Within the plugin's timeout, else raises IsolatedError."""
+        ...
+
+
+class Workshop(Protocol):
+    """Makes the workers of a program."""
+
+    def worker(self, plugin: Plugin, use: PluginUse) -> Worker: ...
+
+    async def close(self) -> None:
+        """Ends whatever runs beside the loop."""
+        ...
+
+
+class Isolator:
+    """Puts the isolated plugins of a profile behind workers; what `registry.build_profile` calls."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    def __call__(self, plugin: Plugin, use: PluginUse, factory: Factory) -> Plugin:
+        """The adapter. Raises PluginSetupError for a plugin that cannot be isolated as configured."""
+        refusal = _refusal(plugin, use, factory)
+        if refusal:
+            raise PluginSetupError(f"plugin {use.name}: isolation {use.isolation.value}: {refusal}")
+        return IsolatedPlugin(plugin, use, self._workshop.worker(plugin, use))
+
+
+def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
+    if not isinstance(plugin, FilterPlugin | ScorePlugin):
+        return "it has neither Filter nor Score, which are all that is isolated; remove it"
+    if isinstance(plugin, AskingPlugin):
+        return "it asks by itself and blocks nobody; remove it"
+    if isinstance(plugin, PreFilterExtensions):
+        return "AddPod and RemovePod change what Filter reads in the middle of a cycle; run it inline"
+    if use.isolation is Isolation.THREAD:
+        return ""
+    others = [p for p, protocol in EXTENSION_POINTS.items() if p not in _ELSEWHERE and isinstance(plugin, protocol)]
+    if others:
+        return f"{', '.join(others)} would run in another object than Filter and Score; use thread"
+    if "context" in inspect.signature(factory).parameters:
+        return "it takes a context, which means nothing in another process; use thread"
+    return ""
+
+
+class IsolatedPlugin:
+    """An `AskingPlugin` with the wrapped plugin's name, points and reasons."""
+
+    depends_on = Dependency.ATTEMPT
+
+    def __init__(self, wrapped: Plugin, use: PluginUse, worker: Worker) -> None:
+        self.name = wrapped.name
+        self.reasons = ReasonTable(wrapped.name)
+        self.answer_timeout_s = use.timeout_s + WAIT_IN_LINE_MAX_S
+        self.wrapped = wrapped
+        self._reads = _dependencies(wrapped)
+        self._records: dict[int, RowRecord] = {}
+        self._worker = worker
+        self._moved = self.reasons.code(Code.UNSCHEDULABLE, "node(s) changed while the plugin was asked")
+        # The framework recognises extension points by attributes, so only those that the plugin has may be here.
+        if isinstance(wrapped, FilterPlugin):
+            self.filter, self.recheck = self._filter, self._recheck
+        if isinstance(wrapped, ScorePlugin):
+            self.score = self._score
+        for point in _INLINE:
+            if hasattr(wrapped, point):
+                setattr(self, point, getattr(wrapped, point))
+
+    def sign(self, pod: Pod) -> str:
+        """Nothing: what this plugin says holds for one attempt and is kept in no class."""
+        return ""
+
+    # -- the question ----------------------------------------------------------------------------------------------
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        """A frozen copy of what the plugin reads; rows that did not change since the last one are not copied again."""
+        nodes = cycle.nodes
+        wanted = _live_rows(nodes) if any(d.reads_all_nodes for d in self._reads) else rows.tolist()
+        with_pods = any(d.reads_pods for d in self._reads)
+        records = [self._record(nodes, row, with_pods=with_pods) for row in wanted]
+        return Question(pod, cycle.attempt, rows.copy(), records, nodes.node_count, nodes.nodes_version)
+
+    def _record(self, nodes: NodeView, row: int, *, with_pods: bool) -> RowRecord:
+        known, node = self._records.get(row), nodes.node(row)
+        if known is not None and known.node is node and (not with_pods or known.version == nodes.version(row)):
+            return known
+        pods = tuple(nodes.pods_on(row)) if with_pods else None
+        record = self._records[row] = RowRecord(row, nodes.version(row), node, pods)
+        return record
+
+    async def answer(self, question: object) -> object:
+        """Raises IsolatedError for whatever went wrong in the worker."""
+        assert isinstance(question, Question)
+        found = await self._worker.run(question)
+        if not isinstance(found, Answer):
+            raise IsolatedError("Filter", f"the worker returned {type(found).__name__}")
+        if found.failed_at:
+            raise IsolatedError(found.failed_at, found.failure)
+        _check(question, found)
+        own = np.zeros(256, np.uint8)
+        for code, (status, reasons) in found.statuses.items():
+            own[code] = self.reasons.code(status, *reasons)
+        return _Settled(question, own[found.codes], found.scores)
+
+    # -- the answer, read back in the cycle ------------------------------------------------------------------------
+
+    def _filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: what the worker said."""
+        settled = self._settled(cycle)
+        return settled.codes[settled.positions(rows)]
+
+    def _recheck(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: what the worker said still holds where nothing it read has changed; other rows are refused."""
+        codes, settled = self._filter(cycle, pod, rows), self._settled(cycle)
+        seen = {record.row: record for record in settled.question.records}
+        for at, row in enumerate(rows.tolist()):
+            if not codes[at] and self._has_moved(cycle.nodes, seen[row], settled.question):
+                codes[at] = self._moved
+        return codes
+
+    def _has_moved(self, nodes: NodeView, record: RowRecord, question: Question) -> bool:
+        if any(d.reads_pods for d in self._reads) and nodes.version(record.row) != record.version:
+            return True
+        if any(d.reads_all_nodes for d in self._reads) and nodes.nodes_version != question.nodes_version:
+            return True
+        return nodes.node(record.row) is not record.node
+
+    def _score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows], 0..MAX_SCORE: what the worker said."""
+        settled = self._settled(cycle)
+        return settled.scores[settled.positions(rows)]
+
+    def _settled(self, cycle: CycleView) -> _Settled:
+        settled = cycle.answers[self.name]
+        assert isinstance(settled, _Settled)
+        return settled
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    question: Question
+    codes: Codes
+    scores: Scores
+
+    def positions(self, rows: Rows) -> Rows:
+        at = np.searchsorted(self.question.rows, rows)
+        if len(rows) and not np.array_equal(self.question.rows[np.minimum(at, len(self.question.rows) - 1)], rows):
+            raise LookupError("asked about rows that were not in the question")
+        return np.asarray(at, np.intp)
+
+
+def _dependencies(plugin: Plugin) -> list[Dependency]:
+    """What the plugin reads; one that does not say, or asks in every attempt, may read anything."""
+    declared = getattr(plugin, "depends_on", Dependency.ATTEMPT)
+    return [declared] if declared is not Dependency.ATTEMPT else [Dependency.ATTEMPT, Dependency.CLUSTER]
+
+
+def _live_rows(nodes: NodeView) -> list[int]:
+    """Every row with a node, ascending."""
+    live = []
+    for row in range(len(nodes.pod_count)):
+        try:
+            nodes.node(row)
+        except LookupError:
+            continue
+        live.append(row)
+    return live
+
+
+def _check(question: Question, answer: Answer) -> None:
+    """Shapes, types, ranges and statuses, once more on this side: a process answers by bytes."""
+    count = len(question.rows)
+    for point, found, dtype in (("Filter", answer.codes, np.uint8), ("Score", answer.scores, np.int64)):
+        if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (count,):
+            raise IsolatedError(point, f"the worker's answer is not {dtype.__name__}[{count}]")
+    unknown = set(np.unique(answer.codes).tolist()) - answer.statuses.keys() - {0}
+    if unknown:
+        raise IsolatedError("Filter", f"codes {sorted(unknown)} have no status")
+
+
+# -- in the worker -----------------------------------------------------------------------------------------------------
+
+
+def consider(plugin: Plugin, question: Question) -> Answer:
+    """Runs the plugin's Filter and Score, and what belongs to them, over a question. Never raises an Exception.
+
+    Called in the worker; everything it touches is the question's or the plugin's own.
+    """
+    hearing = _Hearing()
+    runner = Runner(hearing, lambda: 0.0)
+    nodes = FrozenNodes(question.records, question.node_count, question.nodes_version)
+    view = CycleView(nodes, CycleState(), question.attempt)
+    try:
+        codes, statuses = _filtered(runner, plugin, view, question)
+        scores = _scored(runner, plugin, view, question, codes)
+    except PluginFailure as failure:
+        return Answer.failed(hearing.point or "Filter", hearing.text or failure.status.message)
+    return Answer(codes, statuses, scores)
+
+
+class _Hearing:
+    """A PluginObserver that remembers the failure, for the side that has a real one."""
+
+    def __init__(self) -> None:
+        self.point = ""
+        self.text = ""
+
+    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
+        """Timed as a whole, by the side that asked."""
+
+    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        self.point = point
+        self.text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+
+
+Statuses = dict[int, tuple[Code, tuple[str, ...]]]
+
+
+def _filtered(runner: Runner, plugin: Plugin, view: CycleView, question: Question) -> tuple[Codes, Statuses]:
+    rows, everywhere = question.rows, np.ones(len(question.rows), np.uint8)
+    outside = np.zeros(len(rows), np.bool_)
+    if isinstance(plugin, PreFilterPlugin):
+        result = runner.pre_filter(plugin, view, question.pod)
+        if result.status.code is Code.SKIP:
+            return np.zeros(len(rows), np.uint8), {}
+        if not result.status.is_success:
+            return everywhere, {1: _told(runner, plugin, "PreFilter", result.status)}
+        if result.nodes is not None:
+            wanted = result.nodes
+            outside = np.fromiter((view.nodes.node(row).name not in wanted for row in rows.tolist()), np.bool_)
+    if not isinstance(plugin, FilterPlugin):
+        codes, statuses = np.zeros(len(rows), np.uint8), {}
+    else:
+        codes = np.array(runner.filter(plugin, view, question.pod, rows))
+        found = (int(code) for code in np.unique(codes) if code)
+        statuses = {code: _told(runner, plugin, "Filter", plugin.reasons.status(code)) for code in found}
+    if outside.any():
+        free = next(code for code in range(1, 256) if code not in statuses)
+        codes[outside & (codes == 0)] = free
+        reason = f"node(s) didn't satisfy plugin(s) [{plugin.name}]"
+        statuses[free] = (Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (reason,))
+    return codes, statuses
+
+
+def _told(runner: Runner, plugin: Plugin, point: str, status: Status) -> tuple[Code, tuple[str, ...]]:
+    if status.code.is_rejection:
+        return status.code, status.reasons
+    raise runner.failure(plugin, point, status.message or f"answered {status.code.value}")
+
+
+def _scored(runner: Runner, plugin: Plugin, view: CycleView, question: Question, codes: Codes) -> Scores:
+    """Final scores of the rows that passed; 0 for the others and for a plugin that skips."""
+    scores, at = np.zeros(len(codes), np.int64), np.flatnonzero(codes == 0)
+    if not len(at) or not isinstance(plugin, ScorePlugin):
+        return scores
+    rows, pod = question.rows[at], question.pod
+    if isinstance(plugin, PreScorePlugin) and runner.pre_score(plugin, view, pod, rows).code is Code.SKIP:
+        return scores
+    raw = runner.score(plugin, view, pod, rows)
+    normalizer: Any = getattr(plugin, "normalizer", None)
+    if isinstance(normalizer, ByLargest):
+        raw = normalizer.apply(raw, max(0, int(raw.max())))
+    elif isinstance(plugin, NormalizeScorePlugin):
+        raw = runner.normalize(plugin, view, pod, raw)
+    else:
+        runner.check_range(plugin, raw)
+    scores[at] = raw
+    return scores

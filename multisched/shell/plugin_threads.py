@@ -1,0 +1,113 @@
+"""Isolated plugins in threads: a few daemon threads per plugin, abandoned one by one if they hang.
+
+A thread cannot be ended from outside: one that does not answer in time is left to itself and counted, and ends when its
+call returns after all. After ABANDONED_THREADS_MAX the plugin is refused until one of them does. The threads are the
+module's own since those of anyio and concurrent.futures are waited for when the interpreter ends: one that hangs would
+hold up the exit for ever (I11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+
+import anyio
+
+from multisched.framework.isolation import Answer, IsolatedError, Question, consider
+from multisched.framework.plugin import FilterPlugin, Plugin
+
+THREADS_MAX = 8
+"""Threads of one plugin that answer at the same time."""
+
+ABANDONED_THREADS_MAX = 4
+"""Threads of one plugin that may hang; then it is not asked any more."""
+
+_Job = tuple[Question, asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
+
+
+class ThreadWorker:
+    """Implements `isolation.Worker`. Its plugin must bear to be called by several threads at once."""
+
+    def __init__(self, plugin: Plugin, timeout_s: float) -> None:
+        self._plugin = plugin
+        self._timeout_s = timeout_s
+        self._point = "Filter" if isinstance(plugin, FilterPlugin) else "Score"
+        self._places = anyio.CapacityLimiter(THREADS_MAX)
+        self._idle: list[_Thread] = []
+        self.abandoned = 0
+        """Threads that hang right now."""
+
+    async def run(self, question: Question) -> Answer:
+        async with self._places:
+            if self.abandoned >= ABANDONED_THREADS_MAX:
+                raise IsolatedError(
+                    self._point, f"{self.abandoned} of its threads hang; it is not asked until one of them ends"
+                )
+            thread = self._idle.pop() if self._idle else _Thread(self._plugin)
+            try:
+                with anyio.fail_after(self._timeout_s):
+                    return await self._answer(thread, question)
+            except TimeoutError:
+                text = f"no answer within {self._timeout_s:g} s; its thread is abandoned"
+                raise IsolatedError(self._point, text) from None
+
+    async def _answer(self, thread: _Thread, question: Question) -> Answer:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        thread.jobs.put((question, loop, future))
+        try:
+            return await future
+        finally:
+            if future.cancelled() or not future.done():
+                self.abandoned += 1
+                future.cancel()
+                thread.on_late_end = self._ended
+            else:
+                self._idle.append(thread)
+
+    def _ended(self, thread: _Thread) -> None:
+        """An abandoned thread came back after all; what it says is not wanted any more."""
+        self.abandoned -= 1
+        thread.end()
+
+    def close(self) -> None:
+        """Ends the threads that do nothing; those that hang end with the process."""
+        while self._idle:
+            self._idle.pop().end()
+
+
+class _Thread:
+    """One daemon thread and its jobs. Only `jobs` is touched from both sides."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.on_late_end = _nobody
+        self._plugin = plugin
+        threading.Thread(target=self._work, name=f"plugin {plugin.name}", daemon=True).start()
+
+    def end(self) -> None:
+        self.jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            question, loop, future = job
+            try:
+                answer = consider(self._plugin, question)
+            except BaseException as error:  # noqa: BLE001 - a plugin ends here, also one that calls sys.exit
+                answer = Answer.failed("Filter", f"{type(error).__name__}: {error}")
+            try:
+                loop.call_soon_threadsafe(self._settle, future, answer)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits for anything any more
+
+    def _settle(self, future: asyncio.Future[Answer], answer: Answer) -> None:
+        """In the loop."""
+        if future.cancelled():
+            self.on_late_end(self)
+        else:
+            future.set_result(answer)
+
+
+def _nobody(thread: _Thread) -> None:
+    """Nobody waits for this thread."""
