@@ -6,6 +6,7 @@ answer at once, `run` never loads the embedded cluster. Errors that a user can c
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,7 +18,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from multisched import __version__
-from multisched.options import NODES_MAX, ClusterOptions, DemoOptions, ExitCode, KubeletsOptions, RunOptions
+from multisched.options import (
+    NODES_MAX,
+    ClusterOptions,
+    DemoOptions,
+    ExitCode,
+    KubeletsOptions,
+    RefusedError,
+    RunOptions,
+)
 
 if TYPE_CHECKING:
     from multisched.config_schema import Configuration
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_NAMESPACE = "kube-system"
 DEFAULT_SERVER = "http://127.0.0.1:10260"
+INTERRUPTED = 130
+"""As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
 
 
 class Output(Enum):
@@ -113,8 +124,9 @@ def demo(
 
     def start() -> Awaitable[int]:
         from multisched import app as root
+        from multisched import app_demo
 
-        return root.demo(
+        return app_demo.demo(
             DemoOptions(
                 configuration,
                 root.default_identity(),
@@ -135,13 +147,14 @@ def cluster(
     kubeconfig: Annotated[Path, typer.Option(help="Where to write the file for kubectl.", dir_okay=False)],
     nodes: Annotated[int, typer.Option(min=0, max=NODES_MAX, help="Fake nodes to start with.")] = 0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
 ) -> None:
     """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
 
     def start() -> Awaitable[int]:
         from multisched import app as root
 
-        return root.cluster(ClusterOptions(kubeconfig, nodes=nodes, port=port))
+        return root.cluster(ClusterOptions(kubeconfig, nodes=nodes, port=port, until_input_ends=until_input_ends))
 
     _drive(start)
 
@@ -269,7 +282,7 @@ def _drive(start: Callable[[], Awaitable[int]]) -> None:
     try:
         code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
     except KeyboardInterrupt:
-        code = ExitCode.PROBLEM
+        code = INTERRUPTED
     raise typer.Exit(int(code))
 
 
@@ -285,17 +298,34 @@ def _told() -> Iterator[None]:
     from multisched.client.errors import CredentialsError
     from multisched.framework.registry import PluginSetupError
     from multisched.model.wire import TransportError
+    from multisched.observe.certificates import CertificateError
+    from multisched.observe.server import ServerError
 
     told: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
     try:
         yield
-    except* PluginSetupError as group:
+    except* BrokenPipeError:  # the reader of a pipe has ended; click knows what to do about the bare error
+        told.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
+    except* RefusedError as group:
+        told.append((group, _first(group).code))
+    except* (PluginSetupError, ServerError, CertificateError) as group:
         told.append((group, ExitCode.USAGE))
     except* (CredentialsError, TransportError) as group:
         told.append((group, ExitCode.NO_CLUSTER))
     if told:
         error, code = told[0]
+        if isinstance(error, BrokenPipeError):
+            raise error
         _fail("\n".join(dict.fromkeys(_sentences(error))), code)
+
+
+def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if not isinstance(error, RefusedError):
+        raise TypeError(type(error))
+    return error
 
 
 def _sentences(error: BaseException) -> Iterator[str]:

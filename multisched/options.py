@@ -28,6 +28,14 @@ class ExitCode(IntEnum):
     """No API server, no credentials, or no running multisched to ask."""
 
 
+class RefusedError(Exception):
+    """A command cannot do what it was asked; the message says why and what to do, and is all the user sees."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """`multisched run`."""
@@ -72,6 +80,8 @@ class ClusterOptions:
     nodes: int = 0
     port: int = 0
     """0: any free one."""
+    until_input_ends: bool = False
+    """End with the process that holds the other end of standard input, besides signals."""
 
 
 @dataclass(frozen=True, slots=True)

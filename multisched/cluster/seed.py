@@ -1,12 +1,18 @@
 """What the demonstration cluster is filled with: nodes of three domains, and a workload that fits on them.
 
-Owns nothing; pure functions, the same documents for the same arguments. Promises that everything of `demo_workload(n)` up to
-`n` = JOB_PODS_MAX fits on `demo_nodes(300)`. Called by the demo, the `cluster` command, the simulation and tests.
+Owns nothing; pure functions, the same documents for the same arguments. Promises that everything of
+`demo_workload(jobs, nodes)` fits on `demo_nodes(nodes)`, with up to JOB_PODS_MAX job pods on 300 nodes. Called by the demo,
+the `cluster` command, the simulation and tests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from multisched.cluster.object_client import Document
+
+WHOLE_DEMO_NODES = 300
+"""The nodes that the numbers of _SERVICES, _TRAININGS and _INFERENCES are meant for."""
 
 JOB_PODS_MAX = 20_000
 """Job pods that the virtual nodes of `demo_nodes(300)` hold at once."""
@@ -59,13 +65,36 @@ def demo_nodes(count: int) -> list[Document]:
     return nodes
 
 
-def demo_workload(job_pods: int) -> list[Document]:
-    """Manifests of all three domains, in the order to create them; the Jobs come last and have `job_pods` pods in all."""
-    manifests = [_service(*service) for service in _SERVICES]
+def demo_workload(job_pods: int, nodes: int = WHOLE_DEMO_NODES) -> list[Document]:
+    """Manifests of all three domains, in the order to create them; the Jobs come last and have `job_pods` pods in all.
+
+    Services and GPU pods are as many as `nodes` can hold; every service and one training have at least one pod.
+    """
+    manifests = [
+        _service(name, max(1, _scaled(replicas, nodes)), cpu, memory, is_guaranteed)
+        for name, replicas, cpu, memory, is_guaranteed in _SERVICES
+    ]
     for name, pods, gpus in _TRAININGS:
-        manifests += [_training_pod(f"{name}-{number:02d}", name, gpus) for number in range(pods)]
-    manifests += [_inference(*inference) for inference in _INFERENCES]
+        count = max(_scaled(pods, nodes), int(gpus == 1))
+        manifests += [_training_pod(f"{name}-{number:02d}", name, gpus) for number in range(count)]
+    for name, replicas, gpu_milli in _INFERENCES:
+        count = _scaled(replicas, nodes)
+        manifests += [_inference(name, count, gpu_milli)] if count else []
     return manifests + _jobs(job_pods)
+
+
+def pods_by_scheduler(manifests: Sequence[Document]) -> dict[str, int]:
+    """schedulerName -> pods that Pods, Deployments and Jobs of it make."""
+    counts: dict[str, int] = {}
+    for manifest in manifests:
+        spec = manifest["spec"]
+        scheduler = spec.get("template", manifest)["spec"]["schedulerName"]
+        counts[scheduler] = counts.get(scheduler, 0) + int(spec.get("completions", spec.get("replicas", 1)))
+    return counts
+
+
+def _scaled(amount: int, nodes: int) -> int:
+    return amount * nodes // WHOLE_DEMO_NODES
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import orjson
 import structlog
@@ -27,10 +27,18 @@ FLUSH_TIMEOUT_S: Final = 2.0
 _QUIET: Final = {"aiohttp": logging.WARNING, "asyncio": logging.WARNING, "kubernetes_asyncio": logging.WARNING}
 
 
+class LogStream(Protocol):
+    """Where lines go; a binary file is one. Called on the writer's thread."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
 class LineWriter:
     """Takes lines without waiting; a daemon thread writes them. Safe to call from any thread."""
 
-    def __init__(self, stream: BinaryIO, lines_max: int = LINES_MAX) -> None:
+    def __init__(self, stream: LogStream, lines_max: int = LINES_MAX) -> None:
         self._stream = stream
         self._lines: deque[bytes] = deque()
         self._lines_max = lines_max
@@ -106,7 +114,7 @@ class _NonBlockingHandler(logging.Handler):
 
 @contextmanager
 def logging_to(
-    stream: BinaryIO, *, level: str, form: Literal["json", "console"], clock: Clock, is_terminal: bool = False
+    stream: LogStream, *, level: str, form: Literal["json", "console"], clock: Clock, is_terminal: bool = False
 ) -> Iterator[LineWriter]:
     """Sends all logging of the process to `stream` until the context ends; yields the writer for its drop counter."""
     writer = LineWriter(stream)

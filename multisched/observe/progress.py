@@ -40,19 +40,25 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
 
 
+class _Console(Console):
+    """Leaves a closed pipe to the caller; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class ProgressView:
     """Shows rows until its context ends. Use `progress_view`."""
 
-    def __init__(self, console: Console, kubeconfig: Path, live: Live | None) -> None:
+    def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
-        self._kubeconfig = kubeconfig
         self._live = live
         self._shown: tuple[DomainProgress, ...] = ()
 
     def update(self, rows: Sequence[DomainProgress], elapsed_s: float) -> None:
         """Redraws; without a terminal prints lines for what has changed."""
         if self._live is not None:
-            self._live.update(_picture(rows, self._kubeconfig, elapsed_s), refresh=True)
+            self._live.update(_picture(rows, elapsed_s), refresh=True)
             return
         before = {row.domain: (row.queued, row.bound) for row in self._shown}
         self._shown = tuple(rows)
@@ -63,21 +69,18 @@ class ProgressView:
 
 @contextmanager
 def progress_view(kubeconfig: Path, stream: TextIO | None = None) -> Iterator[ProgressView]:
-    """A view on `stream` (standard output); names the kubeconfig for kubectl first."""
-    console = Console(file=stream or sys.stdout)
+    """A view on `stream` (standard output); names the kubeconfig for kubectl first. Raises BrokenPipeError."""
+    console = _Console(file=stream or sys.stdout)
+    # One line, however narrow the terminal: it is there to be copied. Without markup: a path is not ours to interpret.
+    console.print(f"export KUBECONFIG={kubeconfig}", highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
-        console.print(_how_to_look(kubeconfig), highlight=False, markup=False, soft_wrap=True)
-        yield ProgressView(console, kubeconfig, None)
+        yield ProgressView(console, None)
         return
     with Live(console=console, auto_refresh=False) as live:
-        yield ProgressView(console, kubeconfig, live)
+        yield ProgressView(console, live)
 
 
-def _how_to_look(kubeconfig: Path) -> str:
-    return f"kubectl --kubeconfig {kubeconfig} get pods -A --watch"
-
-
-def _picture(rows: Sequence[DomainProgress], kubeconfig: Path, elapsed_s: float) -> Group:
+def _picture(rows: Sequence[DomainProgress], elapsed_s: float) -> Group:
     table = Table(title=f"multisched demo, {elapsed_s:.0f} s", title_justify="left")
     table.add_column("domain")
     for name in ("queued", "bound", "binds/s", "p50 to bind", "p99 to bind", "conflicts true/false"):
@@ -92,8 +95,7 @@ def _picture(rows: Sequence[DomainProgress], kubeconfig: Path, elapsed_s: float)
             _duration(row.p99_ms),
             f"{row.conflicts_true}/{row.conflicts_false}",
         )
-    # Without markup: a path is not ours to interpret.
-    return Group(table, Text(f"look with   {_how_to_look(kubeconfig)}\nend with    Ctrl-C"))
+    return Group(table, Text("kubectl get pods -A --watch   looks closer\nCtrl-C                        ends it"))
 
 
 def _line(row: DomainProgress, elapsed_s: float) -> str:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from multisched.cluster.object_client import Document
-from multisched.cluster.seed import GPU_MILLI_ANNOTATION, JOB_PODS_MAX, demo_nodes, demo_workload
+from multisched.cluster.seed import (
+    GPU_MILLI_ANNOTATION,
+    JOB_PODS_MAX,
+    demo_nodes,
+    demo_workload,
+    pods_by_scheduler,
+)
 from multisched.model.quantity import parse_milli, parse_value
 
 ROLES = {"forecast-scheduler": "work", "gpu-scheduler": "gpu", "job-scheduler": "virtual"}
@@ -68,15 +76,19 @@ def test_gpu_pods_ask_for_whole_devices_or_for_fractions_but_not_for_both() -> N
     assert len(fractions) + len(whole) == len(gpu)
 
 
-def test_the_largest_workload_fits_on_the_nodes_of_its_domains_by_first_fit() -> None:
+@pytest.mark.parametrize(
+    ("nodes", "job_pods"),
+    [(300, JOB_PODS_MAX), (3, 1000), (9, 1000), (17, 0), (30, 50), (50, 50), (100, 1000), (1000, 0)],
+)
+def test_the_workload_fits_on_the_nodes_of_its_domains_by_first_fit(nodes: int, job_pods: int) -> None:
     rooms: dict[str, list[Counter[str]]] = {role: [] for role in ROLES.values()}
-    for node in demo_nodes(300):
+    for node in demo_nodes(nodes):
         allocatable = node["status"]["allocatable"]
         room = Counter({r: parse_value(a) for r, a in allocatable.items() if r != "cpu"})
         room["cpu"] = parse_milli(allocatable["cpu"])
         rooms[node["metadata"]["name"].split("-")[0]].append(room)
 
-    for manifest in demo_workload(JOB_PODS_MAX):
+    for manifest in demo_workload(job_pods, nodes):
         pod = template_of(manifest)
         needs = Counter({r: requested(pod, r) for r in ("cpu", "memory", "nvidia.com/gpu")})
         # Fractions never share a node with whole devices: counted here as whole ones, they still fit.
@@ -93,3 +105,12 @@ def test_the_largest_workload_fits_on_the_nodes_of_its_domains_by_first_fit() ->
 def test_the_same_arguments_give_the_same_documents() -> None:
     assert demo_nodes(60) == demo_nodes(60)
     assert demo_workload(250) == demo_workload(250)
+
+
+def test_the_pods_of_a_workload_are_counted_by_scheduler() -> None:
+    assert pods_by_scheduler(demo_workload(1050)) == {
+        "forecast-scheduler": 170,
+        "gpu-scheduler": 74,
+        "job-scheduler": 1050,
+    }
+    assert pods_by_scheduler(demo_workload(0, 3)) == {"forecast-scheduler": 6, "gpu-scheduler": 1}

@@ -22,7 +22,7 @@ def test_without_a_terminal_only_changes_are_printed() -> None:
         for bound in (0, 10, 10, 1000):
             view.update([row(bound)], 1.5)
     assert stream.getvalue().splitlines() == [
-        "kubectl --kubeconfig /somewhere/[bold]/kubeconfig get pods -A --watch",
+        "export KUBECONFIG=/somewhere/[bold]/kubeconfig",
         "   1.5s job: queued 1000, bound 0, 500 binds/s, p50 12.3 ms, p99 1.50 s",
         "   1.5s job: queued 990, bound 10, 500 binds/s, p50 12.3 ms, p99 1.50 s",
         "   1.5s job: queued 0, bound 1000, 500 binds/s, p50 12.3 ms, p99 1.50 s",
@@ -40,3 +40,15 @@ def test_without_a_terminal_only_changes_are_printed() -> None:
 )
 def test_quantiles_are_nearest_rank(values: list[float], share: float, expected: float) -> None:
     assert quantile(values, share) == expected
+
+
+class Gone(io.StringIO):
+    """A pipe whose reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_has_gone_is_told_to_the_caller() -> None:
+    with pytest.raises(BrokenPipeError), progress_view(KUBECONFIG, Gone()):
+        pass
