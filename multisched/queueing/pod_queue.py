@@ -12,7 +12,7 @@ the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/schedul
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +42,8 @@ _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
 _COUNTED = frozenset({Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE, Place.GATED})
 _PARKED = frozenset({Place.UNSCHEDULABLE, Place.GATED})
 _POPPED = frozenset({Place.IN_FLIGHT, Place.LEAVING})
+_KINDS: Mapping[type, type] = {bool: float, int: float, float: float, str: str, bytes: bytes}
+"""What may stand in a sort key -> what it can be compared with."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class PodQueue:
         self._events = EventsInFlight(in_flight_events_max)
         self._incoming: Counter[tuple[str, str]] = Counter()
         self._order = 0
+        self._kinds: tuple[type | None, ...] = ()
         self._now_s = 0.0
 
     def __len__(self) -> int:
@@ -452,11 +455,23 @@ class PodQueue:
         """Computed once per return or update. A QueueSort that raises puts the pod first, so that its failure shows."""
         if entry.sort_key is None:
             try:
-                entry.sort_key = self._queue_sort.sort_key(QueuedPod(entry.pod, entry.queued_s, entry.attempts))
+                entry.sort_key = self._comparable(
+                    self._queue_sort.sort_key(QueuedPod(entry.pod, entry.queued_s, entry.attempts))
+                )
             except Exception as error:  # noqa: BLE001  (a plugin ends here)
                 self._on_error(self._queue_sort.name, error)
                 entry.sort_key = ()
         return entry.sort_key
+
+    def _comparable(self, key: Any) -> tuple[Any, ...]:
+        """The key, if it can be compared with all others: numbers and texts, in the same places as in the first one."""
+        if not isinstance(key, tuple):
+            raise TypeError(f"sort_key returned {type(key).__name__}, not a tuple")
+        kinds = tuple(map(_KINDS.get, map(type, key)))
+        if None in kinds or kinds != (self._kinds or kinds):
+            raise TypeError(f"sort_key returned {key!r}, which cannot be compared with the others")
+        self._kinds = kinds
+        return key
 
     def _next_order(self) -> int:
         self._order += 1
