@@ -57,6 +57,7 @@ class BindMachine:
         self._bind_deadline_s = bind_deadline_s
         self._failures = 0
         self._was_read_unbound = False
+        self._failure = ""
         self.is_unknown = False
         """A POST may have been applied, or may yet be: nothing but its own outcome may free the row (I2)."""
 
@@ -83,6 +84,13 @@ class BindMachine:
             case BindAnswer.DENIED | BindAnswer.REJECTED:
                 return Action(Step.READ, self._pause()) if self.is_unknown else _end(Outcome.REFUSED, reply.message)
 
+    def on_failure(self, message: str) -> Action:
+        """The Bind plugin failed before or after it sent the binding: the truth is read, and nothing is sent again."""
+        self.is_unknown = True
+        self._was_read_unbound = False
+        self._failure = message
+        return Action(Step.READ, self._pause())
+
     def on_read(self, truth: PodTruth | None) -> Action:
         """What a consistent read of the pod says."""
         if truth is None or truth.uid != self._uid:
@@ -96,7 +104,7 @@ class BindMachine:
             self._was_read_unbound = True
             return Action(Step.READ, self._bind_deadline_s)
         why = "the pod has scheduling gates" if truth.is_gated else "the API server refused the binding"
-        return _end(Outcome.REFUSED, why)
+        return _end(Outcome.REFUSED, self._failure or why)
 
     def on_unreachable(self) -> Action:
         """The read got no definite answer: the same question again."""

@@ -51,6 +51,12 @@ PODS_PER_SLICE = 16
 
 IDLE_WAKEUP_MAX_S = 30.0
 READ_TIMEOUT_S = 5.0
+PRE_BIND_MAX_S = 900.0
+"""Longest one PreBind plugin may hold a pod, as Permit's."""
+
+BIND_GRACE_S = 5.0
+"""What a Bind plugin may take beyond the deadline it was given."""
+
 LATENCIES_KEPT = 100_000
 
 
@@ -295,12 +301,7 @@ class DomainWorker:
             while not self._to_bind:
                 self._bind_wake.clear()
                 await self._bind_wake.wait()
-            bind = self._to_bind.popleft()
-            await self.limit.enter()
-            try:
-                await self._bind_one(bind)
-            finally:
-                self.limit.leave()
+            await self._bind_one(self._to_bind.popleft())
 
     async def _bind_one(self, bind: _Bind) -> None:
         placed = bind.placed
@@ -308,8 +309,13 @@ class DomainWorker:
         if not status.is_success:
             self._abandon(bind, status)
             return
+        # PreBind waits outside the limit: it follows what the API server bears, and pods at PreBind ask nothing of it.
+        await self.limit.enter()
         began = self._outside.clock.monotonic()
-        outcome, message = await self._resolve(placed)
+        try:
+            outcome, message = await self._resolve(placed)
+        finally:
+            self.limit.leave()
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
         match outcome:
             case Outcome.BOUND:
@@ -331,7 +337,8 @@ class DomainWorker:
                 if not flight.is_success:
                     return flight
             try:
-                status = await plugin.pre_bind(placed.view, pod, node)
+                with anyio.fail_after(PRE_BIND_MAX_S):
+                    status = await plugin.pre_bind(placed.view, pod, node)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 return self._runner.failure(plugin, "PreBind", error).status
             if not isinstance(status, Status):
@@ -367,8 +374,11 @@ class DomainWorker:
                         continue
                     return Outcome.REFUSED, "the lease was lost before the pod was bound"
                 reply = await self._post(request)
-                self.limit.observe(reply.answer)
-                action = machine.on_reply(reply)
+                if isinstance(reply, PluginFailure):
+                    action = machine.on_failure(reply.status.message)
+                else:
+                    self.limit.observe(reply.answer)
+                    action = machine.on_reply(reply)
                 if machine.is_unknown and not counted:
                     counted = True
                     self.counters.unknown += 1
@@ -379,11 +389,18 @@ class DomainWorker:
             raise AssertionError("the bind machine ended without an outcome")
         return action.outcome, action.message
 
-    async def _post(self, request: BindRequest) -> BindReply:
+    async def _post(self, request: BindRequest) -> BindReply | PluginFailure:
+        """The first Bind plugin's reply. One that failed may have sent the binding before."""
         for plugin in self.plugins.bind:
-            reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
-            if reply is not None:
+            try:
+                with anyio.fail_after(self._bind_timeout_s + BIND_GRACE_S):
+                    reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                return self._runner.failure(plugin, "Bind", error)
+            if isinstance(reply, BindReply):
                 return reply
+            if reply is not None:
+                return self._runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
         return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)
 
     def _may_still_bind(self, placed: Placed) -> bool:
