@@ -62,6 +62,18 @@ CONTROLLERS: Final = (
     "ttl-after-finished-controller",
 )
 
+# Requests that were begun and never ended left no trace of their outcome: only ends are written.
+AUDIT_POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Request", "resources": [{"group": "", "resources": ["pods/binding"]}]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+        {"level": "None"},
+    ],
+}
+
 
 class NotBuiltError(RuntimeError):
     """The binaries are not in the cache folder."""
@@ -87,8 +99,9 @@ def binaries() -> Path:
 class ControlPlane:
     """A running control plane. Only `start` makes one; all paths lie in its folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, audit: bool) -> None:
         self.folder = folder
+        self.audit_log = folder / "audit.log" if audit else None
         self.binaries = binaries()
         self.ports = _free_ports()
         self.url = f"https://{LOOPBACK}:{self.ports.api_server}"
@@ -103,11 +116,14 @@ class ControlPlane:
     @classmethod
     @asynccontextmanager
     async def start(
-        cls, folder: Path, *, controller_manager: bool = True, scheduler: bool = False
+        cls, folder: Path, *, controller_manager: bool = True, scheduler: bool = False, audit: bool = False
     ) -> AsyncIterator[ControlPlane]:
-        """Ready means: /readyz says so, and namespace `default` exists. Raises ProgramEndedError or TimeoutError."""
+        """Ready means: /readyz says so, and namespace `default` exists. Raises ProgramEndedError or TimeoutError.
+
+        With `audit` the API server writes what ServiceAccounts ask, and every binding with its body, to `audit_log`.
+        """
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
-        plane = cls(folder)
+        plane = cls(folder, audit=audit)
         try:
             await plane._start_etcd()
             await plane.restart_api_server()
@@ -147,10 +163,13 @@ class ControlPlane:
         path.write_text(json.dumps(document, indent=2))
         return path
 
-    async def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """A kubeconfig with a fresh token of an existing ServiceAccount (TokenRequest): its RBAC and nothing else."""
+    async def service_account_kubeconfig(self, namespace: str, name: str, holder: str = "") -> Path:
+        """A kubeconfig with a fresh token of an existing ServiceAccount (TokenRequest): its RBAC and nothing else.
+
+        Two processes that run as one account name themselves as `holder`, so that each has a file of its own.
+        """
         token = await self.kubectl("create", "token", name, "--namespace", namespace, "--duration", "2h")
-        return self.write_kubeconfig(f"{namespace}.{name}", token.strip())
+        return self.write_kubeconfig(".".join(filter(None, (namespace, name, holder))), token.strip())
 
     async def kubectl(self, *arguments: str, kubeconfig: Path | None = None, document: str | None = None) -> str:
         """What kubectl 1.36.3 printed; `document` is its stdin (`-f -`). Raises CalledProcessError when it refused."""
@@ -188,11 +207,17 @@ class ControlPlane:
         path.write_text(json.dumps(config))
         return await self._start("kube-scheduler", [f"--config={path}", "--secure-port=0"])
 
-    async def _start(self, name: str, flags: Sequence[str]) -> Program:
-        command = [str(self.binaries / name), *flags]
-        program = await Program.start(name, command, self.folder / f"{name}.log", self._environment())
+    async def start_program(
+        self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
+    ) -> Program:
+        """Any program that lives on this cluster: its log is in the folder, and it ends with the control plane."""
+        environment = {**self._environment(), **(variables or {})}
+        program = await Program.start(name, command, self.folder / f"{name}.log", environment)
         self._programs[name] = program
         return program
+
+    async def _start(self, name: str, flags: Sequence[str]) -> Program:
+        return await self.start_program(name, [str(self.binaries / name), *flags])
 
     def _environment(self) -> Mapping[str, str]:
         """No proxy and no home of this user: kubectl caches discovery in the folder, and loopback stays loopback."""
@@ -241,7 +266,15 @@ class ControlPlane:
             f"--max-requests-inflight={REQUESTS_INFLIGHT}",
             f"--max-mutating-requests-inflight={MUTATIONS_INFLIGHT}",
             f"--delete-collection-workers={DELETE_WORKERS}",
+            *self._audit_flags(),
         ]
+
+    def _audit_flags(self) -> list[str]:
+        if self.audit_log is None:
+            return []
+        policy = self.folder / "audit-policy.json"
+        policy.write_text(json.dumps(AUDIT_POLICY))
+        return [f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"]
 
     def _controller_manager_flags(self) -> list[str]:
         return [

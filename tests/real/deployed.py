@@ -1,0 +1,100 @@
+"""multisched on the real control plane as `deploy/base` installs it: its ServiceAccount, its RBAC, its configuration.
+
+`Deployed` applies the kustomization once and starts processes in place of its pods, which no machine would run. They differ
+from the pods in two settings of the server: loopback instead of all interfaces, and any free port.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import anyio
+import yaml
+
+from tests.real.admin import until
+from tests.real.control_plane import ControlPlane
+from tests.real.program import Program
+
+BASE: Final = Path(__file__).parents[2] / "deploy" / "base"
+MULTISCHED: Final = Path(sys.executable).with_name("multisched")
+NAMESPACE: Final = "multisched-system"
+ACCOUNT: Final = "multisched"
+USER: Final = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+READY_LIMIT_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """One `multisched run` process."""
+
+    identity: str
+    program: Program
+
+    def log_lines(self) -> Iterator[dict[str, Any]]:
+        """What it logged so far; a line it is still writing is left out."""
+        for line in self.program.log.read_text().splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                yield json.loads(line)
+
+    def complaints(self) -> list[str]:
+        """Log lines that say it lacked a right, or failed in a way nobody expected."""
+        text = self.program.log.read_text()
+        return [line for line in text.splitlines() if "403" in line or "orbidden" in line or "Traceback" in line]
+
+    async def get(self, path: str, token: str = "") -> tuple[int, str]:
+        """An answer of its own server, whose certificate nobody signed."""
+        (url,) = (line["url"] for line in self.log_lines() if "url" in line)
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connector = aiohttp.TCPConnector(ssl=tls, force_close=True)
+        async with (
+            aiohttp.ClientSession(connector=connector, headers=headers) as session,
+            session.get(url + path) as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def wait_ready(self) -> None:
+        """Until /readyz says that the caches are in step, as its probe would ask."""
+
+        async def is_ready() -> bool:
+            self.program.check_running()
+            if not any("url" in line for line in self.log_lines()):
+                return False
+            return (await self.get("/readyz"))[0] == 200
+
+        await until(is_ready, READY_LIMIT_S)
+
+
+class Deployed:
+    """Only `install` makes one."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    @classmethod
+    async def install(cls, plane: ControlPlane) -> Deployed:
+        """Applies `deploy/base` whole: the API server judges every object of it, Pod Security included."""
+        await plane.kubectl("apply", "-k", str(BASE))
+        return cls(plane)
+
+    async def start(self, identity: str, settings: Mapping[str, Any] | None = None) -> Scheduler:
+        """A process with the account's rights and a token of its own; `settings` are laid over the configuration."""
+        plane = self._plane
+        kubeconfig = await plane.service_account_kubeconfig(NAMESPACE, ACCOUNT, identity)
+        document = yaml.safe_load((BASE / "multisched.yaml").read_text())
+        document |= settings or {}
+        document["server"] |= {"bindAddress": "127.0.0.1", "port": 0}
+        configuration = plane.folder / f"{identity}.yaml"
+        await anyio.Path(configuration).write_text(json.dumps(document))
+        command = [str(MULTISCHED), "run", "--kubeconfig", str(kubeconfig), "--config", str(configuration)]
+        pod = {"POD_NAME": identity, "POD_NAMESPACE": NAMESPACE}
+        program = await plane.start_program(identity, command, pod)
+        return Scheduler(identity, program)
