@@ -149,9 +149,12 @@ class SchedulingCycle:
         ledgers = {int(r): self._cache.ledgers.versions(pod, int(r)) for r in self._top(choice, pod, attempt, 64)}
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
-        view, found = group.view, self._diagnose(group, held)
+        view, found, generation = group.view, self._diagnose(group, held), self._rows.generation
         answers = yield asked
         view = replace(view, answers=self._settled(asked, answers))
+        if not self._drop_left(choice, generation):
+            self.conflicts.true += 1
+            return Conflicted(pod)
         refused = self._apply_answers(choice, view, pod)
         if not choice.feasible.any():
             return self._refused(view, pod, found.with_more(refused))
@@ -185,6 +188,13 @@ class SchedulingCycle:
 
     def _versions(self, pod: Pod, rows: Rows) -> Int64:
         return np.array([self._cache.nodes.version(int(row)) for row in rows], np.int64)
+
+    def _drop_left(self, choice: _Choice, generation: int) -> bool:
+        """Leaves out rows whose node left, or gave its row to another, while the cycle waited; False if none is left."""
+        if generation != self._rows.generation:
+            choice.feasible &= self._rows.stayed_since(choice.rows, generation)
+            choice.total[~choice.feasible] = -1
+        return bool(choice.feasible.any())
 
     def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
         """Runs Filter and Score of the plugins that asked, on what was feasible before; returns the nodes they refused."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from multisched.framework.node_view import Bools, Rows
+from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node
 from multisched.state.node_table import grown
 
@@ -20,6 +20,8 @@ class DomainRows:
         self.domain = domain
         self._is_usable = is_usable
         self._member = np.zeros(64, np.bool_)
+        self._joined: Int64 = np.zeros(64, np.int64)
+        """The generation at which the row, with the node it has now, became the domain's."""
         self._rows: Rows = np.zeros(0, np.intp)
         self._position: Rows = np.full(64, -1, np.intp)
         self._is_stale = False
@@ -29,11 +31,13 @@ class DomainRows:
         """A node appeared or changed in the row, or (None) left it."""
         while row >= len(self._member):
             self._member = grown(self._member, 2 * len(self._member))
+            self._joined = grown(self._joined, len(self._member))
         belongs = node is not None and not node.malformed and not node.is_deleting and self._is_usable(node)
         if belongs != bool(self._member[row]):
             self._member[row] = belongs
             self._is_stale = True
             self.generation += 1
+            self._joined[row] = self.generation
 
     @property
     def rows(self) -> Rows:
@@ -49,6 +53,11 @@ class DomainRows:
 
     def has(self, row: int) -> bool:
         return row < len(self._member) and bool(self._member[row])
+
+    def stayed_since(self, rows: Rows, generation: int) -> Bools:
+        """bool[len(rows)]: rows that have been the domain's ever since, with the same node."""
+        stayed: Bools = self._member.take(rows) & (self._joined.take(rows) <= generation)
+        return stayed
 
     def members(self) -> Bools:
         return self._member
