@@ -36,10 +36,16 @@ class Gates:
 
     def _ask(self, plugin: PreEnqueuePlugin, pod: Pod) -> Status:
         try:
-            status = plugin.pre_enqueue(pod)
+            status = _status(plugin.pre_enqueue(pod))
         except Exception as error:  # noqa: BLE001  (a plugin ends here)
             self._on_error(plugin.name, error)
             return Status(Code.ERROR, plugin.name, (f"running PreEnqueue plugin: {error}",))
         if status.is_success or status.code is Code.SKIP:
             return SUCCESS
         return status.by(plugin.name)
+
+
+def _status(found: object) -> Status:
+    if not isinstance(found, Status):
+        raise TypeError(f"returned {type(found).__name__}, not Status")
+    return found

@@ -1,0 +1,205 @@
+"""The whole program on an embedded API server in process, for tests of plugins: nodes and pods in, bindings out.
+
+Runs in virtual time under `in_virtual_time`, and in real time where threads, processes or sockets answer. Every binding is
+checked when it takes effect (I1, I2, I7), and at the end the caches must be what the server holds (I3, I4, I5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import orjson
+
+from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.framework.isolation import Workshop
+from multisched.framework.registry import Registry
+from multisched.model.wire import JSON, LineStream, Response
+from multisched.queueing.entry import QueueEntry
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program, Surroundings
+from multisched.testing.invariants import Books, differences
+from multisched.testing.scenario import QuietObserver
+from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
+
+T = TypeVar("T")
+Story = Callable[[], Awaitable[T]]
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {enabled: false}\n"
+
+
+def one_domain(*plugins: Mapping[str, Any], queue_sort: str | None = None, **settings: Any) -> str:
+    """A configuration with the domain `tests`, that is `tests-scheduler`: the default profile and these plugins."""
+    # DefaultBinder comes last: the first Bind plugin that does not pass speaks for the pod.
+    enabled = [*plugins, {"name": "DefaultBinder"}]
+    profile: dict[str, Any] = {"plugins": {"disabled": ["DefaultBinder"], "enabled": enabled}}
+    if queue_sort is not None:
+        profile["queueSort"] = queue_sort
+    return HEAD + "domains: " + orjson.dumps([{"name": "tests", "profile": profile, **settings}]).decode()
+
+
+class LoopClock:
+    """The running loop's time as a Clock."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.monotonic())
+
+
+class House:
+    """See the module. Made by `open_house`."""
+
+    def __init__(self, server: ApiServer, books: Books, broken: list[str], clock: LoopClock) -> None:
+        self.server = server
+        self.books = books
+        self.broken = broken
+        self.observer = QuietObserver()
+        self.bound_at: dict[str, float] = {}
+        """Pod -> seconds since the start, in the order of binding."""
+        self.program: Program
+        self._clock = clock
+        self._began_s = clock.monotonic()
+        self._api = DirectTransport(server)
+
+    @property
+    def now_s(self) -> float:
+        return self._clock.monotonic() - self._began_s
+
+    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
+        self.books.bind_seen(path, body, answer)
+        if answer.status == 201:
+            self.bound_at[path.split("/")[-2]] = self.now_s
+
+    async def node(self, name: str, *, cpu: str = "8", labels: Mapping[str, str] | None = None) -> None:
+        amounts = {"cpu": cpu, "memory": "32Gi", "pods": "110"}
+        await self.post("nodes", name, {"labels": labels or {}}, status={"capacity": amounts, "allocatable": amounts})
+
+    async def pod(self, name: str, *, scheduler: str = "tests-scheduler", **fields: Any) -> None:
+        """`cpu`, `limits`, `priority`, `labels`, `annotations`."""
+        resources: dict[str, Any] = {"requests": {"cpu": fields["cpu"]} if "cpu" in fields else {}}
+        if "limits" in fields:
+            resources["limits"] = fields["limits"]
+        spec: dict[str, Any] = {
+            "schedulerName": scheduler,
+            "containers": [{"name": "main", "image": "app:v1", "resources": resources}],
+        }
+        if "priority" in fields:
+            spec["priorityClassName"] = fields["priority"]
+        metadata: dict[str, Any] = {key: fields[key] for key in ("labels", "annotations") if key in fields}
+        await self.post("namespaces/default/pods", name, metadata, spec=spec)
+
+    async def post(self, path: str, name: str, metadata: Mapping[str, Any], **parts: Any) -> None:
+        document = {"metadata": {"name": name, **metadata}, **parts}
+        answer = await self._api.request("POST", f"/api/v1/{path}", body=orjson.dumps(document))
+        assert answer.status == 201, answer.body
+
+    async def priority_class(self, name: str, value: int) -> None:
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        body = orjson.dumps({"metadata": {"name": name}, "value": value})
+        assert (await self._api.request("POST", path, body=body)).status == 201
+
+    async def delete(self, path: str) -> None:
+        assert (await self._api.request("DELETE", f"/api/v1/{path}?gracePeriodSeconds=0")).status == 200
+
+    async def until(self, holds: Callable[[], bool], within_s: float = 30.0) -> None:
+        """Waits for something that is to come about; fails with what the program knows when it does not."""
+        deadline_s = self.now_s + within_s
+        while not holds():
+            found = {entry.pod.name: (entry.place.value, entry.message) for entry in self.worker().queue.entries()}
+            assert self.now_s < deadline_s, f"not within {within_s} s; waiting: {found}, bound: {self.bound_at}"
+            await asyncio.sleep(0.005)
+
+    async def bound(self, *names: str, within_s: float = 30.0) -> None:
+        await self.until(lambda: self.bound_at.keys() >= set(names), within_s)
+
+    def worker(self, domain: str = "tests") -> DomainWorker:
+        return next(worker for worker in self.program.router.workers() if worker.name == domain)
+
+    def waiting(self, name: str) -> QueueEntry | None:
+        """The pod's place in the queue."""
+        return next((e for e in self.worker().queue.entries() if e.pod.name == name), None)
+
+    def node_of(self, name: str) -> str:
+        return self.books.pods()[f"default/{name}"].node
+
+    async def at_rest(self) -> None:
+        """Caches, queues and ledgers come to hold exactly what the server does, and no invariant was broken."""
+        await self.until(lambda: not differences(self.program, self.server))
+        assert self.broken == []
+
+
+class _Seen:
+    """A transport that tells of every binding at the moment it took effect."""
+
+    def __init__(self, inner: DirectTransport, house: House) -> None:
+        self._inner = inner
+        self._house = house
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        answer = await self._inner.request(
+            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
+        )
+        if "/binding" in path and body is not None:
+            self._house.bind_seen(path.partition("?")[0], body, answer)
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        async with self._inner.stream(
+            path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
+        ) as lines:
+            yield lines
+
+
+@asynccontextmanager
+async def open_house(
+    configuration: str, *, registry: Registry | None = None, workshop: Workshop | None = None
+) -> AsyncIterator[House]:
+    """The program runs until the block is left, and must then end in time."""
+    clock, broken = LoopClock(), list[str]()
+    server = ApiServer(clock, seed=0, rbac=False)
+    house = House(server, Books(server, broken), broken, clock)
+    outside = Surroundings(
+        _Seen(DirectTransport(server), house),
+        clock,
+        random.Random(0),
+        "house",
+        "kube-system",
+        observer=lambda domain: house.observer,
+        registry=registry,
+        workshop=workshop,
+    )
+    house.program = Program(config.parse(configuration, "house"), outside)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(house.program.run())
+        try:
+            await house.until(lambda: house.program.is_ready)
+            yield house
+            house.program.stop()
+            async with asyncio.timeout(20.0):
+                await running
+        finally:
+            running.cancel()
+
+
+def in_virtual_time(story: Callable[[], Any], seed: int = 0) -> None:
+    """Runs an asynchronous test under the simulation's loop."""
+    simulate(story(), SimLoop(seed))
