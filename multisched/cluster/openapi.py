@@ -1,6 +1,6 @@
-"""OpenAPI as kubectl needs it: which kinds exist and that the server validates fields and knows dry runs.
+"""OpenAPI as kubectl needs it: which kinds exist, what fields they have, that the server validates them and knows dry runs.
 
-Owns nothing. Schemas of built-in kinds are permissive. The patch operations deliberately do not list
+Owns nothing. The patch operations deliberately do not list
 strategic-merge-patch+json: kubectl then takes list merge keys from its own compiled-in types, which are complete, instead
 of from these schemas. The server accepts strategic merge patches all the same.
 """
@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import orjson
 
-from multisched.cluster import errors
+from multisched.cluster import api_types, errors
+from multisched.cluster.openapi_types import REVISION, component_name, components, kind_schema
 from multisched.cluster.resources import Catalog, Document, Resource
 from multisched.model.wire import Response
 
@@ -53,7 +54,7 @@ def v3(catalog: Catalog, segments: list[str]) -> Response:
             for version, resources in versions.items():
                 place = _place(group, version)
                 names = ",".join(sorted(f"{entry.plural}{hash_of(entry)}" for entry in resources))
-                digest = hashlib.sha256(names.encode()).hexdigest()[:32].upper()
+                digest = hashlib.sha256(f"{REVISION},{names}".encode()).hexdigest()[:32].upper()
                 paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
         return Response(200, orjson.dumps({"paths": paths}), JSON_TYPE)
     group, version = ("", segments[1]) if segments[0] == "api" and len(segments) == 2 else ("-", "-")
@@ -82,7 +83,15 @@ def _document(place: str, resources: Iterable[Resource]) -> Document:
         paths[base] = _collection_operations(resource, kind)
         if resource.is_stored:
             paths[base + "/{name}"] = _object_operations(resource, kind)
-        schemas[schema_name(resource)] = _schema(resource, kind)
+        type_name = "" if resource.is_custom else api_types.type_name(resource.group, resource.version, resource.kind)
+        if type_name:
+            schemas.update(components(type_name))
+            schemas[component_name(type_name)] = {
+                **kind_schema(type_name),
+                "x-kubernetes-group-version-kind": [kind],
+            }
+        else:
+            schemas[schema_name(resource)] = _schema(resource, kind)
     return {"openapi": "3.0.0", "info": _INFO, "paths": paths, "components": {"schemas": schemas}}
 
 
