@@ -368,8 +368,12 @@ class LeaseKeeper:
     # ---- end
 
     async def _end(self) -> None:
-        """Gives the lease back if it is ours, also when cancelled: the one bounded call that cancellation must not stop."""
-        was_leading = self._state is LeaseState.LEADING
+        """Gives the lease back if we were told to release it: the one bounded call that cancellation must not stop.
+
+        One that is only cancelled runs out instead: binds may be on their way, and a successor of a lease that was given
+        back does not wait for them (found by simulation; I2).
+        """
+        was_leading = self._state is LeaseState.LEADING and self._stop.is_set()
         self._bind_from = float("inf")
         with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_TIMEOUT_S):
             if was_leading and self._observed is not None:

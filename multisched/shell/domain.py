@@ -147,13 +147,20 @@ class DomainWorker:
         self.wake()
 
     def close_intake(self) -> None:
-        """No new attempts from now on; what is decided is still bound."""
+        """No new attempts from now on; what is decided is still bound, what Permit holds goes back to the queue."""
         self._is_closing = True
+        for pod in self.waiting.waiting():
+            self.waiting.reject(pod.uid, "", "the scheduler stopped while the pod waited for others")
         self._wake.set()
 
+    @property
+    def is_drained(self) -> bool:
+        """No bind is under way or queued."""
+        return not (self._in_flight or self._to_bind)
+
     async def drained(self) -> None:
-        """Waits until no bind is under way or queued."""
-        while self._in_flight or self._to_bind:
+        """Waits until `is_drained`."""
+        while not self.is_drained:
             self._idle.clear()
             await self._idle.wait()
 

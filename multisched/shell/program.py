@@ -297,8 +297,11 @@ class Program:
             for worker in workers:
                 await worker.drained()
         with anyio.move_on_after(EVENTS_DRAIN_S):
-            for keeper in self._keepers.values():
-                await keeper.release()
+            for group, keeper in self._keepers.items():
+                if all(worker.is_drained for worker in workers if self._groups[worker.name] == group):
+                    await keeper.release()
+                else:
+                    logger.warning("lease runs out: binds are still under way", extra={"group": group})
         await self.events.drain(EVENTS_DRAIN_S)
 
     def statistics(self) -> Mapping[str, Mapping[str, object]]:
