@@ -6,8 +6,9 @@ Owns nothing. The keywords are those of apiextensions v1 without CEL rules (`x-k
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from itertools import islice
 from typing import Any
 
 from multisched.cluster import errors
@@ -17,6 +18,8 @@ CAUSES_MAX = 100
 """Causes reported at once."""
 
 Causes = list[dict[str, str]]
+_Unknown = tuple[Any, str, str]
+"""The object that holds a field the schema does not have, the field, and its path."""
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -31,13 +34,8 @@ def admit(schema: Mapping[str, Any] | None, document: dict[str, Any]) -> Causes:
     """Prunes and defaults a document in place, then validates it."""
     if not schema:
         return []
-    for key in [key for key in document if key not in ("kind", "apiVersion", "metadata")]:
-        own = (schema.get("properties") or {}).get(key)
-        if own is None:
-            if not schema.get(PRESERVE):
-                del document[key]
-        else:
-            _prune(own, document[key])
+    for holder, key, _ in list(_unknown(schema, document)):
+        del holder[key]
     for key, own in (schema.get("properties") or {}).items():
         if key in ("kind", "apiVersion", "metadata"):
             continue
@@ -55,20 +53,36 @@ def admit(schema: Mapping[str, Any] | None, document: dict[str, Any]) -> Causes:
     return causes[:CAUSES_MAX]
 
 
-def _prune(schema: Mapping[str, Any], value: Any) -> None:
+def unknown_fields(schema: Mapping[str, Any] | None, document: Mapping[str, Any]) -> list[str]:
+    """Paths that the schema does not have and that pruning will drop, at most CAUSES_MAX."""
+    return [path for _, _, path in islice(_unknown(schema or {PRESERVE: True}, document), CAUSES_MAX)]
+
+
+def _unknown(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[_Unknown]:
+    properties = schema.get("properties") or {}
+    for key, value in document.items():
+        if key in ("kind", "apiVersion", "metadata"):
+            continue
+        if key in properties:
+            yield from _unknown_below(properties[key], value, key)
+        elif not schema.get(PRESERVE):
+            yield document, key, key
+
+
+def _unknown_below(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[_Unknown]:
     if isinstance(value, list):
-        for entry in value:
-            _prune(schema.get("items") or {}, entry)
+        for place, entry in enumerate(value):
+            yield from _unknown_below(schema.get("items") or {}, entry, f"{path}[{place}]")
     if not isinstance(value, dict):
         return
     properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
-    for key in list(value):
+    for key, entry in value.items():
         if key in properties:
-            _prune(properties[key], value[key])
+            yield from _unknown_below(properties[key], entry, f"{path}.{key}")
         elif isinstance(others, dict):
-            _prune(others, value[key])
+            yield from _unknown_below(others, entry, f"{path}.{key}")
         elif not schema.get(PRESERVE) and not others and not schema.get("x-kubernetes-embedded-resource"):
-            del value[key]
+            yield value, key, f"{path}.{key}"
 
 
 def _default(schema: Mapping[str, Any], value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster import api_types, apply, errors, forms, patch, subresources
+from multisched.cluster import api_types, apply, errors, forms, patch, schemas, subresources
 from multisched.cluster.metadata import key_of
 from multisched.cluster.objects import DeleteOptions, Objects
 from multisched.cluster.reads import JSON_HEADERS, Reads, chosen_items, selection
@@ -57,16 +57,20 @@ class Call:
         """fieldValidation: Strict refuses fields that the kind does not have, Warn (the default) drops and tells."""
         mode = self.target.params.get("fieldValidation", "Warn")
         name = api_types.type_name(self.resource.group, self.resource.version, self.resource.kind)
-        if not name or self.resource.is_custom:
+        if self.resource.is_custom:
+            name = ""
+            unknown = schemas.unknown_fields((self.resource.schema or {}).get("openAPIV3Schema"), document)
+        elif name:
+            unknown = api_types.unknown_fields(name, document)
+        else:
             return
-        unknown = api_types.unknown_fields(name, document)
         if unknown and mode == "Strict":
             said = ", ".join(f'unknown field "{path}"' for path in unknown)
             kind = (
                 f'{self.resource.kind} in version "{self.resource.version}" cannot be handled as a {self.resource.kind}'
             )
             raise errors.bad_request(f"{kind}: strict decoding error: {said}")
-        if unknown:
+        if unknown and name:
             api_types.drop_unknown(name, document)
         if mode == "Warn":
             self.warnings = tuple(f'unknown field "{path}"' for path in unknown)
