@@ -57,6 +57,12 @@ ANNOTATION_BYTES_MAX = 4_096
 ALLOCATABLE_MAX = 2**50
 """Past this a node's capacity is a mistake, and scores computed from it would overflow: a petabyte, or a trillion CPUs."""
 
+IMAGE_BYTES_MAX = 2**50
+"""An image counts as at most this, so that sums of sizes cannot overflow."""
+
+VERSION_DIGITS_MAX = 20
+"""Digits of a uint64; a longer resourceVersion is opaque text."""
+
 _UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 _EMPTY: Mapping[str, str] = {}
 _OPERATORS = frozenset(operator.value for operator in Operator)
@@ -302,16 +308,20 @@ class Decoder:
             wire = self._pod.decode(document)
         except msgspec.ValidationError as error:
             return self._bad_pod(document, str(error))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise DecodeError(str(error)) from error
         meta, status = wire.metadata, wire.status
+        spec, refusal = self._shared_spec(wire.spec)
+        labels, held, held_scoring = _EMPTY, None, None
         try:
             labels = self._mapping(meta.labels, "metadata.labels")
-            spec, refusal = self._shared_spec(wire.spec)
-            held, held_scoring = _held(wire, spec) if _may_be_resizing(wire) else (None, None)
-        except (Refusal, QuantityError) as error:
-            labels, spec, refusal = _EMPTY, PodSpec(scheduler_name=wire.spec.scheduler_name), str(error)
-            held, held_scoring = None, None
+        except Refusal as error:
+            refusal = refusal or str(error)
+        if _may_be_resizing(wire):
+            try:
+                held, held_scoring = _held(wire, spec)
+            except QuantityError as error:
+                refusal = refusal or f"status: {error}"
         gates = wire.spec.scheduling_gates
         return Pod(
             namespace=self._name(meta.namespace),
@@ -341,7 +351,7 @@ class Decoder:
         except msgspec.ValidationError as error:
             meta = self._decode(self._bare, document).metadata
             return Node(meta.name, meta.uid, _version(meta.resource_version), malformed=str(error))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise DecodeError(str(error)) from error
         refusal = ""
         allocatable: Requests = {}
@@ -362,7 +372,8 @@ class Decoder:
             is_unschedulable=wire.spec.unschedulable,
             allocatable=allocatable,
             images=tuple(
-                Image(tuple(self._name(n) for n in i.names or ()), i.size_bytes) for i in wire.status.images or ()
+                Image(tuple(self._name(n) for n in i.names or ()), max(0, min(i.size_bytes, IMAGE_BYTES_MAX)))
+                for i in wire.status.images or ()
             ),
             is_deleting=wire.metadata.deletion_timestamp is not None,
             malformed=refusal,
@@ -385,7 +396,7 @@ class Decoder:
     def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw) -> T:
         try:
             return decoder.decode(document)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise DecodeError(str(error)) from error
 
     def _shared_spec(self, wire: _Spec) -> tuple[PodSpec, str]:
@@ -402,7 +413,7 @@ class Decoder:
         try:
             spec, refusal = compile_spec(wire), ""
         except (Refusal, QuantityError) as error:
-            spec, refusal = PodSpec(scheduler_name=wire.scheduler_name, priority=wire.priority or 0), str(error)
+            spec, refusal = _unusable_spec(wire), str(error)
             self._refused[key] = refusal
         self._specs[key] = spec
         return spec, refusal
@@ -423,6 +434,8 @@ class Decoder:
         kept = {k: v for k, v in pairs.items() if k != _UNREAD_ANNOTATION and len(v) <= ANNOTATION_BYTES_MAX}
         if not kept or len(kept) > LABELS_MAX:
             return _EMPTY
+        if len(self._maps) >= INTERNED_MAX:
+            self._maps.clear()
         return self._maps.setdefault(tuple(kept.items()), kept)
 
     def _owner(self, references: list[_OwnerReference] | None) -> Owner | None:
@@ -445,9 +458,33 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
     containers, inits = wire.containers or [], wire.init_containers or []
     if len(containers) + len(inits) > CONTAINERS_MAX:
         raise Refusal(f"spec.containers: {len(containers) + len(inits)} containers, more than {CONTAINERS_MAX}")
+    return msgspec.structs.replace(
+        _resource_spec(wire),
+        can_preempt=wire.preemption_policy != "Never",
+        qos=_qos(wire),
+        tolerations=_tolerations(wire.tolerations),
+        affinity=_affinity(wire),
+        host_ports=_host_ports(containers, inits),
+        images=tuple(c.image for c in (*inits, *containers)),
+        image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
+        unsupported=_unsupported(wire),
+    )
+
+
+def _unusable_spec(wire: _SharedSpec) -> PodSpec:
+    """What is left of a spec that cannot be scheduled by: a pod that is bound with it takes its room all the same (I1)."""
+    try:
+        return _resource_spec(wire)
+    except QuantityError:
+        return PodSpec(scheduler_name=wire.scheduler_name, priority=wire.priority or 0)
+
+
+def _resource_spec(wire: _SharedSpec) -> PodSpec:
+    """The amounts of a spec. Raises QuantityError."""
+    containers, inits = wire.containers or [], wire.init_containers or []
     parts = [_container_requests(c) for c in containers], [_container_requests(c) for c in inits]
     pod_level = _pod_level_requests(wire)
-    requests = _checked(resources.pod_requests(*parts, pod_level, wire.overhead))
+    requests = resources.pod_requests(*parts, pod_level, wire.overhead)
     defaults = resources.placed_scoring_defaults(requests, pod_level)
     # Fit's scorer is built without upstream's pod-level switch: a pending pod is scored by its containers alone.
     scoring = resources.pod_requests(*parts, None, wire.overhead, defaults=resources.SCORING_DEFAULTS)
@@ -458,20 +495,12 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
     return PodSpec(
         scheduler_name=wire.scheduler_name,
         priority=wire.priority or 0,
-        can_preempt=wire.preemption_policy != "Never",
         requests=resources.amounts(requests),
         container_requests=None if of_containers is None else resources.amounts(of_containers),
         scoring_cpu_milli=scoring_cpu_milli,
         scoring_memory_bytes=scoring_memory_bytes,
         placed_cpu_milli=placed_cpu_milli,
         placed_memory_bytes=placed_memory_bytes,
-        qos=_qos(wire),
-        tolerations=_tolerations(wire.tolerations),
-        affinity=_affinity(wire),
-        host_ports=_host_ports(containers, inits),
-        images=tuple(c.image for c in (*inits, *containers)),
-        image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
-        unsupported=_unsupported(wire),
     )
 
 
@@ -506,13 +535,6 @@ def _scoring_amounts(requests: dict[str, int]) -> tuple[int, int]:
     """Milli-CPU and memory bytes."""
     amounts = resources.amounts(requests)
     return amounts.get(CPU, 0), amounts.get(MEMORY, 0)
-
-
-def _checked(requests: dict[str, int]) -> dict[str, int]:
-    for name, amount in requests.items():
-        if amount < 0:
-            raise Refusal(f"spec.containers[*].resources.requests[{name}]: is negative; requests must be 0 or more")
-    return requests
 
 
 def _qos(wire: _SharedSpec) -> QosClass:
@@ -681,4 +703,4 @@ def _allocatable(quantities: QuantityMap) -> Requests:
 
 
 def _version(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if len(text) <= VERSION_DIGITS_MAX and text.isascii() and text.isdigit() else 0

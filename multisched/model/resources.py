@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, QosClass, Requests
-from multisched.model.quantity import milli_of_nano, parse_nano, value_of_nano
+from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import is_qualified_name
 
 SCORING_CPU_MILLI = 100
@@ -20,6 +20,9 @@ SCORING_MEMORY_BYTES = 200 * 1024 * 1024
 
 REQUEST_MAX = 2**51
 """Requests count as at most this: more than any node has (`decode.ALLOCATABLE_MAX`), little enough that sums cannot overflow."""
+
+NAME_SHOWN_MAX = 63
+"""Of a resource's name in a message, in characters: names are what tenants write."""
 
 HUGEPAGES_PREFIX = "hugepages-"
 _NATIVE_DOMAIN = "kubernetes.io/"
@@ -51,7 +54,22 @@ class ContainerRequests(msgspec.Struct, gc=False):
 
 def exact(quantities: QuantityMap) -> Exact:
     """Parses a map of quantities; raises QuantityError naming the resource."""
-    return {name: parse_nano(text) for name, text in quantities.items()} if quantities else {}
+    found: Exact = {}
+    for name, text in (quantities or {}).items():
+        try:
+            found[name] = parse_nano(text)
+        except QuantityError as error:
+            raise QuantityError(f"{name[:NAME_SHOWN_MAX]}: {error}") from error
+    return found
+
+
+def asked(quantities: QuantityMap) -> Exact:
+    """As `exact`, of what someone asks for or holds: raises QuantityError for a negative amount too."""
+    found = exact(quantities)
+    for name, nano in found.items():
+        if nano < 0:
+            raise QuantityError(f"{name[:NAME_SHOWN_MAX]}: is negative; requests must be 0 or more")
+    return found
 
 
 def amounts(quantities: Mapping[str, int]) -> Requests:
@@ -91,9 +109,9 @@ class StatusView:
     def effective(self, part: ContainerRequests) -> Exact:
         """Per resource the largest of spec, actuated and allocated; only the latter two if the resize is infeasible."""
         if not part.has_status:
-            return exact(part.spec)
-        parts = [exact(part.actuated), exact(part.allocated)]
-        return _maximum(*parts) if self.is_resize_infeasible else _maximum(exact(part.spec), *parts)
+            return asked(part.spec)
+        parts = [asked(part.actuated), asked(part.allocated)]
+        return _maximum(*parts) if self.is_resize_infeasible else _maximum(asked(part.spec), *parts)
 
 
 def pod_requests(
@@ -112,8 +130,8 @@ def pod_requests(
     """
 
     def one(container: ContainerRequests, *, may_resize: bool = True) -> Exact:
-        asked = status.effective(container) if status is not None and may_resize else exact(container.spec)
-        return {**defaults, **asked} if defaults else asked
+        found = status.effective(container) if status is not None and may_resize else asked(container.spec)
+        return {**defaults, **found} if defaults else found
 
     total: Exact = {}
     for container in containers:
@@ -121,20 +139,20 @@ def pod_requests(
     sidecars: Exact = {}
     init_peak: Exact = {}
     for container in init_containers:
-        asked = one(container, may_resize=container.is_sidecar)
+        own = one(container, may_resize=container.is_sidecar)
         if container.is_sidecar:
-            _add(total, asked)
-            _add(sidecars, asked)
+            _add(total, own)
+            _add(sidecars, own)
             running = dict(sidecars)
         else:
-            running = dict(asked)
+            running = dict(own)
             _add(running, sidecars)
         init_peak = _maximum(init_peak, running)
     total = _maximum(total, init_peak)
     if pod_level is not None:
-        asked = status.effective(pod_level) if status is not None else exact(pod_level.spec)
-        total.update({n: asked.get(n, 0) for n in pod_level.spec or () if is_pod_level_resource(n)})
-    _add(total, exact(overhead))
+        level = status.effective(pod_level) if status is not None else asked(pod_level.spec)
+        total.update({n: level.get(n, 0) for n in pod_level.spec or () if is_pod_level_resource(n)})
+    _add(total, asked(overhead))
     return total
 
 
