@@ -55,7 +55,7 @@ class PeakForecast:
         if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
             raise SettingError(f"ledger {fresh.name} is kept with another history already; restart to change it")
         self._ledger = ledger
-        self._references = tuple(_reference(self._history, name) for name in dimensions)
+        self._references = np.array([[_reference(self._history, name)] for name in dimensions], np.float64)
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
         """Reason -> pods bound without a forecast since the start: the metric forecast_fallback_total."""
 
@@ -74,12 +74,13 @@ class PeakForecast:
         A dimension whose capacity a node does not state counts as reference / (reference + peak): less load is better,
         and rows stay apart however much they have.
         """
-        own = self._predictor.predict(pod).peaks
-        peaks, capacities = self._ledger.peak(rows), self._ledger.capacity(rows)
-        worst = np.full(len(rows), float(MAX_SCORE))
-        for peak, capacity, amount, reference in zip(peaks, capacities, own, self._references, strict=True):
-            np.minimum(worst, _room_percent(peak + amount, capacity, reference), out=worst)
-        scores: Scores = np.maximum(worst, 0.0).astype(np.int64)
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        own = self._predictor.predict(pod).column
+        room = _room_percent(self._ledger.peak(rows) + own, self._ledger.capacity(rows), self._references)
+        worst = np.minimum.reduce(room, axis=0, initial=float(MAX_SCORE))
+        np.maximum(worst, 0.0, out=worst)
+        scores: Scores = worst.astype(np.int64)
         return scores
 
     def sign(self, pod: Pod) -> Hashable:
@@ -91,13 +92,16 @@ class PeakForecast:
             self.fallbacks[fallback] += 1
 
 
-def _room_percent(peak: Amounts, capacity: Amounts, reference: int) -> Amounts:
-    """float64[rows]: room in one dimension, below zero where it is exceeded.
+def _room_percent(peak: Amounts, capacity: Amounts, reference: Amounts) -> Amounts:
+    """float64[dimensions, rows]: room in each dimension, below zero where it is exceeded.
 
     A node without any of what is needed has no room; one without any of what is not needed is no worse for it.
     """
-    if len(capacity) and capacity.min() > 0:
-        return (capacity - peak) * MAX_SCORE / capacity
+    if np.minimum.reduce(capacity, axis=None) > 0:
+        room = capacity - peak
+        room *= MAX_SCORE
+        room /= capacity
+        return room
     room = (capacity - peak) * MAX_SCORE / np.maximum(capacity, 1.0)
     room = np.where(capacity > 0, room, np.where(peak > 0, 0.0, float(MAX_SCORE)))
     return np.where(capacity < 0, MAX_SCORE * reference / (reference + peak), room)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.capacity import UNKNOWN, Capacity
 from domains.forecast.predictor import Predictor
-from multisched.framework.node_view import Int64, Rows
+from multisched.framework.node_view import Rows
 from multisched.model.objects import Node, Pod
 
 Amounts = NDArray[np.float64]
@@ -36,7 +36,7 @@ class PeakLedger:
         self._sums: dict[int, list[int]] = {}
         self._stale: set[int] = set()
         width = len(self._capacities)
-        self._version: Int64 = np.zeros(ROWS_FIRST, np.int64)
+        self._version = [0] * ROWS_FIRST
         self._peak: Amounts = np.zeros((width, ROWS_FIRST))
         self._capacity: Amounts = np.full((width, ROWS_FIRST), UNKNOWN, np.float64)
 
@@ -46,7 +46,7 @@ class PeakLedger:
         return True
 
     def version(self, row: int) -> int:
-        return int(self._version[row]) if row < len(self._version) else 0
+        return self._version[row] if row < len(self._version) else 0
 
     def fits(self, pod: Pod, row: int) -> str:
         return ""
@@ -96,11 +96,12 @@ class PeakLedger:
         for row in self._stale:
             self._peak[:, row] = self._sums[row]
         self._stale.clear()
-        return self._peak[:, at]
+        return self._peak.take(at, axis=1) if isinstance(at, np.ndarray) else self._peak[:, at]
 
     def capacity(self, rows: Rows) -> Amounts:
         """float64[dimensions, len(rows)]: milli-units the node has, or UNKNOWN."""
-        return self._capacity[:, self._at(rows)]
+        at = self._at(rows)
+        return self._capacity.take(at, axis=1) if isinstance(at, np.ndarray) else self._capacity[:, at]
 
     # -- keeping ---------------------------------------------------------------------------------------------------
 
@@ -129,6 +130,6 @@ class PeakLedger:
         while size < needed:
             size *= 2
         more = size - len(self._version)
-        self._version = np.pad(self._version, (0, more))
+        self._version += [0] * more
         self._peak = np.pad(self._peak, ((0, 0), (0, more)))
         self._capacity = np.pad(self._capacity, ((0, 0), (0, more)), constant_values=UNKNOWN)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from domains.forecast.history import MILLI, History
 from domains.forecast.service import service_of
@@ -25,6 +28,11 @@ class Prediction:
 
     peaks: tuple[int, ...]
     fallback: str
+    column: NDArray[np.float64] = field(init=False, compare=False, repr=False)
+    """float64[dimensions, 1]: the same, as scores add it to rows."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", np.array(self.peaks, np.float64).reshape(-1, 1))
 
 
 class Predictor:
@@ -34,9 +42,13 @@ class Predictor:
         self.history = history
         self.dimensions = tuple(dimensions)
         self._known: dict[tuple[str, str, int, int], Prediction] = {}
+        self._last: tuple[Pod | None, Prediction] = (None, Prediction((), ""))
 
     def predict(self, pod: Pod) -> Prediction:
         """What the pod needs at its peak. Depends on its service, namespace, CPU and memory only."""
+        last = self._last  # signed, scored and taken one after the other, a pod is asked about three times
+        if last[0] is pod:
+            return last[1]
         spec, requests = pod.spec, pod.requests
         cpu_milli = max(requests.get(CPU, 0), spec.scoring_cpu_milli)
         memory_bytes = max(requests.get(MEMORY, 0), spec.scoring_memory_bytes)
@@ -46,6 +58,7 @@ class Predictor:
             if len(self._known) >= PREDICTIONS_MAX:
                 self._known.clear()
             known = self._known[key] = self._predict(*key)
+        self._last = (pod, known)
         return known
 
     def _predict(self, namespace: str, service: str, cpu_milli: int, memory_bytes: int) -> Prediction:

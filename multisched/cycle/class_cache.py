@@ -25,14 +25,14 @@ from multisched.state.node_table import NodeTable
 CLASS_BYTES_MAX = 512 * 1024 * 1024
 """Memory for cached classes of one domain; the class unused for longest goes first."""
 
-BYTES_PER_ROW = 96
+BYTES_PER_ROW = 48
 """What one class keeps per row, roughly: codes and scores of each plugin, and the totals."""
 
 CLASSES_MIN = 8
 SPECS_MAX = 65_536
 """Specs whose number is remembered, by identity."""
 
-NOWHERE = np.int64(-1)
+NOWHERE = np.int32(-1)
 """The total of a row that is not feasible."""
 
 _NO_ROWS: Rows = np.zeros(0, np.intp)
@@ -56,7 +56,9 @@ class ClassCache:
         self._pre_scores_anew = [p for p in plugins.pre_score if _is_for_one_attempt(p)]
         # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
         kept = [p for p in reading.values() if p.name not in self._asking]
-        self._asks_anew = bool(self._pre_filters_anew) or any(_is_for_one_attempt(p) for p in kept)
+        self._asks_anew = bool(self._pre_filters_anew or self._pre_scores_anew) or any(
+            _is_for_one_attempt(p) for p in kept
+        )
         self._classes: dict[Hashable, PodClass] = {}
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._spec_numbers: dict[Hashable, int] = {}
@@ -311,34 +313,32 @@ class ClassCache:
         return {p.name for p in plugins if self._runner.pre_score(p, entry.view, entry.pod, feasible).code is Code.SKIP}
 
     def _score_all(self, entry: PodClass, column: ScoreColumn, *, is_skipped: bool) -> None:
-        """Raw and final scores of every row the plugin may be asked about."""
+        """Scores every row the plugin may be asked about."""
         plugin = column.plugin
         if is_skipped:
-            column.raw[:] = 0
-        elif _is_for_one_attempt(plugin):
-            column.raw[:] = 0
-            rows = entry.rows[entry.feasible]
-            if len(rows):
-                column.raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, rows)
+            column.final[:] = 0
+            return
+        if _is_for_one_attempt(plugin):
+            raw = np.zeros(len(entry.rows), np.int64)
+            raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, entry.rows[entry.feasible])
         else:
-            column.raw[:] = self._runner.score(plugin, entry.view, entry.pod, entry.rows)
-        if is_skipped:
-            column.final = column.raw
-        elif column.is_plain:
-            self._check_plain(entry, plugin, column.raw, None)
+            raw = self._runner.score(plugin, entry.view, entry.pod, entry.rows)
+        if column.is_plain:
+            column.final[:] = self._in_range(entry, plugin, raw, None)
         else:
+            column.raw[:] = raw
             self._normalize_all(entry, column)
 
     def _join_scores(self, entry: PodClass) -> None:
         """Computes both totals from the columns."""
-        fixed = np.zeros(len(entry.rows), np.int64)
+        fixed = np.zeros(len(entry.rows), np.int32)
         for column in entry.scores:
             if not column.depends_on.reads_pods:
-                fixed += column.weight * column.final
+                fixed += np.multiply(column.final, column.weight, dtype=np.int32)
         total = fixed.copy()
         for column in entry.moving_scores:
-            total += column.weight * column.final
-        total[~entry.feasible] = NOWHERE
+            total += np.multiply(column.final, column.weight, dtype=np.int32)
+        np.copyto(total, NOWHERE, where=~entry.feasible)
         entry.fixed_total, entry.total = fixed, total
 
     def _renew_scores(
@@ -355,15 +355,17 @@ class ClassCache:
                 continue
             if len(at):
                 raw = self._runner.score(column.plugin, entry.view, entry.pod, entry.rows.take(at))
-                column.raw[at] = raw
-                if column.is_plain:
-                    self._check_plain(entry, column.plugin, raw, at)
                 moved_all |= not column.depends_on.reads_pods
+                if column.is_plain:
+                    raw = self._in_range(entry, column.plugin, raw, at)
+                    column.final[at] = raw
+                else:
+                    column.raw[at] = raw
             if not column.is_plain and (len(at) or feasible_moved):
                 moved_all |= self._normalize(entry, column, at)
             if column.depends_on.reads_pods and len(at):
-                raw = raw if column.is_plain else column.final.take(at)
-                weighted = raw if column.weight == 1 else column.weight * raw
+                final = raw if column.is_plain else column.final.take(at).astype(np.int64)
+                weighted = final if column.weight == 1 else final * column.weight
                 part = weighted if part is None else part + weighted
         if moved_all:
             self._join_scores(entry)
@@ -373,11 +375,13 @@ class ClassCache:
             feasible = entry.feasible.take(at_rows)
             entry.total[at_rows] = total if feasible.all() else np.where(feasible, total, NOWHERE)
 
-    def _check_plain(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> None:
+    def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
         """Scores that count as they are must be in range, but for those of rows that no pod can go to."""
-        # Seen as unsigned, what is below zero is large: one pass in place of two.
-        if len(raw) and int(raw.view(np.uint64).max()) > MAX_SCORE:
-            self._runner.check_range(plugin, raw[entry.feasible if at is None else entry.feasible.take(at)])
+        seen = raw.view(np.uint64)  # what is below zero is large so: one pass in place of two
+        if not len(raw) or int(np.maximum.reduce(seen)) <= MAX_SCORE:
+            return raw
+        self._runner.check_range(plugin, raw[entry.feasible if at is None else entry.feasible.take(at)])
+        return np.where(seen <= MAX_SCORE, raw, 0)
 
     def _normalize(self, entry: PodClass, column: ScoreColumn, at: Rows) -> bool:
         """Renews the final scores after `raw` changed at `at`; True if they may have changed elsewhere too."""
@@ -395,7 +399,7 @@ class ClassCache:
     def _normalize_all(self, entry: PodClass, column: ScoreColumn) -> None:
         if column.normalizer is not None:
             column.largest = _largest(entry, column)
-            column.final = column.normalizer.apply(column.raw, column.largest)
+            column.final[:] = column.normalizer.apply(column.raw, column.largest)
         elif column.custom is not None:
             at = np.flatnonzero(entry.feasible)
             column.final = np.zeros(len(entry.rows), np.int64)
@@ -404,7 +408,7 @@ class ClassCache:
 
 
 def _largest(entry: PodClass, column: ScoreColumn) -> int:
-    return int(np.max(column.raw, where=entry.feasible, initial=0))
+    return int((column.raw * entry.feasible).max(initial=0))  # three times faster than a masked maximum
 
 
 def _signs_spec_only(plugin: SignPlugin) -> bool:

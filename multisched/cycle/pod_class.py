@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
+
+Finals = NDArray[np.uint8]
+"""Normalised scores, 0..MAX_SCORE. Small on purpose: what a decision reads of 50 classes has to fit into a CPU's cache."""
+Totals = NDArray[np.int32]
+"""Weighted sums of final scores: at most 100 x 100 for each plugin."""
 
 
 class FilterColumn:
@@ -19,7 +25,8 @@ class FilterColumn:
     def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
         self.plugin = plugin
         self.depends_on = plugin.depends_on
-        self.codes = codes.copy()  # the plugin may keep its array, or have made it read-only; this one is renewed in place
+        # The plugin may keep its array, or have made it read-only; this one is renewed in place.
+        self.codes = codes.copy()
 
 
 class ScoreColumn:
@@ -34,9 +41,9 @@ class ScoreColumn:
         self.depends_on = plugin.depends_on
         normalizer = getattr(plugin, "normalizer", None)
         self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
-        self.raw: Scores = np.zeros(count, np.int64)
-        self.final = self.raw
-        """The same array as `raw` where nothing normalises it."""
+        self.raw: Scores = np.zeros(0 if self.is_plain else count, np.int64)
+        """Kept where something normalises it: plain scores are final as they come."""
+        self.final: Finals = np.zeros(count, np.uint8)
         self.largest = -1
 
     @property
@@ -70,9 +77,9 @@ class PodClass:
         self.fixed_pass: Bools = np.zeros(0, np.bool_)
         """Rows that pass every filter which does not read the pods on them."""
         self.feasible: Bools = np.zeros(0, np.bool_)
-        self.fixed_total: Scores = np.zeros(0, np.int64)
+        self.fixed_total: Totals = np.zeros(0, np.int32)
         """Weighted sum of the final scores that do not read the pods on a row."""
-        self.total: Scores = np.zeros(0, np.int64)
+        self.total: Totals = np.zeros(0, np.int32)
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
         self.generation = -1
         self.nodes_version = -1

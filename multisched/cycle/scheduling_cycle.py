@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.class_cache import NOWHERE, ClassCache
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
-from multisched.cycle.pod_class import PodClass
-from multisched.framework.node_view import Bools, Int64, Rows, Scores
+from multisched.cycle.pod_class import PodClass, Totals
+from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.framework.plugin import (
     AskingPlugin,
     CycleView,
@@ -54,8 +54,6 @@ class Placed:
     view: CycleView
     waits: Mapping[str, float] = field(default_factory=dict)
     """Permit plugin -> seconds it wants to wait at most."""
-    evaluated: int = 0
-    feasible: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class _Choice:
 
     rows: Rows
     feasible: Bools
-    total: Scores
+    total: Totals
     versions: Int64 | None = None
 
 
@@ -141,10 +139,10 @@ class SchedulingCycle:
             if not feasible.any():
                 return self._refused(group.view, pod, self._diagnose(group, held))
             self.classes.score(group)
-            choice = _Choice(group.rows, feasible, np.where(feasible, group.total, -1) if held else group.total)
+            choice = _Choice(group.rows, feasible, np.where(feasible, group.total, NOWHERE) if held else group.total)
             return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
         self.classes.score(group)
-        total = np.where(feasible, group.total, -1)
+        total = np.where(feasible, group.total, NOWHERE)
         choice = _Choice(group.rows, feasible.copy(), total, self._versions(pod, group.rows))
         ledgers = {int(r): self._cache.ledgers.versions(pod, int(r)) for r in self._top(choice, pod, attempt, 64)}
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
@@ -193,7 +191,7 @@ class SchedulingCycle:
         """Leaves out rows whose node left, or gave its row to another, while the cycle waited; False if none is left."""
         if generation != self._rows.generation:
             choice.feasible &= self._rows.stayed_since(choice.rows, generation)
-            choice.total[~choice.feasible] = -1
+            choice.total[~choice.feasible] = NOWHERE
         return bool(choice.feasible.any())
 
     def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
@@ -209,7 +207,7 @@ class SchedulingCycle:
                     row = int(choice.rows[at[position]])
                     refused.append((self._node_name(row), plugin.reasons.status(int(codes[position]))))
                 choice.feasible[at[codes != 0]] = False
-                choice.total[at[codes != 0]] = -1
+                choice.total[at[codes != 0]] = NOWHERE
         for plugin in self.plugins.asking:
             if plugin.name in view.answers and isinstance(plugin, ScorePlugin):
                 at = np.flatnonzero(choice.feasible)
@@ -321,8 +319,6 @@ class SchedulingCycle:
             assumption.annotations,
             # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
             CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers),
-            evaluated=len(group.rows),
-            feasible=int(group.feasible.sum()) if len(group.rows) < 256 else -1,
         )
         return self._reserve(placed)
 

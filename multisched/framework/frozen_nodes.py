@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from multisched.framework.node_view import Bools, Int32, Int64
-from multisched.model.objects import CPU, MEMORY, Node, Pod
+from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
+from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
 
 
@@ -74,10 +74,15 @@ class FrozenNodes:
         return self._column(lambda r: 0 if r.node.malformed else r.node.allocatable.get(resource, 0))
 
     def requested(self, resource: str) -> Int64:
+        if resource == PODS:
+            return self.pod_count
         return self._column(lambda r: r.sums()[0].get(resource, 0))
 
     def scoring_requested(self, resource: str) -> Int64:
         return self._column(lambda r: r.sums()[1].get(resource, 0))
+
+    def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
+        return amounts_of(self, kind, resources, rows)
 
     @property
     def pod_count(self) -> Int64:

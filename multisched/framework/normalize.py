@@ -23,5 +23,6 @@ class ByLargest:
         """int64[rows] in 0..MAX_SCORE, given the largest raw score over all feasible rows."""
         if largest == 0:
             return np.full(len(raw), MAX_SCORE if self.reverse else 0, np.int64)
-        scaled = raw * MAX_SCORE // largest
-        return MAX_SCORE - scaled if self.reverse else scaled
+        scaled: Scores = raw * MAX_SCORE
+        scaled //= largest
+        return np.subtract(MAX_SCORE, scaled, out=scaled) if self.reverse else scaled

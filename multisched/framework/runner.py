@@ -32,6 +32,8 @@ from multisched.framework.plugin import (
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 
+_UINT8, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
+
 SAMPLED_EVERY = 10
 """One attempt in this many has its plugins timed, as upstream: reading the clock for each would cost more than they do."""
 
@@ -93,14 +95,14 @@ class Runner:
 
     def filter(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         codes = self.call(plugin, "Filter", plugin.filter, cycle, pod, rows)
-        self._check(plugin, "Filter", codes, np.uint8, rows)
+        self._check(plugin, "Filter", codes, _UINT8, rows)
         return codes
 
     def recheck(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """Filter for rows that changed since they were asked about; a plugin whose answer is older refuses them itself."""
         again: Callable[..., Codes] = getattr(plugin, "recheck", plugin.filter)
         codes = self.call(plugin, "Filter", again, cycle, pod, rows)
-        self._check(plugin, "Filter", codes, np.uint8, rows)
+        self._check(plugin, "Filter", codes, _UINT8, rows)
         return codes
 
     def post_filter(self, plugin: PostFilterPlugin, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
@@ -124,12 +126,12 @@ class Runner:
 
     def score(self, plugin: ScorePlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         raw = self.call(plugin, "Score", plugin.score, cycle, pod, rows)
-        self._check(plugin, "Score", raw, np.int64, rows)
+        self._check(plugin, "Score", raw, _INT64, rows)
         return raw
 
     def normalize(self, plugin: NormalizeScorePlugin, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
         scores = self.call(plugin, "NormalizeScore", plugin.normalize_score, cycle, pod, raw)
-        self._check(plugin, "NormalizeScore", scores, np.int64, raw)
+        self._check(plugin, "NormalizeScore", scores, _INT64, raw)
         self.check_range(plugin, scores)
         return scores
 
@@ -172,7 +174,7 @@ class Runner:
             return self.failure(plugin, point, f"returned {type(status).__name__}, not Status").status
         return status.by(plugin.name)
 
-    def _check(self, plugin: Plugin, point: str, found: Any, dtype: type, rows: Any) -> None:
+    def _check(self, plugin: Plugin, point: str, found: Any, dtype: np.dtype[Any], rows: Any) -> None:
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (len(rows),):
             shape = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
-            raise self.failure(plugin, point, f"returned {shape}, not {dtype.__name__}[{len(rows)}]")
+            raise self.failure(plugin, point, f"returned {shape}, not {dtype}[{len(rows)}]")

@@ -43,7 +43,10 @@ class ImageLocality:
         most = SUM_BYTES_MAX_PER_CONTAINER * len(spec.images)
         # Upstream tests the lower bound first; they are in order whenever there is a container.
         held = np.minimum(np.maximum(total.take(rows), SUM_BYTES_MIN), max(most, SUM_BYTES_MIN))
-        return (held - SUM_BYTES_MIN) * MAX_SCORE // max(1, most - SUM_BYTES_MIN)
+        held -= SUM_BYTES_MIN
+        held *= MAX_SCORE
+        held //= max(1, most - SUM_BYTES_MIN)
+        return held
 
     def sign(self, pod: Pod) -> Hashable:
         return pod.spec.images, pod.spec.image_volumes

@@ -9,19 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import Int64, Rows, Scores
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.node_view import Amount, Int64, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
-from multisched.plugins.columns import Selection
 from multisched.plugins.config_fields import Fields, PluginArgsError
 from multisched.plugins.resource_scoring import DEFAULT_RESOURCES, ResourceWeight, counts_in_scores, read_resources
 
 Fractions = NDArray[np.float64]
 Present = NDArray[np.bool_] | None
-"""Rows that have the resource; None: all."""
+"""bool[resources, rows]: where a row has the resource; None: everywhere."""
 
 HALF = MAX_SCORE // 2
+
+Counted = tuple[tuple[str, ...], Int64]
+"""Resources, and int64[resources, 1]: what the pod asks of each."""
+_COUNTED: StateKey[Counted] = StateKey("NodeResourcesBalancedAllocation.counted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,63 +68,63 @@ class NodeResourcesBalancedAllocation:
 
         b is (1 - standard deviation of the resources' used fractions) * 100, over the resources the row has.
         """
-        at, nodes, spec = Selection(rows), cycle.nodes, pod.spec
-        before: list[Fractions] = []
-        after: list[Fractions] = []
-        present: list[Present] = []
-        for resource in self._resources:
-            amount = spec.requests.get(resource, 0)
-            if not counts_in_scores(resource, amount):
-                continue
-            allocatable = at.of(nodes.allocatable(resource))
-            requested = at.of(nodes.requested(resource))
-            has = allocatable > 0
-            if has.all():
-                capacity = allocatable.astype(np.float64)
-                before.append(_fraction(requested, capacity))
-                after.append(_fraction(requested + amount, capacity))
-                present.append(None)
-            else:
-                capacity = np.maximum(allocatable, 1).astype(np.float64)
-                before.append(_fraction(requested, capacity) * has)
-                after.append(_fraction(requested + amount, capacity) * has)
-                present.append(has)
-        if not present:
+        counted = cycle.state.find(_COUNTED)
+        if counted is None:
+            counted = self._counted(pod)
+            cycle.state.write(_COUNTED, counted)
+        resources, amounts = counted
+        if not resources:
             return np.full(len(rows), HALF + HALF // 2, np.int64)
-        change = _balance(after, present) - _balance(before, present)
-        return HALF + (HALF + change) // 2
+        allocatable = cycle.nodes.amounts(Amount.ALLOCATABLE, resources, rows)
+        requested = cycle.nodes.amounts(Amount.REQUESTED, resources, rows)
+        has_all = np.count_nonzero(allocatable) == allocatable.size  # allocatable is never below zero
+        present = None if has_all else allocatable > 0
+        used = np.empty((2, *requested.shape), np.float64)  # without the pod, and with it
+        used[0] = requested  # int64 becomes float64 before it is divided, as in Go
+        used[1] = requested + amounts
+        used /= allocatable if present is None else np.maximum(allocatable, 1)
+        np.minimum(used, 1.0, out=used)
+        if present is not None:
+            used *= present
+        balance = _balance(used, present)
+        change: Int64 = balance[1] - balance[0]
+        change += HALF
+        change >>= 1  # halves towards minus infinity
+        change += HALF
+        return change
+
+    def _counted(self, pod: Pod) -> Counted:
+        requests = pod.spec.requests
+        found = [name for name in self._resources if counts_in_scores(name, requests.get(name, 0))]
+        return tuple(found), np.array([[requests.get(name, 0)] for name in found], np.int64)
 
     def sign(self, pod: Pod) -> Hashable:
         return tuple(pod.spec.requests.get(name, 0) for name in self._resources)
 
 
-def _fraction(requested: Int64, capacity: Fractions) -> Fractions:
-    """Used part of the capacity, at most 1."""
-    used: Fractions = requested / capacity  # int64 becomes float64 first, as Go converts before it divides
-    return np.minimum(used, 1.0, out=used)
-
-
-def _balance(fractions: list[Fractions], present: list[Present]) -> Int64:
-    """int64[rows], 50..100. Two resources have a formula of their own, which rounds differently."""
-    if len(fractions) == 1:
-        return np.full(len(fractions[0]), MAX_SCORE, np.int64)
-    if len(fractions) == 2:
-        deviation = np.abs((fractions[0] - fractions[1]) / 2)
-        for has in present:
-            if has is not None:
-                deviation *= has
+def _balance(used: Fractions, present: Present) -> Int64:
+    """int64[2, rows], 50..100, of float64[2, resources, rows]. Two resources have a formula of their own, which rounds
+    differently."""
+    if used.shape[1] == 1:
+        return np.full((2, used.shape[2]), MAX_SCORE, np.int64)
+    if used.shape[1] == 2:
+        deviation: Fractions = used[:, 0] - used[:, 1]
+        deviation /= 2
+        np.abs(deviation, out=deviation)
+        if present is not None:
+            deviation *= present[0] & present[1]
     else:
-        deviation = _deviation(fractions, present)
-    balance: Int64 = ((1 - deviation) * float(MAX_SCORE)).astype(np.int64)
-    return balance
+        deviation = np.array([_deviation(used[0], present), _deviation(used[1], present)])
+    np.subtract(1, deviation, out=deviation)
+    deviation *= MAX_SCORE
+    return deviation.astype(np.int64)
 
 
-def _deviation(fractions: list[Fractions], present: list[Present]) -> Fractions:
+def _deviation(fractions: Fractions, present: Present) -> Fractions:
     """Standard deviation over the resources present on each row; adding an absent one's 0.0 changes no sum."""
-    everywhere = np.ones(len(fractions[0]), np.bool_)
-    held = [everywhere if has is None else has for has in present]
-    count = np.zeros(len(everywhere), np.int64)
-    total = np.zeros(len(everywhere), np.float64)
+    held = np.ones(fractions.shape, np.bool_) if present is None else present
+    count = np.zeros(fractions.shape[1], np.int64)
+    total = np.zeros(fractions.shape[1], np.float64)
     first, second = np.zeros_like(total), np.zeros_like(total)
     for fraction, has in zip(fractions, held, strict=True):
         second = np.where(has & (count == 1), fraction, second)

@@ -10,16 +10,16 @@ import numpy as np
 
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Codes, Int64, Rows, Scores
+from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, Requests
 from multisched.model.resources import is_extended_resource
 from multisched.model.selectors import is_qualified_name
-from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.columns import zeros
 from multisched.plugins.config_fields import Fields, PluginArgsError
-from multisched.plugins.resource_scoring import LEAST_ALLOCATED, ScoringStrategy, read_scoring_strategy
+from multisched.plugins.resource_scoring import LEAST_ALLOCATED, ScoredDemand, ScoringStrategy, read_scoring_strategy
 
 NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 """Checked before all others, in this order, as upstream's reasons come."""
@@ -30,8 +30,18 @@ BITS_MAX = 62
 TABLE_BITS_MAX = 10
 """Up to so many bits, codes are looked up in a table; beyond, rows are sorted by what they lack."""
 
-Wanted = tuple[tuple[str, int], ...]
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is checked: room for one pod, then the pod's requests in the order of upstream's reasons."""
+
+    resources: tuple[str, ...]
+    amounts: Int64
+    """int64[resources, 1]"""
+
+
 _WANTED: StateKey[Wanted] = StateKey("NodeResourcesFit.wanted")
+_SCORED: StateKey[ScoredDemand] = StateKey("NodeResourcesFit.scored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +95,18 @@ class NodeResourcesFit:
         wanted = cycle.state.find(_WANTED)
         if wanted is None:
             wanted = self._wanted(pod.spec.requests)
-        nodes, at = cycle.nodes, Selection(rows)
-        lacking: Int64 | None = None
-        if (short := at.of(nodes.pod_count) >= at.of(nodes.allocatable(PODS))).any():
-            lacking = short.astype(np.int64) << 1
-        for index, (resource, amount) in enumerate(wanted):
-            allocatable = at.of(nodes.allocatable(resource))
-            short = allocatable - at.of(nodes.requested(resource)) < amount
-            if short.any():
-                bits = short.astype(np.int64) << min(index + 2, BITS_MAX)
-                bits |= allocatable < amount
-                lacking = bits if lacking is None else lacking | bits
-        return zeros(rows) if lacking is None else self._codes(lacking, wanted)
+        allocatable = cycle.nodes.amounts(Amount.ALLOCATABLE, wanted.resources, rows)
+        short = allocatable - cycle.nodes.amounts(Amount.REQUESTED, wanted.resources, rows) < wanted.amounts
+        if not np.count_nonzero(short):
+            return zeros(rows)
+        lacking = np.zeros(len(rows), np.int64)
+        for index in np.flatnonzero(short.any(axis=1)).tolist():
+            lacking |= short[index].astype(np.int64) << min(index + 1, BITS_MAX)
+            if index:
+                lacking |= allocatable[index] < wanted.amounts[index]
+        return self._codes(lacking, wanted.resources[1:])
 
-    def _codes(self, lacking: Int64, wanted: Wanted) -> Codes:
+    def _codes(self, lacking: Int64, wanted: tuple[str, ...]) -> Codes:
         """Bit 0: even an empty node is too small; bit 1: too many pods; then the resources asked for, in order."""
         if len(wanted) <= TABLE_BITS_MAX - 2:
             table = np.zeros(1 << len(wanted) + 2, np.uint8)
@@ -109,19 +117,23 @@ class NodeResourcesFit:
         codes = np.array([self._code(kind, wanted) for kind in kinds.tolist()], np.uint8)
         return codes.take(position)
 
-    def _code(self, lacking: int, wanted: Wanted) -> int:
+    def _code(self, lacking: int, wanted: tuple[str, ...]) -> int:
         if not lacking:
             return 0
         code = Code.UNSCHEDULABLE_AND_UNRESOLVABLE if lacking & 1 else Code.UNSCHEDULABLE
         reasons = ["Too many pods"] if lacking & 2 else []
         reasons += [
-            f"Insufficient {resource}" for i, (resource, _) in enumerate(wanted[: BITS_MAX - 1]) if lacking >> i + 2 & 1
+            f"Insufficient {resource}" for i, resource in enumerate(wanted[: BITS_MAX - 1]) if lacking >> i + 2 & 1
         ]
         return self.reasons.code(code, *reasons)
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows], 0..100, by the scoring strategy."""
-        return self._strategy.score(cycle.nodes, pod.spec, rows)
+        demand = cycle.state.find(_SCORED)
+        if demand is None:
+            demand = self._strategy.demand(pod.spec)
+            cycle.state.write(_SCORED, demand)
+        return self._strategy.score(cycle.nodes, demand, rows)
 
     def sign(self, pod: Pod) -> Hashable:
         spec = pod.spec
@@ -151,10 +163,16 @@ class NodeResourcesFit:
         )
 
     def _wanted(self, requests: Requests) -> Wanted:
-        """What is checked, in the order of upstream's reasons (upstream's scalar resources come in no order at all)."""
+        checked = self._checked(requests)
+        return Wanted(
+            (PODS, *(name for name, _ in checked)), np.array([[1], *([amount] for _, amount in checked)], np.int64)
+        )
+
+    def _checked(self, requests: Requests) -> list[tuple[str, int]]:
+        """In the order of upstream's reasons (upstream's scalar resources come in no order at all)."""
         native = [(name, requests[name]) for name in NATIVE if name in requests]
         others = [item for item in sorted(requests.items()) if item[0] not in NATIVE and not self._is_ignored(item[0])]
-        return (*native, *others)
+        return [*native, *others]
 
     def _is_ignored(self, resource: str) -> bool:
         if not (self._ignored or self._ignored_groups) or not is_extended_resource(resource):
@@ -181,7 +199,7 @@ class NodeResourcesFit:
         """
         if not isinstance(new, Node):
             return Hint.SKIP
-        wanted = self._wanted(pod.spec.requests)
+        wanted = self._checked(pod.spec.requests)
         has = new.allocatable
         if has.get(PODS, 0) < 1 or any(amount > has.get(name, 0) for name, amount in wanted):
             return Hint.SKIP

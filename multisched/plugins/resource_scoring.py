@@ -7,16 +7,16 @@ requested_to_capacity_ratio.go and plugins/helper/shape_score.go.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
-from multisched.framework.node_view import Int64, NodeView, Rows, Scores
+from multisched.framework.node_view import Amount, Int64, NodeView, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PodSpec
 from multisched.model.resources import is_scalar_resource
-from multisched.plugins.columns import Selection
+from multisched.plugins.columns import floor_ratio
 from multisched.plugins.config_fields import Fields, PluginArgsError
 
 WEIGHT_MAX = 100
@@ -52,6 +52,22 @@ class StrategyType(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredDemand:
+    """The resources of a pod that count in a score."""
+
+    resources: tuple[str, ...]
+    amounts: Int64
+    """int64[resources, 1]"""
+    weights: Int64
+    """int64[resources, 1]"""
+    weight: int = field(init=False)
+    """The sum of the weights."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", int(self.weights.sum()))
+
+
+@dataclass(frozen=True, slots=True)
 class ScoringStrategy:
     """As upstream's ScoringStrategy; `shape` belongs to RequestedToCapacityRatio only."""
 
@@ -59,56 +75,53 @@ class ScoringStrategy:
     resources: tuple[ResourceWeight, ...] = DEFAULT_RESOURCES
     shape: tuple[ShapePoint, ...] = ()
 
-    def score(self, nodes: NodeView, spec: PodSpec, rows: Rows) -> Scores:
+    def demand(self, spec: PodSpec) -> ScoredDemand:
+        """What of a pod counts: the same for all pods of its class."""
+        amounts = ((r.name, r.weight, scoring_amount(spec, r.name)) for r in self.resources)
+        counted = [one for one in amounts if counts_in_scores(one[0], one[2])]
+        return ScoredDemand(
+            tuple(name for name, _, _ in counted),
+            np.array([[amount] for _, _, amount in counted], np.int64),
+            np.array([[weight] for _, weight, _ in counted], np.int64),
+        )
+
+    def score(self, nodes: NodeView, demand: ScoredDemand, rows: Rows) -> Scores:
         """int64[rows], 0..100: the weighted mean over the resources that the row has.
 
         A scalar resource counts only if the pod asks for it; cpu and memory count defaults for containers that ask for
         nothing. RequestedToCapacityRatio leaves resources of score 0 out of the mean, and rounds it.
         """
-        at = Selection(rows)
-        total: Int64 | None = None
-        weights: Int64 | int = 0
-        curve = self._curve() if self.type is StrategyType.REQUESTED_TO_CAPACITY_RATIO else None
-        for resource, weight, amount in self._counted(spec):
-            allocatable = at.of(nodes.allocatable(resource))
-            counted = allocatable > 0
-            has_all = bool(counted.all())
-            capacity = allocatable if has_all else np.maximum(allocatable, 1)
-            used = at.of(nodes.scoring_requested(resource)) + amount
-            score = self._of_resource(used, capacity) if curve is None else _on_curve(curve, used, capacity)
-            if curve is not None:
-                counted = counted & (score > 0)
-                has_all = False
-            if weight != 1:
-                score *= weight
-            if has_all:
-                weights = weights + weight
-            else:
-                score *= counted
-                weights = weights + weight * counted
-            total = score if total is None else total + score
-        if total is None:
+        if not demand.resources:
             return np.zeros(len(rows), np.int64)
-        if curve is not None:
-            total, weights = 2 * total + weights, 2 * weights
-        mean: Scores = np.floor_divide(total, np.maximum(weights, 1))
-        return mean
+        allocatable = nodes.amounts(Amount.ALLOCATABLE, demand.resources, rows)
+        used = nodes.amounts(Amount.SCORING, demand.resources, rows) + demand.amounts
+        has_all = np.count_nonzero(allocatable) == allocatable.size  # allocatable is never below zero
+        capacity = allocatable if has_all else np.maximum(allocatable, 1)
+        weights = demand.weights
+        if self.type is StrategyType.REQUESTED_TO_CAPACITY_RATIO:
+            scores = _on_curve(self._curve(), used, capacity)
+            weights = weights * ((allocatable > 0) & (scores > 0))
+            total, weight = _sum(scores * weights), _sum(weights)
+            return (2 * total + weight) // np.maximum(2 * weight, 1)
+        scores = self._of_resources(used, capacity)
+        if not has_all:
+            weights = weights * (allocatable > 0)
+            return _sum(scores * weights) // np.maximum(_sum(weights), 1)
+        if demand.weight != len(demand.resources):
+            scores *= weights
+        total = _sum(scores)
+        total //= demand.weight
+        return total
 
-    def _counted(self, spec: PodSpec) -> list[tuple[str, int, int]]:
-        """Resource, weight and the pod's amount."""
-        amounts = ((r.name, r.weight, scoring_amount(spec, r.name)) for r in self.resources)
-        return [one for one in amounts if counts_in_scores(one[0], one[2])]
-
-    def _of_resource(self, used: Int64, capacity: Int64) -> Int64:
+    def _of_resources(self, used: Int64, capacity: Int64) -> Int64:
+        """int64[resources, rows], 0..100; `used` is overwritten."""
         if self.type is StrategyType.LEAST_ALLOCATED:
-            room: Int64 = np.maximum(capacity - used, 0)
-            room *= MAX_SCORE
-            room //= capacity
-            return room
-        held: Int64 = np.minimum(used, capacity)
-        held *= MAX_SCORE
-        held //= capacity
-        return held
+            np.subtract(capacity, used, out=used)
+            np.maximum(used, 0, out=used)
+        else:
+            np.minimum(used, capacity, out=used)
+        used *= MAX_SCORE
+        return floor_ratio(used, capacity)
 
     def _curve(self) -> Int64:
         """int64[101]: score 0..100 by whole percent of utilization, linear between the points of the shape."""
@@ -134,6 +147,12 @@ def counts_in_scores(resource: str, amount: int) -> bool:
     if resource in (CPU, MEMORY, EPHEMERAL_STORAGE):
         return True
     return amount != 0 and is_scalar_resource(resource)
+
+
+def _sum(matrix: Int64) -> Int64:
+    """Over the resources; add.reduce without the detour through a method."""
+    total: Int64 = np.add.reduce(matrix, axis=0)
+    return total
 
 
 def _on_curve(curve: Int64, used: Int64, capacity: Int64) -> Int64:

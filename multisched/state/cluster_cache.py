@@ -41,6 +41,8 @@ class PlacedPod:
     node: str
     row: int
     state: PodState
+    is_uprooted: bool = False
+    """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,9 @@ class ClusterCache:
         for uid in list(self.nodes.pods_by_uid(row)):
             self.nodes.remove_pod(row, uid)
             self.ledgers.give(uid)
-            self._placed[uid].row = NO_ROW
+            entry = self._placed[uid]
+            entry.row = NO_ROW
+            entry.is_uprooted = entry.state is PodState.ASSUMED
             self._strays.setdefault(name, set()).add(uid)
         self.nodes.remove_node(name)
         self.ledgers.set_node(row, None)
@@ -135,7 +139,7 @@ class ClusterCache:
         if known is None:
             self._add(pod)
             return None
-        before = PlacedPod(known.pod, known.node, known.row, known.state)
+        before = PlacedPod(known.pod, known.node, known.row, known.state, known.is_uprooted)
         if known.state is PodState.CONFIRMED and known.node != pod.node:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) moved from {known.node} to {pod.node}")
         if known.node != pod.node:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import Bools, Int32, Int64
+from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
 from multisched.state.change_log import ChangeLog
@@ -26,6 +26,13 @@ RESOURCES_MAX = 256
 """Distinct resource names with a column. A node's further extended resources are not schedulable."""
 
 SCORED = (CPU, MEMORY)
+NOTHING, PODS_INDEX = 0, 1
+VIEW_FROM = 256
+"""Rows from which on looking for a run is worth it."""
+
+BLOCKS_MAX = 1_024
+"""Combinations of resources whose place is remembered."""
+
 A = TypeVar("A", bound=NDArray[Any])
 _NO_USERS: Mapping[int, Mapping[str, int]] = {}
 _NO_SIZES: Mapping[int, int] = {}
@@ -69,14 +76,15 @@ class NodeTable:
         self._nodes: list[Node | None] = []
         self._row_of: dict[str, int] = {}
         self._pods: list[dict[str, Pod]] = []
-        self._resources: dict[str, int] = {CPU: 0, MEMORY: 1, EPHEMERAL_STORAGE: 2, PODS: 3}
+        # What nearly every call asks for stands side by side, so that one slice takes it; row NOTHING stays zero.
+        self._resources: dict[str, int] = {PODS: 1, CPU: 2, MEMORY: 3, EPHEMERAL_STORAGE: 4}
+        self._blocks: dict[tuple[str, ...], slice | Rows] = {}
         self._allocatable = np.zeros((8, ROWS_INITIAL), np.int64)
         self._requested = np.zeros((8, ROWS_INITIAL), np.int64)
         self._scoring = np.zeros((len(SCORED), ROWS_INITIAL), np.int64)
-        self._pod_count = np.zeros(ROWS_INITIAL, np.int64)
         self._unschedulable = np.zeros(ROWS_INITIAL, np.bool_)
         self._taint_set = np.zeros(ROWS_INITIAL, np.int32)
-        self._versions = np.zeros(ROWS_INITIAL, np.int64)
+        self._versions: list[int] = []
         self._taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}
         self._labels: dict[str, LabelColumn] = {}
@@ -106,9 +114,23 @@ class NodeTable:
             return self._views[key]
         return self.requested(resource)
 
+    def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
+        if kind is Amount.SCORING:
+            if resources != SCORED:
+                return amounts_of(self, kind, resources, rows)
+            return _at(self._scoring, rows)
+        block = self._blocks.get(resources)
+        if block is None:
+            block = self._block(resources)
+        array = self._allocatable if kind is Amount.ALLOCATABLE else self._requested
+        if isinstance(block, slice):
+            return _at(array[block], rows)
+        found: Int64 = array[block, rows]
+        return found
+
     @property
     def pod_count(self) -> Int64:
-        return frozen(self._pod_count)
+        return self.requested(PODS)
 
     @property
     def is_unschedulable(self) -> Bools:
@@ -154,7 +176,7 @@ class NodeTable:
         return list(self._pods[row].values())
 
     def version(self, row: int) -> int:
-        return int(self._versions[row])
+        return self._versions[row]
 
     # -- what the cache writes -------------------------------------------------------------------------------------
 
@@ -223,7 +245,6 @@ class NodeTable:
         self._pods[row] = {}
         self._requested[:, row] = 0
         self._scoring[:, row] = 0
-        self._pod_count[row] = 0
         for key in [key for key, users in self._ports.items() if row in users]:
             del self._ports[key][row]
             if not self._ports[key]:
@@ -268,7 +289,7 @@ class NodeTable:
     def validate(self) -> None:
         """Asserts that every sum of every live row is the sum over its pods (I4)."""
         for row, node in self.live_rows():
-            sums = dict.fromkeys(self._resources, 0)
+            sums = {**dict.fromkeys(self._resources, 0), PODS: len(self._pods[row])}
             cpu = memory = 0
             for pod in self._pods[row].values():
                 for name, amount in pod.requests.items():
@@ -279,8 +300,6 @@ class NodeTable:
             found = {name: int(self._requested[index, row]) for name, index in self._resources.items()}
             if found != sums or [cpu, memory] != self._scoring[:, row].tolist():
                 raise AssertionError(f"row {row} ({node.name}): columns say {found}, its pods {sums}")
-            if int(self._pod_count[row]) != len(self._pods[row]):
-                raise AssertionError(f"row {row} ({node.name}): pod count {self._pod_count[row]}")
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -294,6 +313,16 @@ class NodeTable:
             view = self._views[key] = frozen(array[index])
         return view
 
+    def _block(self, resources: tuple[str, ...]) -> slice | Rows:
+        """Where the resources stand in the matrices: a slice where they stand side by side."""
+        if len(self._blocks) >= BLOCKS_MAX:
+            self._blocks.clear()
+        at = [self._resources.get(name, NOTHING) for name in resources]
+        is_run = bool(at) and at == list(range(at[0], at[0] + len(at)))
+        block = slice(at[0], at[-1] + 1) if is_run else np.array(at, np.intp)[:, None]
+        self._blocks[resources] = block
+        return block
+
     def _take_row(self) -> int:
         if self._free:
             return heapq.heappop(self._free)
@@ -301,6 +330,7 @@ class NodeTable:
             self._grow_rows()
         self._nodes.append(None)
         self._pods.append({})
+        self._versions.append(0)
         self.size += 1
         return self.size - 1
 
@@ -309,10 +339,8 @@ class NodeTable:
         self._allocatable = grown(self._allocatable, self._capacity)
         self._requested = grown(self._requested, self._capacity)
         self._scoring = grown(self._scoring, self._capacity)
-        self._pod_count = grown(self._pod_count, self._capacity)
         self._unschedulable = grown(self._unschedulable, self._capacity)
         self._taint_set = grown(self._taint_set, self._capacity)
-        self._versions = grown(self._versions, self._capacity)
         self._absent = frozen(np.zeros(self._capacity, np.int64))
         for column in self._labels.values():
             column.grow(self._capacity)
@@ -324,7 +352,8 @@ class NodeTable:
             return index
         if len(self._resources) >= RESOURCES_MAX:
             return None
-        index = self._resources[name] = len(self._resources)
+        index = self._resources[name] = len(self._resources) + 1
+        self._blocks.clear()  # some may take this resource for one that no node has
         if index >= len(self._allocatable):
             empty = np.zeros_like(self._allocatable)
             self._allocatable = np.concatenate((self._allocatable, empty))
@@ -359,6 +388,8 @@ class NodeTable:
         requested = self._requested
         for name, amount in pod.requests.items():
             index = self._resources.get(name)
+            if index == PODS_INDEX:
+                continue  # nobody can ask for it; it is the number of pods
             if index is None:
                 index = self._resource_index(name)
                 requested = self._requested
@@ -367,7 +398,7 @@ class NodeTable:
         cpu, memory = scoring_amounts(pod)
         self._scoring[0, row] += sign * cpu
         self._scoring[1, row] += sign * memory
-        self._pod_count[row] += sign
+        requested[PODS_INDEX, row] += sign
         if pod.spec.host_ports:
             self._account_ports(row, pod, sign)
         self._touch(row)
@@ -410,6 +441,14 @@ class NodeTable:
 def scoring_amounts(pod: Pod) -> tuple[int, int]:
     """CPU and memory as scores count them."""
     return pod.scoring_requests
+
+
+def _at(block: Int64, rows: Rows) -> Int64:
+    """Columns of a matrix at ascending rows: a view where the rows have no gaps."""
+    count = len(rows)
+    if count > VIEW_FROM and rows.item(-1) - rows.item(0) == count - 1:
+        return frozen(block[:, rows.item(0) : rows.item(-1) + 1])
+    return block.take(rows, axis=1)
 
 
 def frozen(array: A) -> A:

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Bools, Int32, Int64
+from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
 from multisched.framework.plugin import CycleView, PreFilterExtensions
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import CPU, MEMORY, Node, Pod
+from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
 from multisched.state.node_table import NodeTable, frozen, scoring_amounts
 
@@ -81,6 +81,8 @@ class Overlay:
         return self._table.allocatable(resource)
 
     def requested(self, resource: str) -> Int64:
+        if resource == PODS:
+            return self.pod_count
         changed = self._changed.get(("requested", resource))
         return self._table.requested(resource) if changed is None else frozen(changed)
 
@@ -89,6 +91,9 @@ class Overlay:
         if changed is not None:
             return frozen(changed)
         return self._table.scoring_requested(resource) if resource in (CPU, MEMORY) else self.requested(resource)
+
+    def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
+        return amounts_of(self, kind, resources, rows)
 
     @property
     def pod_count(self) -> Int64:
@@ -116,7 +121,8 @@ class Overlay:
         return self._table.label_code(key, value)
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
-        return self._ports.get((protocol, port)) or self._table.port_users(protocol, port)
+        changed = self._ports.get((protocol, port))
+        return self._table.port_users(protocol, port) if changed is None else changed
 
     def image_users(self, name: str) -> Mapping[int, int]:
         return self._table.image_users(name)

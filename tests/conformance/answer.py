@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.cycle.pod_class import PodClass
 from multisched.cycle.diagnosis import diagnose, fit_error
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.plugin import CycleView, PluginContext
 from multisched.framework.registry import PluginSet, PluginUse, Profile, Registry, build_profile
@@ -186,7 +186,7 @@ def scores(group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
     """Weighted scores by plugin, and their sum, over the feasible nodes."""
     at = [i for i, passes in enumerate(feasible) if passes]
     by_plugin = {
-        column.plugin.name: {names[i]: int(column.weight * column.final[i]) for i in at} for column in group.scores
+        column.plugin.name: {names[i]: column.weight * int(column.final[i]) for i in at} for column in group.scores
     }
     return {"scores": by_plugin, "total": {names[i]: int(group.total[i]) for i in at}}
 
