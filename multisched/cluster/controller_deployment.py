@@ -106,8 +106,11 @@ class DeploymentController:
         others = [rs for rs in owned if rs is not new]
         revision = max((_revision(rs) for rs in others), default=0) + 1
         if new is not None:
+            missing = _copied_annotations(deployment)
             if _revision(new) < revision:
-                await self._annotate(deployment, new, {REVISION: str(revision)})
+                missing[REVISION] = str(revision)
+            if not missing.items() <= (new["metadata"].get("annotations") or {}).items():
+                await self._annotate(deployment, new, missing)
             await self._annotate_deployment(deployment, max(revision, _revision(new)))
             return new
         body = self._manifest(deployment, others, revision)

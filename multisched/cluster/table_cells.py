@@ -235,7 +235,7 @@ def _cron_job(document: Document, now: datetime) -> tuple[Any, ...]:
         name_of(document),
         spec.get("schedule") or "",
         spec.get("timeZone") or NONE,
-        bool(spec.get("suspend")),
+        str(bool(spec.get("suspend"))),  # upstream prints this one with a capital, other booleans without
         len(status.get("active") or ()),
         last,
         age(document, now),
