@@ -19,6 +19,7 @@ CREDENTIAL: Final = "authentication.kubernetes.io/credential-id"
 CREATED: Final = 201
 FORBIDDEN: Final = 403
 UNAUTHORIZED: Final = 401
+SERVER_ERROR: Final = 500
 
 
 class _User(msgspec.Struct):
@@ -76,6 +77,7 @@ class Call:
     verb: str
     resource: str
     """With its subresource: `pods/binding`."""
+    name: str
     uri: str
     code: int
     message: str
@@ -103,6 +105,24 @@ def bound(found: Iterable[Call]) -> Counter[str]:
     return Counter(call.pod_uid for call in found if call.is_bind and call.code == CREATED)
 
 
+def unknown(found: Iterable[Call]) -> set[tuple[str, str]]:
+    """Pod uid and node of bindings whose outcome the API server itself did not know: its client was gone, or time was up."""
+    return {(call.pod_uid, call.node) for call in found if call.is_bind and call.code >= SERVER_ERROR}
+
+
+def wavering(found: Iterable[Call]) -> list[str]:
+    """Bindings that a process asked for although it did not know yet how its own earlier one to another node ended (I2)."""
+    asked: dict[tuple[str, str], str] = {}
+    wrong = []
+    for call in sorted((call for call in found if call.is_bind), key=lambda call: call.received_at):
+        key = (call.credential, call.pod_uid)
+        if asked.get(key, call.node) != call.node:
+            wrong.append(f"{call.name} to {call.node} after {asked[key]}")
+        if call.code >= SERVER_ERROR:
+            asked[key] = call.node
+    return wrong
+
+
 def denied(found: Iterable[Call], user: str) -> list[str]:
     """What was refused to the user for want of rights or of a good token."""
     refused = (call for call in found if call.user == user and call.code in (FORBIDDEN, UNAUTHORIZED))
@@ -116,6 +136,7 @@ def _call(entry: _Entry) -> Call:
         credential=",".join(entry.user.extra.get(CREDENTIAL, [])),
         verb=entry.verb,
         resource=f"{what.resource}/{what.subresource}" if what.subresource else what.resource,
+        name=what.name,
         uri=entry.uri,
         code=entry.answer.code,
         message=entry.answer.message,

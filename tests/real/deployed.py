@@ -6,6 +6,7 @@ from the pods in two settings of the server: loopback instead of all interfaces,
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 import sys
@@ -18,7 +19,7 @@ import aiohttp
 import anyio
 import yaml
 
-from tests.real.admin import until
+from tests.real.admin import Admin, until
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
@@ -28,6 +29,8 @@ NAMESPACE: Final = "multisched-system"
 ACCOUNT: Final = "multisched"
 USER: Final = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 READY_LIMIT_S: Final = 30
+LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+DOMAINS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Scheduler:
     """One `multisched run` process."""
 
     identity: str
+    credential: str
+    """How the audit log calls its token."""
     program: Program
 
     def log_lines(self) -> Iterator[dict[str, Any]]:
@@ -43,10 +48,13 @@ class Scheduler:
             if line.startswith("{") and line.endswith("}"):
                 yield json.loads(line)
 
-    def complaints(self) -> list[str]:
-        """Log lines that say it lacked a right, or failed in a way nobody expected."""
-        text = self.program.log.read_text()
-        return [line for line in text.splitlines() if "403" in line or "orbidden" in line or "Traceback" in line]
+    def denials(self) -> list[str]:
+        """Log lines that say it lacked a right."""
+        return [line for line in self.program.log.read_text().splitlines() if _is_denial(line)]
+
+    def failures(self) -> list[str]:
+        """Log lines that say it failed in a way nobody expected, a traceback for instance."""
+        return [line for line in self.program.log.read_text().splitlines() if _is_failure(line)]
 
     async def get(self, path: str, token: str = "") -> tuple[int, str]:
         """An answer of its own server, whose certificate nobody signed."""
@@ -71,6 +79,18 @@ class Scheduler:
             return (await self.get("/readyz"))[0] == 200
 
         await until(is_ready, READY_LIMIT_S)
+
+    async def wait_leading(self, admin: Admin) -> None:
+        """Until it holds the lease of every domain."""
+
+        async def holds_all() -> bool:
+            self.program.check_running()
+            leases = await admin.items(LEASES)
+            return len(leases) == DOMAINS and all(
+                (lease["spec"].get("holderIdentity") or "").startswith(f"{self.identity}-") for lease in leases
+            )
+
+        await until(holds_all, READY_LIMIT_S)
 
 
 class Deployed:
@@ -97,4 +117,18 @@ class Deployed:
         command = [str(MULTISCHED), "run", "--kubeconfig", str(kubeconfig), "--config", str(configuration)]
         pod = {"POD_NAME": identity, "POD_NAMESPACE": NAMESPACE}
         program = await plane.start_program(identity, command, pod)
-        return Scheduler(identity, program)
+        return Scheduler(identity, _credential(kubeconfig), program)
+
+
+def _is_denial(line: str) -> bool:
+    return "forbidden" in line.lower() or (line.startswith("{") and json.loads(line).get("status") in (401, 403))
+
+
+def _is_failure(line: str) -> bool:
+    return not line.startswith("{") or json.loads(line)["level"] in ("error", "critical")
+
+
+def _credential(kubeconfig: Path) -> str:
+    token = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
+    payload = token.split(".")[1]
+    return f"JTI={json.loads(base64.urlsafe_b64decode(payload + '=' * (-len(payload) % 4)))['jti']}"

@@ -77,7 +77,7 @@ async def test_the_demo_runs_with_the_rights_of_deploy_only(tmp_path: Path) -> N
             sum("multisched.io/gpu-devices" in p["metadata"].get("annotations", {}) for p in running)
             == expected["gpu-scheduler"]
         )
-        assert scheduler.complaints() == []
+        assert scheduler.denials() == scheduler.failures() == []
         assert plane.audit_log is not None
         seen = calls(plane.audit_log)
         assert denied(seen, USER) == []

@@ -45,4 +45,4 @@ async def test_the_base_makes_its_pods_and_its_account_can_serve(tmp_path: Path)
         leases = json.loads(await plane.kubectl("get", "leases", "-n", NAMESPACE, "-o", "json"))["items"]
         assert {lease["spec"]["holderIdentity"] for lease in leases} == {"first"}
         assert await scheduler.program.stop(20) == 0
-        assert scheduler.complaints() == []
+        assert scheduler.denials() == scheduler.failures() == []
