@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
+import msgspec
 
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
@@ -289,7 +290,7 @@ class DomainWorker:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
         self._leave_flight()
         result = self.cycle.give_up(bind.placed, status)
-        self._tell_freed(bind.placed.pod)
+        self._tell_freed(bind.placed)
         self._return_to_queue(result)
 
     def _leave_flight(self) -> None:
@@ -297,9 +298,9 @@ class DomainWorker:
         if not self._in_flight:
             self._idle.set()
 
-    def _tell_freed(self, pod: Pod) -> None:
-        """Room that was held became free again: as good as a deleted pod to those who wait for room."""
-        self._tell_all(ASSIGNED_POD_DELETE, pod, None)
+    def _tell_freed(self, placed: Placed) -> None:
+        """Room that was held became free again: as good as a deleted pod, which stood on the node, to who waits for room."""
+        self._tell_all(ASSIGNED_POD_DELETE, msgspec.structs.replace(placed.pod, node=placed.node), None)
 
     # -- binding ---------------------------------------------------------------------------------------------------
 
@@ -411,9 +412,9 @@ class DomainWorker:
         return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)
 
     def _may_still_bind(self, placed: Placed) -> bool:
-        """False once the watch has said that the node, or the pod, is gone."""
+        """False once the watch has said that the node, or the pod, is gone; a node that came back is another one."""
         entry = self._cache.placed(placed.pod.uid)
-        return entry is not None and entry.row >= 0
+        return entry is not None and entry.row >= 0 and not entry.is_uprooted
 
     def _bound(self, bind: _Bind) -> None:
         self._leave_flight()
@@ -439,7 +440,7 @@ class DomainWorker:
         self.cycle.give_up(bind.placed, Status.error("gone"))
         self.queue.remove(bind.placed.pod.uid)
         self.queue.done(bind.placed.pod.uid)
-        self._tell_freed(bind.placed.pod)
+        self._tell_freed(bind.placed)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
