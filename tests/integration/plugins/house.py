@@ -20,6 +20,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.framework.isolation import Workshop
 from multisched.framework.registry import Registry
+from multisched.model.objects import Pod
 from multisched.model.wire import JSON, LineStream, Response
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
@@ -53,6 +54,18 @@ class LoopClock:
         return EPOCH + timedelta(seconds=self.monotonic())
 
 
+class Ears(QuietObserver):
+    """Hears also in which order pods were placed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placed: list[str] = []
+
+    def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
+        if result == "scheduled":
+            self.placed.append(pod.name)
+
+
 class House:
     """See the module. Made by `open_house`."""
 
@@ -60,7 +73,7 @@ class House:
         self.server = server
         self.books = books
         self.broken = broken
-        self.observer = QuietObserver()
+        self.observer = Ears()
         self.bound_at: dict[str, float] = {}
         """Pod -> seconds since the start, in the order of binding."""
         self.program: Program
@@ -77,8 +90,8 @@ class House:
         if answer.status == 201:
             self.bound_at[path.split("/")[-2]] = self.now_s
 
-    async def node(self, name: str, *, cpu: str = "8", labels: Mapping[str, str] | None = None) -> None:
-        amounts = {"cpu": cpu, "memory": "32Gi", "pods": "110"}
+    async def node(self, name: str, *, cpu: str = "8", gpus: str = "", labels: Mapping[str, str] | None = None) -> None:
+        amounts = {"cpu": cpu, "memory": "32Gi", "pods": "110", **({"nvidia.com/gpu": gpus} if gpus else {})}
         await self.post("nodes", name, {"labels": labels or {}}, status={"capacity": amounts, "allocatable": amounts})
 
     async def pod(self, name: str, *, scheduler: str = "tests-scheduler", **fields: Any) -> None:
@@ -97,13 +110,12 @@ class House:
 
     async def post(self, path: str, name: str, metadata: Mapping[str, Any], **parts: Any) -> None:
         document = {"metadata": {"name": name, **metadata}, **parts}
-        answer = await self._api.request("POST", f"/api/v1/{path}", body=orjson.dumps(document))
+        full = path if path.startswith("/") else f"/api/v1/{path}"
+        answer = await self._api.request("POST", full, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
 
     async def priority_class(self, name: str, value: int) -> None:
-        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-        body = orjson.dumps({"metadata": {"name": name}, "value": value})
-        assert (await self._api.request("POST", path, body=body)).status == 201
+        await self.post("/apis/scheduling.k8s.io/v1/priorityclasses", name, {}, value=value)
 
     async def delete(self, path: str) -> None:
         assert (await self._api.request("DELETE", f"/api/v1/{path}?gracePeriodSeconds=0")).status == 200
@@ -112,7 +124,8 @@ class House:
         """Waits for something that is to come about; fails with what the program knows when it does not."""
         deadline_s = self.now_s + within_s
         while not holds():
-            found = {entry.pod.name: (entry.place.value, entry.message) for entry in self.worker().queue.entries()}
+            entries = [entry for worker in self.program.router.workers() for entry in worker.queue.entries()]
+            found = {entry.pod.name: (entry.place.value, entry.message) for entry in entries}
             assert self.now_s < deadline_s, f"not within {within_s} s; waiting: {found}, bound: {self.bound_at}"
             await asyncio.sleep(0.005)
 
@@ -131,7 +144,10 @@ class House:
 
     async def at_rest(self) -> None:
         """Caches, queues and ledgers come to hold exactly what the server does, and no invariant was broken."""
-        await self.until(lambda: not differences(self.program, self.server))
+        deadline_s = self.now_s + 10.0
+        while found := differences(self.program, self.server):
+            assert self.now_s < deadline_s, found
+            await asyncio.sleep(0.005)
         assert self.broken == []
 
 
@@ -171,12 +187,18 @@ class _Seen:
 
 @asynccontextmanager
 async def open_house(
-    configuration: str, *, registry: Registry | None = None, workshop: Workshop | None = None
+    configuration: str,
+    *,
+    registry: Registry | None = None,
+    workshop: Workshop | None = None,
+    before: Callable[[House], Awaitable[None]] | None = None,
 ) -> AsyncIterator[House]:
-    """The program runs until the block is left, and must then end in time."""
+    """The program runs until the block is left, and must then end in time. `before`: what is in the cluster already."""
     clock, broken = LoopClock(), list[str]()
     server = ApiServer(clock, seed=0, rbac=False)
     house = House(server, Books(server, broken), broken, clock)
+    if before is not None:
+        await before(house)
     outside = Surroundings(
         _Seen(DirectTransport(server), house),
         clock,

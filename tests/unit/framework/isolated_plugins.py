@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,9 @@ class Roomy:
     """Ends the hangs of a test in this process."""
 
     def __init__(self, args: Mapping[str, Any]) -> None:
+        """`hangWhile`: a path; about the pod `victim` it hangs as long as there is such a file."""
         self._limit = int(args.get("limit", 2))
+        self._hang_while = Path(args.get("hangWhile", ""))
         self.reasons = ReasonTable(self.name)
         self._full = self.reasons.code(Code.UNSCHEDULABLE, FULL)
 
@@ -47,6 +50,8 @@ class Roomy:
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         misbehave(pod.name)
+        while pod.name == "victim" and self._hang_while.is_file():
+            time.sleep(0.005)
         if pod.name == "wrong-shape":
             return np.zeros(len(rows) + 1, np.uint8)
         if pod.name == "wrong-type":

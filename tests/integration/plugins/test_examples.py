@@ -1,0 +1,220 @@
+"""The examples of tests/examples through the whole program: what their README promises."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+
+from multisched.testing.sim_loop import EPOCH
+from tests.examples.coscheduling import GROUP, SIZE
+from tests.examples.wait_for_license import LICENSE
+from tests.integration.plugins.house import HEAD, House, in_virtual_time, one_domain, open_house
+from tests.unit.examples.test_wait_for_license import LicenseServer, serving
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# -- a fourth scheduler, by configuration alone ------------------------------------------------------------------------
+
+
+async def somebody_leads(house: House) -> None:
+    """Another process holds the lease and dies: pods queue up, at different times, until its lease has expired."""
+    renewed = (EPOCH + timedelta(seconds=house.now_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "somebody", "leaseDurationSeconds": 15, "renewTime": renewed, "acquireTime": renewed}
+    await house.post("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", "multisched-forecast", {}, spec=spec)
+    await house.node("n", cpu="32")
+    for number, name in enumerate(("low", "high")):
+        await house.priority_class(name, 100 * number)
+
+
+WHOLE = {"cpu": "1", "memory": "1Gi"}
+PODS: dict[str, dict[str, Any]] = {
+    "low-best-effort": {"priority": "low"},
+    "low-burstable": {"priority": "low", "cpu": "1"},
+    "low-guaranteed-early": {"priority": "low", "limits": WHOLE},
+    "high-best-effort": {"priority": "high"},
+    "low-guaranteed-late": {"priority": "low", "limits": WHOLE},
+    "high-burstable-early": {"priority": "high", "cpu": "1"},
+    "high-guaranteed": {"priority": "high", "limits": WHOLE},
+    "high-burstable-late": {"priority": "high", "cpu": "1"},
+}
+"""In the order in which they are created."""
+
+
+def test_a_fourth_scheduler_binds_by_priority_then_qos_then_time() -> None:
+    async def story() -> None:
+        # One bind at a time, so that the order of decisions is the order of bindings.
+        text = (EXAMPLES / "qos.yaml").read_text() + "    concurrency: {bindWorkers: 1}\n"
+        async with open_house(text, before=somebody_leads) as house:
+            for name, fields in PODS.items():
+                await house.pod(name, scheduler="qos-scheduler", **fields)
+                await asyncio.sleep(0.1)
+            assert house.bound_at == {}
+            await house.until(lambda: len(house.bound_at) == len(PODS), within_s=60.0)
+
+            assert list(house.bound_at) == [
+                "high-guaranteed",
+                "high-burstable-early",
+                "high-burstable-late",
+                "high-best-effort",
+                "low-guaranteed-early",
+                "low-guaranteed-late",
+                "low-burstable",
+                "low-best-effort",
+            ]
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+# -- Permit: all members of a group, or none ---------------------------------------------------------------------------
+
+COSCHEDULING = {"name": "tests.examples.coscheduling:Coscheduling", "args": {"timeoutSeconds": 5}}
+MEMBER: dict[str, Any] = {"labels": {GROUP: "g", SIZE: "3"}}
+
+
+def test_members_of_a_group_are_bound_together_once_all_are_there() -> None:
+    async def story() -> None:
+        async with open_house(one_domain(COSCHEDULING)) as house:
+            await house.node("n", cpu="4")
+            await house.pod("a", cpu="1", **MEMBER)
+            await house.pod("b", cpu="1", **MEMBER)
+            await house.until(lambda: len(house.worker().waiting) == 2)
+            await house.pod("alone", cpu="1")
+            await house.bound("alone", within_s=1.0)
+            assert house.bound_at.keys() == {"alone"}
+
+            await house.pod("c", cpu="1", **MEMBER)
+            await house.bound("a", "b", "c", within_s=1.0)
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+GPU_DOMAIN = f"{HEAD}domains: [{{name: gpu, profile: {{plugins: {{enabled: [{COSCHEDULING}]}}}}}}]\n"
+HALF: dict[str, Any] = {"annotations": {"multisched.io/gpu-milli": "500"}, "scheduler": "gpu-scheduler"}
+
+
+def test_an_incomplete_group_gives_everything_back_and_completes_later() -> None:
+    """Half a device each of a node's only one, two of three members: timed out, they leave row and device to a rival."""
+
+    async def story() -> None:
+        async with open_house(GPU_DOMAIN) as house:
+            await house.priority_class("high", 100)
+            await house.node("n", cpu="8", gpus="1")
+            for name in ("a", "b"):
+                await house.pod(name, cpu="2", **HALF, **MEMBER)
+            await house.until(lambda: len(house.worker("gpu").waiting) == 2)
+            assert held(house) == {"a", "b"}
+            began_s = house.now_s
+            whole = {"cpu": "8", "nvidia.com/gpu": "1"}
+            await house.pod("rival", scheduler="gpu-scheduler", limits=whole, priority="high")
+            await house.bound("rival", within_s=10.0)
+
+            assert 4.5 < house.now_s - began_s < 6.0
+            assert held(house) == {"rival"}
+            assert len(house.program.cache) == 1
+            assert house.worker("gpu").counters.refused >= 3
+
+            await house.node("m", cpu="8", gpus="2")
+            await house.pod("c", cpu="2", **HALF, **MEMBER)
+            await house.bound("a", "b", "c")
+            assert {house.node_of(name) for name in "abc"} == {"m"}
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def held(house: House) -> set[str]:
+    """Names of the pods that hold anything in a ledger."""
+    uids = {uid for ledger in house.program.cache.ledgers for uid in ledger.held()}
+    return {pod.name for pod in house.books.pods().values() if pod.uid in uids}
+
+
+def test_a_late_member_brings_back_those_that_gave_up() -> None:
+    async def story() -> None:
+        async with open_house(one_domain(COSCHEDULING)) as house:
+            await house.node("n", cpu="3")
+            for name in ("a", "b"):
+                await house.pod(name, cpu="1", **MEMBER)
+            await house.until(lambda: house.worker().counters.refused == 2)
+            await house.delete("namespaces/default/pods/b")
+            for name in ("c", "d"):
+                await house.pod(name, cpu="1", **MEMBER)
+
+            await house.bound("a", "c", "d", within_s=20.0)
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+# -- PreBind: something outside, before the bind -----------------------------------------------------------------------
+
+LICENSED = 40
+"""More pods than the adaptive limit lets bind at a time in the beginning."""
+
+
+async def test_pods_wait_for_licences_while_others_are_bound() -> None:
+    server = LicenseServer(free=0)
+    async with serving(server.handle) as address:
+        plugin = {"name": "tests.examples.wait_for_license:WaitForLicense", "args": {"server": address}}
+        async with open_house(one_domain(plugin)) as house:
+            await house.node("n", cpu="64")
+            names = [f"licensed-{number}" for number in range(LICENSED)]
+            for name in names:
+                await house.pod(name, cpu="1", annotations={LICENSE: "solver"})
+            await house.until(lambda: len(server.asked) == LICENSED)
+            for name in ("plain-a", "plain-b"):
+                await house.pod(name, cpu="1")
+            await house.bound("plain-a", "plain-b", within_s=5.0)
+            assert house.bound_at.keys() == {"plain-a", "plain-b"}
+            assert len(house.program.cache) == LICENSED + 2, "they keep their room while they wait"
+
+            for _ in names:
+                server.free.release()
+            await house.bound(*names)
+            await house.at_rest()
+
+
+async def test_a_pod_without_a_licence_in_time_gives_its_room_back_and_tries_again() -> None:
+    asked: list[bytes] = []
+
+    async def late_once(stream: SocketStream) -> None:
+        """The first request is never answered."""
+        async with stream:
+            asked.append(await stream.receive())
+            if len(asked) > 1:
+                await stream.send(b"granted\n")
+            else:
+                with contextlib.suppress(anyio.EndOfStream):
+                    await stream.receive()
+
+    async with serving(late_once) as address:
+        args = {"server": address, "timeoutSeconds": 0.1}
+        plugin = {"name": "tests.examples.wait_for_license:WaitForLicense", "args": args}
+        async with open_house(one_domain(plugin, queue={"initialBackoff": "50ms", "maxBackoff": "100ms"})) as house:
+            await house.node("n", cpu="1")
+            await house.pod("licensed", cpu="1", annotations={LICENSE: "solver"})
+            await house.bound("licensed")
+
+            assert house.worker().counters.refused == 1
+            assert len(asked) == 2
+            assert asked[0] == asked[1]
+            await house.at_rest()
+
+
+@pytest.mark.parametrize("name", ["coscheduling.py", "qos.yaml", "wait_for_license.py"])
+def test_the_readme_tells_of_every_example(name: str) -> None:
+    assert f"`{name}`" in (EXAMPLES / "README.md").read_text()
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
+        "README.md",
+        "coscheduling.py",
+        "qos.yaml",
+        "wait_for_license.py",
+    }

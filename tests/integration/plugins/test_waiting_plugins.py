@@ -1,0 +1,131 @@
+"""Plugins that wait or hang, through the whole program: cycles meet and conflict, isolated ones cost one attempt."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multisched.testing.virtual_workers import VirtualWorkers
+from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
+from tests.unit.framework.isolated_plugins import Roomy
+
+ORACLE = {"name": "multisched.testing.oracle:SlowOracle", "weight": 100}
+ROOMY = "tests.unit.framework.isolated_plugins:Roomy"
+OTHERS = [f"p{number}" for number in range(12)]
+
+
+def test_eight_cycles_that_wait_for_one_hot_node_meet_and_never_overfill_it() -> None:
+    """An asynchronous plugin of 5 ms; all want the lowest row; what no longer fits there goes to the next."""
+
+    async def story() -> None:
+        async with open_house(one_domain(ORACLE, concurrency={"cycles": 8})) as house:
+            for number in range(6):
+                await house.node(f"n{number}", cpu="10")
+            names = [f"p{number}" for number in range(60)]
+            for name in names:
+                await house.pod(name, cpu="1")
+            await house.bound(*names)
+
+            conflicts = house.worker().cycle.conflicts
+            assert conflicts.true > 0
+            assert conflicts.false > 0
+            assert Counter(house.node_of(name) for name in names) == {f"n{number}": 10 for number in range(6)}
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def isolated(isolation: str, **args: Any) -> str:
+    plugin = {"name": ROOMY, "isolation": isolation, "timeout": "300ms", "args": {"limit": 100, **args}}
+    return one_domain(plugin, queue={"initialBackoff": "100ms", "maxBackoff": "200ms"})
+
+
+@pytest.mark.parametrize(
+    ("isolation", "told"), [("thread", "its thread is abandoned"), ("process", "its process is killed")]
+)
+async def test_an_isolated_plugin_that_hangs_costs_its_pod_one_attempt(
+    isolation: str, told: str, tmp_path: Path
+) -> None:
+    flag = tmp_path / "hang"
+    flag.touch()
+    async with open_house(isolated(isolation, hangWhile=str(flag))) as house:
+        await make_pods(house, "victim")
+        await house.bound(*OTHERS, within_s=10.0)
+        await house.until(lambda: bool(house.observer.failures), within_s=5.0)
+        assert told in house.observer.failures[0]
+        assert house.observer.failures[0].startswith("Roomy Filter: 'no answer within 0.3 s")
+        flag.unlink()
+
+        await house.bound("victim", within_s=10.0)
+        assert house.worker().counters.attempts >= len(OTHERS) + 2
+        await house.at_rest()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("how", ["raise", "wrong-shape", "exit", "raise-in-score"])
+async def test_an_isolated_plugin_that_fails_costs_its_pod_one_attempt(isolation: str, how: str) -> None:
+    async with open_house(isolated(isolation)) as house:
+        await make_pods(house, how)
+        await house.bound(*OTHERS, within_s=10.0)
+        await house.until(lambda: len(house.observer.failures) >= 2, within_s=5.0)
+
+        waiting = house.waiting(how)
+        assert how not in house.bound_at
+        assert waiting is not None
+        assert "running" in waiting.message
+
+
+async def test_a_process_that_dies_takes_one_attempt_with_it() -> None:
+    async with open_house(isolated("process")) as house:
+        await make_pods(house, "die")
+        await house.bound(*OTHERS, within_s=10.0)
+        await house.until(lambda: bool(house.observer.failures), within_s=5.0)
+
+        assert "its process died: exit code 7" in house.observer.failures[0]
+
+
+async def make_pods(house: House, victim: str) -> None:
+    Roomy.released.set()
+    await house.node("n", cpu="64")
+    for name in (*OTHERS[:6], victim, *OTHERS[6:]):
+        await house.pod(name, cpu="1")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_isolated_rule_about_rows_holds_although_its_answers_are_old(seed: int) -> None:
+    """At most two pods per node, by a plugin that is asked beside the loop, with eight cycles on the same rows."""
+
+    async def story() -> None:
+        plugin = {"name": ROOMY, "isolation": "thread", "args": {"limit": 2}}
+        workers = VirtualWorkers(random.Random(seed))
+        async with open_house(one_domain(plugin, concurrency={"cycles": 8}), workshop=workers) as house:
+            for number in range(10):
+                await house.node(f"n{number}")
+            for number in range(24):
+                await house.pod(f"p{number}", cpu="100m")
+            await house.until(lambda: len(house.bound_at) == 20, within_s=120.0)
+
+            assert set(Counter(house.node_of(name) for name in house.bound_at).values()) == {2}
+            assert house.observer.failures == []
+            await house.at_rest()
+            assert len(house.bound_at) == 20
+
+    in_virtual_time(story, seed)
+
+
+def test_a_hang_is_an_error_under_virtual_time_too() -> None:
+    async def story() -> None:
+        workers = VirtualWorkers(random.Random(0), hangs=("victim",))
+        async with open_house(isolated("process"), workshop=workers) as house:
+            await make_pods(house, "victim")
+            await house.bound(*OTHERS, within_s=1.0)
+            await house.until(lambda: house.worker().counters.attempts >= len(OTHERS) + 3)
+
+            assert "victim" not in house.bound_at
+            assert "no answer within 0.3 s" in house.observer.failures[0]
+
+    in_virtual_time(story)
