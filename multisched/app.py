@@ -284,5 +284,9 @@ async def create_all(transport: Transport, documents: Sequence[Mapping[str, Any]
 
 
 def default_identity() -> str:
-    """Unique among processes: the pod's name in a cluster, else host and process."""
-    return os.environ.get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}-{random.getrandbits(32):08x}"
+    """Unique among processes: the pod's name in a cluster, else host and process, and a random end in either case.
+
+    A container that is restarted keeps its pod's name, and must not take its predecessor's lease for its own.
+    """
+    who = os.environ.get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}"
+    return f"{who}-{random.getrandbits(32):08x}"

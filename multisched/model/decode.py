@@ -311,6 +311,8 @@ class Decoder:
         except (msgspec.DecodeError, RecursionError) as error:
             raise DecodeError(str(error)) from error
         meta, status = wire.metadata, wire.status
+        if not meta.uid:
+            raise DecodeError("metadata.uid: is missing; pods are told apart by it")
         spec, refusal = self._shared_spec(wire.spec)
         labels, held, held_scoring = _EMPTY, None, None
         try:
@@ -382,6 +384,8 @@ class Decoder:
     def _bad_pod(self, document: bytes | msgspec.Raw, reason: str) -> Pod:
         bare = self._decode(self._bare_pod, document)
         meta = bare.metadata
+        if not meta.uid:
+            raise DecodeError("metadata.uid: is missing; pods are told apart by it")
         return Pod(
             meta.namespace,
             meta.name,

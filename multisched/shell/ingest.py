@@ -80,6 +80,8 @@ class PodIngest:
         self._clock = clock
         self._refused: dict[str, str] = {}
         self._pending: dict[str, Pod] = {}
+        self._uids: dict[str, str] = {}
+        """Key -> uid of the pods that are placed or pending: for deletions that only name the pod."""
         self.malformed = 0
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
@@ -99,14 +101,14 @@ class PodIngest:
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         """The pod is gone. Without its last state the uid is found by its name."""
-        uid = None
+        uid, known = "", self._uids.pop(key, "")
         if raw is not None:
             try:
                 uid = self._decoder.pod(raw).uid
             except DecodeError:
                 self.malformed += 1
-        for known in [uid] if uid else self._uids_of(key):
-            self._gone(known)
+        if uid or known:
+            self._gone(uid or known)
 
     # -- for the audit ---------------------------------------------------------------------------------------------
 
@@ -164,19 +166,18 @@ class PodIngest:
             known = self._tolerant[id(pod.spec)] = (pod.spec, spec)  # keeps alive the object whose id is the key
         return msgspec.structs.replace(pod, spec=known[1])
 
-    def _uids_of(self, key: str) -> list[str]:
-        placed = [entry.pod.uid for entry in self._cache if entry.pod.key == key]
-        return placed + [pod.uid for pod in self._pending.values() if pod.key == key]
-
     def _placed(self, pod: Pod) -> None:
         now_s = self._clock.monotonic()
         pending = self._pending.pop(pod.uid, None)
         self._nominator.remove(pod.uid)
+        self._uids[pod.key] = pod.uid
         before = self._cache.place(pod)
         worker = self._router.worker_of(pod)
         is_ours = before is not None and before.node == pod.node
         if worker is not None and pending is not None and not is_ours:
-            worker.queue.remove(pod.uid)  # bound by someone else while it waited here, or was being decided
+            # Bound by someone else while it waited here, at Permit too, or was being decided.
+            worker.queue.remove(pod.uid)
+            worker.waiting.drop(pod.uid)
         if before is None or pending is not None:
             self._router.tell(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd"), None, pod, now_s)
             return
@@ -202,6 +203,7 @@ class PodIngest:
             return
         self._refused.pop(pod.uid, None)
         self._pending[pod.uid] = pod
+        self._uids[pod.key] = pod.uid
         self._nominator.set(pod)
         now_s = self._clock.monotonic()
         placement = worker.queue.add(pod, now_s) if before is None else worker.queue.update(before, pod, now_s)
@@ -230,16 +232,22 @@ class PodIngest:
     def _gone(self, uid: str) -> None:
         pending = self._pending.get(uid)
         if pending is not None:
+            self._forget_key(pending)
             worker = self._router.worker_of(pending)
             if worker is not None:
                 self._forget_pending(worker, uid)
         self._refused.pop(uid, None)
         entry = self._cache.remove(uid)
         if entry is not None:
+            self._forget_key(entry.pod)
             worker = self._router.worker_of(entry.pod)
             if worker is not None:
                 worker.waiting.drop(uid)
             self._router.tell(ASSIGNED_POD_DELETE, entry.pod, None, self._clock.monotonic())
+
+    def _forget_key(self, pod: Pod) -> None:
+        if self._uids.get(pod.key) == pod.uid:
+            del self._uids[pod.key]
 
 
 class NodeIngest:
@@ -266,6 +274,8 @@ class NodeIngest:
             return
         if node.malformed:
             self._report(node)
+        else:
+            self._reported.pop(node.name, None)
         before = self._cache.set_node(node)
         now_s = self._clock.monotonic()
         if before is None:
