@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Bools, Rows, Scores
+from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PreScorePlugin, ScorePlugin, SignPlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
@@ -36,6 +36,36 @@ NOWHERE = np.int32(-1)
 """The total of a row that is not feasible."""
 
 _NO_ROWS: Rows = np.zeros(0, np.intp)
+_ROW = Dependency.ROW
+
+
+class _Changes:
+    """What was written since a class was renewed, as positions in the class's rows, ascending."""
+
+    __slots__ = ("_rows_in_table", "is_everywhere", "nodes", "rows")
+
+    def __init__(self, nodes: Rows, rows: Rows, rows_in_table: Rows, *, is_everywhere: bool) -> None:
+        self.nodes = nodes
+        """Rows whose node object changed."""
+        self.rows = rows
+        """Rows whose node object or pods changed."""
+        self._rows_in_table = rows_in_table
+        self.is_everywhere = is_everywhere
+        """Some node object of the cluster changed, came or went."""
+
+    def concerning(self, depends_on: Dependency) -> Rows | None:
+        """The positions where a plugin's answers are out of date; None: all of them."""
+        if depends_on is _ROW:
+            return self.rows
+        if depends_on is Dependency.NODE:
+            return self.nodes
+        if depends_on is Dependency.ATTEMPT or self.is_everywhere:
+            return None
+        return self.rows if depends_on is Dependency.CLUSTER else _NO_ROWS
+
+    def table_rows(self, entry: PodClass, at: Rows) -> Rows:
+        """The rows at these positions."""
+        return self._rows_in_table if at is self.rows else entry.rows.take(at)
 
 
 class ClassCache:
@@ -215,11 +245,11 @@ class ClassCache:
         self._mark(entry)
         if entry.refusal is not None:
             return
-        at_nodes = self._positions(entry, changed_nodes)
-        at_rows = self._positions(entry, changed_rows)
-        feasible_moved = self._renew_filters(entry, at_nodes, at_rows, cluster_moved=cluster_moved)
+        at_nodes, at_rows = self._positions(entry, changed_nodes), self._positions(entry, changed_rows)
+        changes = _Changes(at_nodes, at_rows, entry.rows.take(at_rows), is_everywhere=cluster_moved)
+        feasible_moved = self._renew_filters(entry, changes)
         if entry.is_scored:
-            self._renew_scores(entry, at_nodes, at_rows, cluster_moved=cluster_moved, feasible_moved=feasible_moved)
+            self._renew_scores(entry, changes, feasible_moved=feasible_moved)
 
     def _is_told_the_same(self, entry: PodClass) -> bool:
         """Asks the PreFilter plugins again whose answers hold for one attempt; True if none has another answer now."""
@@ -241,50 +271,30 @@ class ClassCache:
         at[at == len(entry.rows)] = 0
         return np.asarray(at[entry.rows[at] == rows], np.intp)
 
-    def _renew_filters(self, entry: PodClass, at_nodes: Rows, at_rows: Rows, *, cluster_moved: bool) -> bool:
+    def _renew_filters(self, entry: PodClass, changes: _Changes) -> bool:
         """True if some row became feasible, or ceased to be."""
-        moved_all = False
-        passing: Bools | None = None
-        for column in entry.filters if cluster_moved else entry.moving_filters:
-            at = self._to_renew(column, at_nodes, at_rows, cluster_moved=cluster_moved)
+        must_join = False
+        passing = entry.fixed_pass.take(changes.rows)
+        for column in entry.filters if changes.is_everywhere else entry.moving_filters:
+            at = changes.concerning(column.depends_on)
             if at is None:
                 column.codes[:] = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows)
-                moved_all = True
+                must_join = True
             elif len(at):
-                codes = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows.take(at))
+                codes = self._runner.filter(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
                 column.codes[at] = codes
-                if column.depends_on.reads_pods:
-                    passing = codes == 0 if passing is None else passing & (codes == 0)
-                else:
-                    moved_all = True
-        if moved_all:
-            before = entry.feasible
+                if not column.depends_on.reads_pods:
+                    must_join = True
+                elif np.count_nonzero(codes):
+                    passing &= codes == 0
+        before = entry.feasible
+        if must_join:
             self._join_filters(entry)
-            return not np.array_equal(before, entry.feasible)
-        if passing is None:
+            return before.tobytes() != entry.feasible.tobytes()
+        if passing.tobytes() == before.take(changes.rows).tobytes():
             return False
-        passing = passing & entry.fixed_pass.take(at_rows)
-        if (passing == entry.feasible.take(at_rows)).all():
-            return False
-        entry.feasible[at_rows] = passing
+        before[changes.rows] = passing
         return True
-
-    @staticmethod
-    def _to_renew(
-        column: FilterColumn | ScoreColumn, at_nodes: Rows, at_rows: Rows, *, cluster_moved: bool
-    ) -> Rows | None:
-        """The positions whose answers are out of date; None: all."""
-        match column.depends_on:
-            case Dependency.ROW:
-                return at_rows
-            case Dependency.NODE:
-                return at_nodes
-            case Dependency.NODES:
-                return None if cluster_moved else _NO_ROWS
-            case Dependency.CLUSTER:
-                return None if cluster_moved else at_rows
-            case Dependency.ATTEMPT:
-                return None
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
@@ -341,39 +351,41 @@ class ClassCache:
         np.copyto(total, NOWHERE, where=~entry.feasible)
         entry.fixed_total, entry.total = fixed, total
 
-    def _renew_scores(
-        self, entry: PodClass, at_nodes: Rows, at_rows: Rows, *, cluster_moved: bool, feasible_moved: bool
-    ) -> None:
+    def _renew_scores(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> None:
         skipped = self._pre_score(entry, self._pre_scores_anew)
-        moved_all = False
-        part: Scores | None = None
-        for column in entry.scores if cluster_moved or feasible_moved else entry.moving_scores:
-            at = self._to_renew(column, at_nodes, at_rows, cluster_moved=cluster_moved)
+        must_join = False
+        total = entry.fixed_total.take(changes.rows)
+        for column in entry.scores if changes.is_everywhere or feasible_moved else entry.moving_scores:
+            at = changes.concerning(column.depends_on)
             if at is None:
                 self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
-                moved_all = True
-                continue
-            if len(at):
-                raw = self._runner.score(column.plugin, entry.view, entry.pod, entry.rows.take(at))
-                moved_all |= not column.depends_on.reads_pods
-                if column.is_plain:
-                    raw = self._in_range(entry, column.plugin, raw, at)
-                    column.final[at] = raw
+                must_join = True
+            elif column.is_plain:
+                if len(at):
+                    raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
+                    final = self._in_range(entry, column.plugin, raw, at)
+                    column.final[at] = final
+                    if column.depends_on.reads_pods:
+                        total += (final if column.weight == 1 else final * column.weight).astype(np.int32)
+                    else:
+                        must_join = True
+            elif len(at) or feasible_moved:
+                if len(at):
+                    rows = changes.table_rows(entry, at)
+                    column.raw[at] = self._runner.score(column.plugin, entry.view, entry.pod, rows)
+                moved = self._normalize(entry, column, at)
+                if column.depends_on.reads_pods:
+                    must_join |= moved
+                    total += np.multiply(column.final.take(changes.rows), column.weight, dtype=np.int32)
                 else:
-                    column.raw[at] = raw
-            if not column.is_plain and (len(at) or feasible_moved):
-                moved_all |= self._normalize(entry, column, at)
-            if column.depends_on.reads_pods and len(at):
-                final = raw if column.is_plain else column.final.take(at).astype(np.int64)
-                weighted = final if column.weight == 1 else final * column.weight
-                part = weighted if part is None else part + weighted
-        if moved_all:
+                    must_join |= moved or bool(len(at))
+        if must_join:
             self._join_scores(entry)
-        elif len(at_rows):
-            fixed = entry.fixed_total.take(at_rows)
-            total = fixed if part is None else fixed + part
-            feasible = entry.feasible.take(at_rows)
-            entry.total[at_rows] = total if feasible.all() else np.where(feasible, total, NOWHERE)
+        elif len(changes.rows):
+            feasible = entry.feasible.take(changes.rows)
+            if np.count_nonzero(feasible) < len(feasible):
+                np.copyto(total, NOWHERE, where=~feasible)
+            entry.total[changes.rows] = total
 
     def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
         """Scores that count as they are must be in range, but for those of rows that no pod can go to."""

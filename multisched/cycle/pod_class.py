@@ -32,7 +32,7 @@ class FilterColumn:
 class ScoreColumn:
     """One Score plugin's raw and normalised scores over the class's rows."""
 
-    __slots__ = ("custom", "depends_on", "final", "largest", "normalizer", "plugin", "raw", "weight")
+    __slots__ = ("custom", "depends_on", "final", "is_plain", "largest", "normalizer", "plugin", "raw", "weight")
 
     def __init__(self, plugin: ScorePlugin, weight: int, count: int) -> None:
         self.plugin = plugin
@@ -41,15 +41,12 @@ class ScoreColumn:
         self.depends_on = plugin.depends_on
         normalizer = getattr(plugin, "normalizer", None)
         self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
+        self.is_plain = self.normalizer is None and self.custom is None
+        """True if raw scores count as they are."""
         self.raw: Scores = np.zeros(0 if self.is_plain else count, np.int64)
         """Kept where something normalises it: plain scores are final as they come."""
         self.final: Finals = np.zeros(count, np.uint8)
         self.largest = -1
-
-    @property
-    def is_plain(self) -> bool:
-        """True if raw scores count as they are."""
-        return self.normalizer is None and self.custom is None
 
 
 class PodClass:
