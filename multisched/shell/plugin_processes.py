@@ -35,6 +35,9 @@ READY_MAX_S = 20.0
 END_MAX_S = 5.0
 """Until a killed process is gone; it is left to the system then."""
 
+CLOSED_MAX_S = 1.0
+"""From a process's closed pipes to its end."""
+
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 RECORDS_PER_FRAME = 64
 """Rows pickled in one go: in between, the loop gets its turn."""
@@ -84,6 +87,8 @@ class ProcessWorker:
             yield process
         except BaseException as error:
             self.killed += 1
+            if isinstance(error, _BROKEN):
+                await process.ended()
             await process.kill()
             if isinstance(error, _BROKEN):
                 raise IsolatedError(self._point, f"its process died: {process.describe_end()}") from error
@@ -156,6 +161,12 @@ class _PluginProcess:
 
     def describe_end(self) -> str:
         return "it could not be started" if self._process is None else f"exit code {self._process.returncode}"
+
+    async def ended(self) -> None:
+        """Waits a little for a process whose pipes are closed: one that is killed while it ends loses its exit code."""
+        if self._process is not None:
+            with anyio.move_on_after(CLOSED_MAX_S):
+                await self._process.wait()
 
     async def kill(self) -> None:
         """Ends it now, whatever it does."""
