@@ -7,6 +7,7 @@ from the pods in two settings of the server: loopback instead of all interfaces,
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import ssl
 import sys
@@ -110,7 +111,7 @@ class Deployed:
         plane = self._plane
         kubeconfig = await plane.service_account_kubeconfig(NAMESPACE, ACCOUNT, identity)
         document = yaml.safe_load((BASE / "multisched.yaml").read_text())
-        document |= settings or {}
+        document |= copy.deepcopy(dict(settings or {}))
         document["server"] |= {"bindAddress": "127.0.0.1", "port": 0}
         configuration = plane.folder / f"{identity}.yaml"
         await anyio.Path(configuration).write_text(json.dumps(document))
