@@ -291,7 +291,13 @@ class DomainWorker:
         self._leave_flight()
         result = self.cycle.give_up(bind.placed, status)
         self._tell_freed(bind.placed)
-        self._return_to_queue(result)
+        uid = bind.placed.pod.uid
+        if self._cache.placed(uid) is None:
+            self._return_to_queue(result)
+            return
+        # Somebody else bound it to this very node meanwhile: a second attempt would assume a pod that is placed.
+        self.queue.remove(uid)
+        self.queue.done(uid)
 
     def _leave_flight(self) -> None:
         self._in_flight -= 1
