@@ -18,12 +18,16 @@ from domains.forecast.history import NO_HISTORY, History, load_history
 from domains.forecast.peak_ledger import Amounts, PeakLedger
 from domains.forecast.predictor import FALLBACK_REASONS, Predictor
 from domains.forecast.settings import PeakSettings
+from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
 REFERENCE_REPLICAS = 10
 """A node whose capacity is unknown is judged as if this many replicas of the heaviest service halved its room."""
+
+_PREDICTED: StateKey[Amounts] = StateKey("PeakForecast.predicted")
+"""float64[dimensions, 1]: what the pod adds."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +80,10 @@ class PeakForecast:
         """
         if not len(rows):
             return np.zeros(0, np.int64)
-        own = self._predictor.predict(pod).column
+        own = cycle.state.find(_PREDICTED)
+        if own is None:
+            own = self._predictor.predict(pod).column
+            cycle.state.write(_PREDICTED, own)
         room = _room_percent(self._ledger.peak(rows) + own, self._ledger.capacity(rows), self._references)
         worst = np.minimum.reduce(room, axis=0, initial=float(MAX_SCORE))
         np.maximum(worst, 0.0, out=worst)

@@ -366,7 +366,7 @@ class ClassCache:
                     final = self._in_range(entry, column.plugin, raw, at)
                     column.final[at] = final
                     if column.depends_on.reads_pods:
-                        total += (final if column.weight == 1 else final * column.weight).astype(np.int32)
+                        total += final if column.weight == 1 else final * column.weight
                     else:
                         must_join = True
             elif len(at) or feasible_moved:

@@ -19,11 +19,8 @@ from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.framework.plugin import (
     AskingPlugin,
     CycleView,
-    FilterPlugin,
-    NormalizeScorePlugin,
     PreFilterExtensions,
     QueuedPod,
-    ScorePlugin,
 )
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
@@ -197,10 +194,8 @@ class SchedulingCycle:
     def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
         """Runs Filter and Score of the plugins that asked, on what was feasible before; returns the nodes they refused."""
         refused: list[tuple[str, Status]] = []
-        for plugin in self.plugins.asking:
-            if plugin.name not in view.answers:
-                continue
-            if isinstance(plugin, FilterPlugin):
+        for plugin in self.plugins.asking_filter:
+            if plugin.name in view.answers:
                 at = np.flatnonzero(choice.feasible)
                 codes = self._runner.filter(plugin, view, pod, choice.rows[at])
                 for position in np.flatnonzero(codes).tolist():
@@ -208,15 +203,16 @@ class SchedulingCycle:
                     refused.append((self._node_name(row), plugin.reasons.status(int(codes[position]))))
                 choice.feasible[at[codes != 0]] = False
                 choice.total[at[codes != 0]] = NOWHERE
-        for plugin in self.plugins.asking:
-            if plugin.name in view.answers and isinstance(plugin, ScorePlugin):
+        for scorer in self.plugins.asking_score:
+            if scorer.name in view.answers:
                 at = np.flatnonzero(choice.feasible)
-                scores = self._runner.score(plugin, view, pod, choice.rows[at])
-                if isinstance(plugin, NormalizeScorePlugin):
-                    scores = self._runner.normalize(plugin, view, pod, scores)
+                scores = self._runner.score(scorer, view, pod, choice.rows[at])
+                normalizer = self.plugins.normalize.get(scorer.name)
+                if normalizer is not None:
+                    scores = self._runner.normalize(normalizer, view, pod, scores)
                 else:
-                    self._runner.check_range(plugin, scores)
-                choice.total[at] += self.plugins.weight(plugin) * scores
+                    self._runner.check_range(scorer, scores)
+                choice.total[at] += self.plugins.weight(scorer) * scores
         return refused
 
     # -- choosing --------------------------------------------------------------------------------------------------
@@ -291,8 +287,8 @@ class SchedulingCycle:
             return _OUTSIDE
         rows = np.array([row], np.intp)
         for plugin in self.plugins.filter:
-            is_asking = isinstance(plugin, AskingPlugin)
-            if plugin.name in group.skipped or (is_asking and plugin.name not in view.answers):
+            is_unanswered = plugin.name in self.plugins.asking_names and plugin.name not in view.answers
+            if is_unanswered or plugin.name in group.skipped:
                 continue
             code = int(self._runner.recheck(plugin, view, pod, rows)[0])
             if code:

@@ -20,7 +20,7 @@ from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result,
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.plugin import PreBindPreFlightPlugin, QueuedPod
+from multisched.framework.plugin import QueuedPod
 from multisched.framework.ports import (
     Binder,
     BindReply,
@@ -342,9 +342,10 @@ class DomainWorker:
     async def _pre_bind(self, placed: Placed) -> Status:
         pod, node = placed.pod, placed.node
         for plugin in self.plugins.pre_bind:
-            if isinstance(plugin, PreBindPreFlightPlugin):
+            flier = self.plugins.pre_flight.get(plugin.name)
+            if flier is not None:
                 flight = self._runner.status(
-                    plugin, "PreBindPreFlight", plugin.pre_bind_pre_flight, placed.view, pod, node
+                    flier, "PreBindPreFlight", flier.pre_bind_pre_flight, placed.view, pod, node
                 )
                 if flight.code is Code.SKIP:
                     continue
