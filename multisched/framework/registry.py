@@ -26,6 +26,7 @@ from multisched.framework.plugin import (
     PostBindPlugin,
     PostFilterPlugin,
     PreBindPlugin,
+    PreBindPreFlightPlugin,
     PreEnqueuePlugin,
     PreFilterPlugin,
     PreScorePlugin,
