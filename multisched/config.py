@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from multisched import config_document
 from multisched.config_document import ConfigError as ConfigError
 from multisched.config_document import Document, Problem, read_document
+from multisched.config_nodes import surely_share
 from multisched.config_plugins import domain_module, is_queue_sort, plugin_registry, resolve_profile
 from multisched.config_schema import (
     API_VERSION,
@@ -276,9 +277,10 @@ def _items(data: Any, path: config_document.Path) -> list[config_document.Path]:
 
 
 def _check_nodes(document: Document, domains: dict[int, DomainConfig]) -> None:
-    """Two equal selections would leave it to chance whose a node is; sharing is what loans are for."""
+    """Two selections of the same nodes would leave it to the file's order whose they are; sharing is what loans are for."""
     first: dict[object, DomainConfig] = {}
     for index, domain in domains.items():
+        _check_selector(document, index, domain, [d for at, d in domains.items() if at < index])
         selector = domain.nodes.selector
         claim = domain.nodes.rule if selector is None else selector.compile()
         if claim is NodeRule.LABELLED:
@@ -290,6 +292,22 @@ def _check_nodes(document: Document, domains: dict[int, DomainConfig]) -> None:
                 ("domains", index, "nodes"),
                 f"domain {domain.name!r} claims {what}, as domain {other.name!r} does;"
                 f" give it a selector of its own, or write loans: [{{from: {other.name}}}] and no nodes",
+                of_key=True,
+            )
+
+
+def _check_selector(document: Document, index: int, domain: DomainConfig, before: list[DomainConfig]) -> None:
+    """Selectors that are written differently and match some of the same nodes all the same."""
+    if domain.nodes.selector is None:
+        return
+    ours, borrowed = domain.nodes.selector.compile(), {loan.lender for loan in domain.loans}
+    for other in before:
+        theirs = other.nodes.selector.compile() if other.nodes.selector is not None else ours
+        if theirs != ours and other.name not in borrowed and surely_share(ours, theirs):
+            document.add(
+                ("domains", index, "nodes"),
+                f"domain {domain.name!r} claims some of the same nodes as domain {other.name!r};"
+                f" set the selectors apart, or borrow them by loans: [{{from: {other.name}}}]",
                 of_key=True,
             )
 

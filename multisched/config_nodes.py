@@ -6,13 +6,13 @@ Pure: a function of node and configuration. The state asks once per node change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from multisched.config_schema import Configuration, DomainConfig, NodeRule
 from multisched.model.objects import Node
-from multisched.model.selectors import LabelSelector
+from multisched.model.selectors import LabelSelector, Operator, Requirement, parse_int64
 
 DOMAIN_LABEL: Final = "multisched.io/domain"
 GPU_SUFFIX: Final = "/gpu"
@@ -36,6 +36,34 @@ class CompiledLoan:
 
     lender: str
     selector: LabelSelector
+
+
+def surely_share(one: LabelSelector, other: LabelSelector) -> bool:
+    """True if nodes that match both can be, and one looks at no label that the other does not.
+
+    Selectors over different labels may meet on some node or on none: that is told when such a node comes.
+    """
+    keys, other_keys = {r.key for r in one.requirements}, {r.key for r in other.requirements}
+    if not (keys <= other_keys or other_keys <= keys):
+        return False
+    both = (*one.requirements, *other.requirements)
+    return all(_can_hold([r for r in both if r.key == key]) for key in keys | other_keys)
+
+
+def _can_hold(requirements: list[Requirement]) -> bool:
+    """True if some value of the label, or its absence, meets all: tried on every value where an answer can change."""
+    return any(all(r.matches_value(value) for r in requirements) for value in _telling_values(requirements))
+
+
+def _telling_values(requirements: list[Requirement]) -> Iterator[str | None]:
+    yield None
+    yield "a-value-that-no-selector-names"
+    values = [value for requirement in requirements for value in requirement.values]
+    yield from values
+    for requirement in requirements:
+        bound = parse_int64(requirement.values[0]) if requirement.operator in (Operator.GT, Operator.LT) else None
+        if bound is not None:  # the nearest numbers may be named by others, but not that many
+            yield from (str(bound + sign * step) for step in range(1, len(values) + 2) for sign in (1, -1))
 
 
 class NodeRouter:
@@ -69,10 +97,16 @@ class NodeRouter:
         return self._by_rule.get(NodeRule.REST)
 
     def selecting(self, node: Node) -> list[str]:
-        """Domains whose selectors match an unlabelled node; more than one is a mistake worth telling at start."""
+        """Domains whose selectors match an unlabelled node, as the file lists them."""
         if DOMAIN_LABEL in node.labels:
             return []
         return [name for name, selector in self._selectors if selector.matches(node.labels)]
+
+    def disputed(self, node: Node) -> list[str]:
+        """The home domain and those that claim its node too without borrowing it; empty where all is clear."""
+        selecting = self.selecting(node)
+        others = [name for name in selecting[1:] if selecting[0] not in self.lenders(name)]
+        return [selecting[0], *others] if others else []
 
     def lenders(self, domain: str) -> frozenset[str]:
         """The domains whose rows this one borrows."""

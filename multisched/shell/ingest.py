@@ -7,7 +7,7 @@ schedulerName while they do not. Both handlers implement `client.reflector.Refle
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -254,8 +254,18 @@ class NodeIngest:
     """Nodes into the cache."""
 
     def __init__(
-        self, cache: ClusterCache, router: Router, decoder: Decoder, clock: Clock, events: EventSink, reporter: str
+        self,
+        cache: ClusterCache,
+        router: Router,
+        decoder: Decoder,
+        clock: Clock,
+        events: EventSink,
+        reporter: str,
+        *,
+        disputed: Callable[[Node], Sequence[str]],
     ) -> None:
+        """`disputed`: the domains that claim a node without a loan between them, its home first; empty for most."""
+        self._disputed = disputed
         self._cache = cache
         self._router = router
         self._decoder = decoder
@@ -273,7 +283,9 @@ class NodeIngest:
             logger.warning("node cannot be read", extra={"node": key, "error": str(error)})
             return
         if node.malformed:
-            self._report(node)
+            self._report(node, "MalformedNode", f"No pod is placed here: {node.malformed}")
+        elif claimants := self._disputed(node):
+            self._report(node, "DisputedNode", _dispute(claimants))
         else:
             self._reported.pop(node.name, None)
         before = self._cache.set_node(node)
@@ -297,15 +309,23 @@ class NodeIngest:
     def replaced(self, version: str) -> None:
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
 
-    def _report(self, node: Node) -> None:
-        """A node nothing can be placed on is told so once per fault."""
-        if self._reported.get(node.name) == node.malformed:
+    def _report(self, node: Node, reason: str, note: str) -> None:
+        """A node that is not as it should be is told so, once per fault."""
+        if self._reported.get(node.name) == note:
             return
-        self.malformed += 1
-        self._reported[node.name] = node.malformed
+        self.malformed += bool(node.malformed)
+        self._reported[node.name] = note
+        logger.warning("node", extra={"node": node.name, "reason": reason, "note": note})
         ref = ObjectRef("Node", "", node.name, node.uid)
-        note = f"No pod is placed here: {node.malformed}"
-        self._events.record(Event(ref, "Warning", "MalformedNode", "Scheduling", note, self._reporter))
+        self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
+
+
+def _dispute(claimants: Sequence[str]) -> str:
+    home, *others = claimants
+    return (
+        f"The selectors of the domains {', '.join(claimants)} match: it belongs to {home}, and {', '.join(others)} cannot"
+        f" use it. Set the selectors apart, lend it, or label it multisched.io/domain"
+    )
 
 
 def _refusal(pod: Pod) -> str:

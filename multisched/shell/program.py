@@ -124,7 +124,15 @@ class Program:
             self.cache, self.nominator, self.router, self.decoder, outside.clock, tolerations=tolerations
         )
         reporter = configuration.domains[0].scheduler_names[0]
-        self.nodes = NodeIngest(self.cache, self.router, self.decoder, outside.clock, self.events, reporter)
+        self.nodes = NodeIngest(
+            self.cache,
+            self.router,
+            self.decoder,
+            outside.clock,
+            self.events,
+            reporter,
+            disputed=nodes.disputed,
+        )
         self.reflectors = {
             "nodes": self._reflector("/api/v1/nodes", self.nodes, ""),
             "pods": self._reflector("/api/v1/pods", self.pods, RUNNING_PODS),

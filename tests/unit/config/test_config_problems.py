@@ -141,6 +141,25 @@ domains:
     assert "domain 'b' claims the same nodes, as domain 'a' does" in only
 
 
+SSD = "matchLabels: {pool: x, disk: ssd}"
+
+
+@pytest.mark.parametrize("other", [SSD, "matchExpressions: [{key: pool, operator: In, values: [x, y]}]"])
+def test_selectors_that_share_nodes_need_a_loan_between_them(other: str) -> None:
+    text = (
+        HEAD
+        + f"""\
+domains:
+  - {{name: a, nodes: {{selector: {{matchLabels: {{pool: x}}}}}}}}
+  - {{name: b, nodes: {{selector: {{{other}}}}}}}
+"""
+    )
+    (only,) = problems(text)
+    assert only.startswith("f.yaml:5:15: domains[1].nodes: domain 'b' claims some of the same nodes as domain 'a'")
+    assert "loans: [{from: a}]" in only
+    assert config.parse(text.replace("{name: b,", "{name: b, loans: [{from: a}],"), "f").domain("b").loans
+
+
 def test_two_domains_of_one_name_or_one_scheduler_name_are_refused() -> None:
     told = problems(HEAD + "domains: [{name: gpu}, {name: gpu, nodes: {rule: labelled}}]\n")
     assert any("domain 'gpu' is claimed by domains[0].name already" in line for line in told)

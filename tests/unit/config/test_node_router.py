@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from multisched import config
-from multisched.config_nodes import NodeRouter
+from multisched.config_nodes import NodeRouter, surely_share
 from multisched.model.objects import Node
-from multisched.model.selectors import Taint
+from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 LABEL = "multisched.io/domain"
@@ -73,6 +75,64 @@ def test_a_node_of_two_selectors_belongs_to_the_first_and_both_are_named() -> No
     both = node({"pool": "qos", "cores": "96"})
     assert router(SELECTING).home(both) == "qos"
     assert router(SELECTING).selecting(both) == ["qos", "big"]
+
+
+def test_a_node_of_two_selectors_is_disputed_unless_it_is_borrowed_or_labelled() -> None:
+    both = node({"pool": "qos", "cores": "96"})
+    lent = router(SELECTING.replace("  - name: big\n", "  - name: big\n    loans: [{from: qos}]\n"))
+    assert router(SELECTING).disputed(both) == ["qos", "big"]
+    assert router(SELECTING).disputed(node({"pool": "qos"})) == []
+    assert router(SELECTING).disputed(node({"pool": "qos", "cores": "96", LABEL: "big"})) == []
+    assert lent.disputed(both) == []
+
+
+def selector(**labels: str) -> LabelSelector:
+    return LabelSelector(tuple(Requirement(key, Operator.IN, tuple(value.split())) for key, value in labels.items()))
+
+
+def more(key: str, operator: Operator, *values: str) -> LabelSelector:
+    return LabelSelector((Requirement(key, operator, values),))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        (selector(pool="a"), selector(pool="b"), False),
+        (selector(pool="a b"), selector(pool="b c"), True),
+        (selector(pool="a"), selector(pool="a", disk="ssd"), True),
+        (selector(pool="a", disk="hdd"), selector(pool="a", disk="ssd"), False),
+        (selector(pool="a"), selector(disk="ssd"), False),
+        (selector(pool="a"), more("pool", Operator.NOT_IN, "a"), False),
+        (selector(pool="a"), more("pool", Operator.NOT_IN, "b"), True),
+        (selector(pool="a"), more("pool", Operator.EXISTS), True),
+        (selector(pool="a"), more("pool", Operator.DOES_NOT_EXIST), False),
+        (more("pool", Operator.NOT_IN, "a"), more("pool", Operator.DOES_NOT_EXIST), True),
+        (more("cores", Operator.GT, "64"), more("cores", Operator.LT, "66"), True),
+        (more("cores", Operator.GT, "64"), more("cores", Operator.LT, "65"), False),
+    ],
+)
+def test_selectors_over_the_same_labels_are_told_apart(one: LabelSelector, other: LabelSelector, shared: bool) -> None:
+    assert surely_share(one, other) is shared
+    assert surely_share(other, one) is shared
+
+
+_values = st.sampled_from(["a", "b", "5", "6", "7"])
+_requirements = st.one_of(
+    st.builds(Requirement, st.just("k"), st.sampled_from([Operator.IN, Operator.NOT_IN]), st.tuples(_values, _values)),
+    st.builds(Requirement, st.just("k"), st.sampled_from([Operator.EXISTS, Operator.DOES_NOT_EXIST]), st.just(())),
+    st.builds(
+        Requirement, st.just("k"), st.sampled_from([Operator.GT, Operator.LT]), st.tuples(st.sampled_from("567"))
+    ),
+)
+_selectors = st.lists(_requirements, min_size=1, max_size=3).map(lambda found: LabelSelector(tuple(found)))
+
+
+@given(_selectors, _selectors)
+def test_selectors_of_one_label_share_exactly_where_some_value_matches_both(
+    one: LabelSelector, other: LabelSelector
+) -> None:
+    candidates: list[dict[str, str]] = [{}, *({"k": value} for value in ["a", "b", "z", *map(str, range(3, 10))])]
+    assert surely_share(one, other) is any(one.matches(c) and other.matches(c) for c in candidates)
 
 
 def test_a_borrower_may_use_the_lent_nodes_and_the_lender_keeps_them() -> None:
