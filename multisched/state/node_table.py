@@ -23,7 +23,7 @@ LABEL_COLUMNS_MAX = 512
 """Label keys with a column; beyond it the column unused for longest goes (it is rebuilt when asked for again)."""
 
 RESOURCES_MAX = 256
-"""Distinct resource names with a column. A node's further extended resources are not schedulable."""
+"""Distinct resource names with a column: those that nodes have. A node's further ones are not schedulable."""
 
 SCORED = (CPU, MEMORY)
 NOTHING, PODS_INDEX = 0, 1
@@ -237,7 +237,8 @@ class NodeTable:
         """A newer object of a pod on the row that takes just what the old one took (labels or phase may differ)."""
         before = self._pods[row][pod.uid]
         self._pods[row][pod.uid] = pod
-        if before.labels is not pod.labels or before.is_deleting != pod.is_deleting:
+        is_read_alike = before.labels is pod.labels and before.annotations is pod.annotations
+        if not is_read_alike or before.is_deleting != pod.is_deleting:
             self._touch(row)
 
     def recount(self, row: int, pods: dict[str, Pod]) -> None:
@@ -347,6 +348,7 @@ class NodeTable:
         self._views.clear()
 
     def _resource_index(self, name: str) -> int | None:
+        """The column of a resource that a node has, made if need be. Pods make none: their authors are not trusted."""
         index = self._resources.get(name)
         if index is not None:
             return index
@@ -359,6 +361,8 @@ class NodeTable:
             self._allocatable = np.concatenate((self._allocatable, empty))
             self._requested = np.concatenate((self._requested, empty))
             self._views.clear()
+        for row, pods in enumerate(self._pods):
+            self._requested[index, row] = sum(pod.requests.get(name, 0) for pod in pods.values())
         return index
 
     def _write_allocatable(self, row: int, node: Node) -> None:
@@ -390,9 +394,6 @@ class NodeTable:
             index = self._resources.get(name)
             if index == PODS_INDEX:
                 continue  # nobody can ask for it; it is the number of pods
-            if index is None:
-                index = self._resource_index(name)
-                requested = self._requested
             if index is not None:
                 requested[index, row] += sign * amount
         cpu, memory = scoring_amounts(pod)

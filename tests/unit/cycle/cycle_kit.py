@@ -27,7 +27,6 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
-NO_TEXTS: Mapping[str, str] = {}
 IN_TREE_USED = {
     "NodeUnschedulable": 1,
     "NodeName": 1,

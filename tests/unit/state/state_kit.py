@@ -1,0 +1,83 @@
+"""Nodes and pods for the state's tests, and a ledger that anybody can check by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Node, Pod, PodSpec
+
+GPU = "nvidia.com/gpu"
+
+
+def make_node(
+    name: str, *, cpu: int = 4000, pods: int = 110, extra: Mapping[str, int] | None = None, **fields: Any
+) -> Node:
+    allocatable = {CPU: cpu, MEMORY: 2**33, PODS: pods, **(extra or {})}
+    return Node(name, fields.pop("uid", f"uid-{name}"), fields.pop("version", 1), allocatable=allocatable, **fields)
+
+
+def make_spec(cpu: int = 0, *, gpu: int = 0, port: int = 0) -> PodSpec:
+    requests = {name: amount for name, amount in ((CPU, cpu), (GPU, gpu)) if amount}
+    return PodSpec(
+        requests=requests,
+        placed_cpu_milli=cpu or 100,
+        placed_memory_bytes=7,
+        host_ports=(HostPort("", "TCP", port),) if port else (),
+    )
+
+
+def make_pod(uid: str, spec: PodSpec | None = None, **fields: Any) -> Pod:
+    return Pod("default", fields.pop("name", uid), uid, 1, spec or make_spec(1000), **fields)
+
+
+class Tickets:
+    """A ledger of so many tickets per row; every pod with annotation `tickets` takes one, numbered."""
+
+    name = "tickets"
+
+    def __init__(self, per_row: int = 2) -> None:
+        self.per_row = per_row
+        self.at: dict[str, tuple[int, int]] = {}
+        self.nodes: set[int] = set()
+        self._versions: dict[int, int] = {}
+
+    def concerns(self, pod: Pod) -> bool:
+        return "tickets" in pod.annotations
+
+    def version(self, row: int) -> int:
+        return self._versions.get(row, 0)
+
+    def _free(self, row: int) -> list[int]:
+        taken = {number for at, number in self.at.values() if at == row}
+        return [number for number in range(self.per_row) if number not in taken]
+
+    def fits(self, pod: Pod, row: int) -> str:
+        return "" if self.at.get(pod.uid, (-1,))[0] == row or self._free(row) else "no tickets"
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        if pod.uid not in self.at:
+            self._put(pod.uid, row, self._free(row)[0])
+        return {"ticket": str(self.at[pod.uid][1])}
+
+    def place(self, pod: Pod, row: int) -> None:
+        self._put(pod.uid, row, int(pod.annotations.get("ticket", 0)))
+
+    def _put(self, uid: str, row: int, number: int) -> None:
+        if self.at.get(uid) != (row, number):
+            self.at[uid] = (row, number)
+            self._versions[row] = self.version(row) + 1
+
+    def give(self, uid: str) -> None:
+        held = self.at.pop(uid, None)
+        if held is not None:
+            self._versions[held[0]] = self.version(held[0]) + 1
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        (self.nodes.discard if node is None else self.nodes.add)(row)
+
+    def held(self) -> Mapping[str, object]:
+        return dict(self.at)
+
+    def twin(self) -> Tickets:
+        return Tickets(self.per_row)

@@ -1,0 +1,291 @@
+"""ClusterCache: pods are assumed, confirmed, forgotten, moved and removed while nodes come and go; nothing is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from multisched.model.objects import CPU, Pod
+from multisched.state.cluster_cache import NO_ROW, CacheCorruptedError, ClusterCache, PlacedPod, PodState
+from multisched.state.domain_rows import DomainRows
+from multisched.state.ledgers import LEDGERS_MAX, LedgerBook
+from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
+
+NAMES, UIDS = ["n0", "n1", "n2"], [f"p{i}" for i in range(5)]
+SPECS = [make_spec(500), make_spec(900, port=80)]
+
+
+def make_cache(*ledgers: Tickets) -> ClusterCache:
+    book = LedgerBook()
+    for ledger in ledgers:
+        book.register(ledger)
+    return ClusterCache(book)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The model: uid -> (pod, node, state), and the nodes that live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tickets = Tickets(per_row=100)
+        self.cache = make_cache(self.tickets)
+        self.rows = DomainRows("test", lambda node: node.labels.get("zone") != "other")
+        self.cache.add_domain(self.rows)
+        self.model: dict[str, tuple[Pod, str, PodState]] = {}
+        self.uprooted: set[str] = set()
+        self.nodes: dict[str, str] = {}
+        self.usable: set[str] = set()
+
+    @rule(name=st.sampled_from(NAMES), uid=st.sampled_from("AB"), zone=st.sampled_from(("ours", "other")))
+    def set_node(self, name: str, uid: str, zone: str) -> None:
+        before = self.cache.set_node(make_node(name, uid=uid, labels={"zone": zone}))
+        assert (before.uid if before else None) == self.nodes.get(name)
+        if before is not None and before.uid != uid:
+            self._uproot(name)
+        self.nodes[name] = uid
+        (self.usable.add if zone == "ours" else self.usable.discard)(name)
+
+    @rule(name=st.sampled_from(NAMES))
+    def remove_node(self, name: str) -> None:
+        assert (self.cache.remove_node(name) is not None) == (name in self.nodes)
+        if self.nodes.pop(name, None) is not None:
+            self._uproot(name)
+        self.usable.discard(name)
+
+    def _uproot(self, name: str) -> None:
+        self.uprooted |= {u for u, (_, at, state) in self.model.items() if at == name and state is PodState.ASSUMED}
+
+    @rule(uid=st.sampled_from(UIDS), name=st.sampled_from(NAMES), spec=st.sampled_from(SPECS), is_held=st.booleans())
+    def assume(self, uid: str, name: str, spec: Any, is_held: bool) -> None:
+        row = self.cache.nodes.row_of(name)
+        if row is None:
+            return
+        pod = make_pod(uid, spec, annotations={"tickets": "1"} if is_held else {})
+        if uid in self.model:
+            with pytest.raises(CacheCorruptedError):
+                self.cache.assume(pod, row)
+            return
+        assumption = self.cache.assume(pod, row)
+        assert assumption.node == name
+        assert ("ticket" in assumption.annotations) == is_held
+        self.model[uid] = (pod, name, PodState.ASSUMED)
+
+    @rule(uid=st.sampled_from(UIDS))
+    def forget(self, uid: str) -> None:
+        is_assumed = uid in self.model and self.model[uid][2] is PodState.ASSUMED
+        assert self.cache.forget(uid) is is_assumed
+        if is_assumed:
+            self._drop(uid)
+
+    @rule(uid=st.sampled_from(UIDS), name=st.sampled_from(NAMES), spec=st.sampled_from(SPECS), is_held=st.booleans())
+    def place(self, uid: str, name: str, spec: Any, is_held: bool) -> None:
+        """The watch speaks: of a pod of ours, of another scheduler's, or of one that was resized."""
+        known = self.model.get(uid)
+        pod = make_pod(uid, spec, node=name, annotations={"tickets": "1", "ticket": "3"} if is_held else {})
+        if known is not None and known[2] is PodState.CONFIRMED and known[1] != name:
+            with pytest.raises(CacheCorruptedError):
+                self.cache.place(pod)
+            return
+        before = self.cache.place(pod)
+        assert (before is None) == (known is None)
+        if before is not None and known is not None:
+            assert (before.node, before.state) == known[1:]
+        if known is not None and known[1] != name:
+            self.uprooted.discard(uid)
+        self.model[uid] = (pod, name, PodState.CONFIRMED)
+
+    @rule(uid=st.sampled_from(UIDS))
+    def remove(self, uid: str) -> None:
+        removed = self.cache.remove(uid)
+        assert (removed is None) == (uid not in self.model)
+        self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        self.model.pop(uid, None)
+        self.uprooted.discard(uid)
+
+    @invariant()
+    def the_cache_is_what_the_model_says(self) -> None:
+        self.cache.validate()
+        found = {entry.pod.uid: (entry.pod, entry.node, entry.state) for entry in self.cache}
+        assert found == self.model
+        for uid, (_, name, state) in self.model.items():
+            entry = self.cache.placed(uid)
+            assert entry is not None
+            assert entry.row == (self.cache.nodes.row_of(name) if name in self.nodes else NO_ROW)
+            assert self.cache.is_assumed(uid) is (state is PodState.ASSUMED)
+        states = [state for _, _, state in self.model.values()]
+        assert self.cache.assumed_count() == states.count(PodState.ASSUMED)
+        assert self.cache.stray_count() == sum(name not in self.nodes for _, name, _ in self.model.values())
+
+    @invariant()
+    def assumptions_know_that_their_node_went(self) -> None:
+        assumed = {entry.pod.uid: entry.is_uprooted for entry in self.cache if entry.state is PodState.ASSUMED}
+        assert {uid for uid, is_uprooted in assumed.items() if is_uprooted} == self.uprooted & assumed.keys()
+
+    @invariant()
+    def rows_carry_the_sums(self) -> None:
+        for name in self.nodes:
+            row = self.cache.nodes.row_of(name)
+            assert row is not None
+            sums = sum(pod.requests[CPU] for pod, at, _ in self.model.values() if at == name)
+            assert self.cache.nodes.requested(CPU)[row] == sums
+
+    @invariant()
+    def the_ledger_holds_for_the_pods_on_rows_alone(self) -> None:
+        held = {
+            uid: self.cache.nodes.row_of(name)
+            for uid, (pod, name, _) in self.model.items()
+            if name in self.nodes and "tickets" in pod.annotations
+        }
+        assert {uid: row for uid, (row, _) in self.tickets.at.items()} == held
+        assert self.tickets.nodes == {self.cache.nodes.row_of(name) for name in self.nodes}
+
+    @invariant()
+    def the_domain_has_its_rows(self) -> None:
+        rows = sorted(row for name in self.usable if (row := self.cache.nodes.row_of(name)) is not None)
+        assert self.rows.rows.tolist() == rows
+        assert [self.rows.position[row] for row in rows] == list(range(len(rows)))
+        assert all(self.rows.has(row) for row in rows)
+
+
+CacheMachine.TestCase.settings = settings(stateful_step_count=12)
+TestCacheMachine = CacheMachine.TestCase
+
+
+# -- races, one by one -------------------------------------------------------------------------------------------------
+
+
+def assumed(cache: ClusterCache, uid: str, node: str) -> PlacedPod:
+    row = cache.nodes.row_of(node)
+    assert row is not None
+    cache.assume(make_pod(uid), row)
+    entry = cache.placed(uid)
+    assert entry is not None
+    return entry
+
+
+def requested(cache: ClusterCache, node: str) -> int:
+    row = cache.nodes.row_of(node)
+    assert row is not None
+    return int(cache.nodes.requested(CPU)[row])
+
+
+def test_the_watch_may_confirm_before_the_answer_to_the_bind_comes() -> None:
+    cache = make_cache()
+    cache.set_node(make_node("n"))
+    assumed(cache, "p", "n")
+    cache.place(make_pod("p", node="n"))
+    assert cache.forget("p") is False
+    assert requested(cache, "n") == 1000
+
+
+def test_another_scheduler_was_faster() -> None:
+    cache = make_cache()
+    cache.set_node(make_node("ours"))
+    cache.set_node(make_node("theirs"))
+    assumed(cache, "p", "ours")
+    before = cache.place(make_pod("p", node="theirs"))
+    assert before is not None
+    assert (before.node, before.state) == ("ours", PodState.ASSUMED)
+    assert (requested(cache, "ours"), requested(cache, "theirs")) == (0, 1000)
+    assert cache.forget("p") is False
+
+
+def test_a_pod_may_come_before_its_node() -> None:
+    cache = make_cache()
+    cache.place(make_pod("p", node="late"))
+    assert cache.stray_count() == 1
+    cache.set_node(make_node("late"))
+    assert requested(cache, "late") == 1000
+    assert cache.stray_count() == 0
+
+
+def test_a_node_deleted_under_its_pods_takes_them_back_until_they_are_deleted_themselves() -> None:
+    cache = make_cache()
+    cache.set_node(make_node("n"))
+    cache.place(make_pod("p", node="n"))
+    cache.remove_node("n")
+    assert len(cache) == 1
+    cache.set_node(make_node("n", uid="another"))
+    assert requested(cache, "n") == 1000
+    cache.remove("p")
+    assert (requested(cache, "n"), len(cache)) == (0, 0)
+
+
+def test_an_assumption_on_a_node_that_was_made_anew_is_known_to_be_uprooted() -> None:
+    cache = make_cache()
+    cache.set_node(make_node("n"))
+    entry = assumed(cache, "p", "n")
+    cache.set_node(make_node("n", uid="another", cpu=10))
+    assert entry.is_uprooted
+    assert entry.row == cache.nodes.row_of("n")
+    assert cache.forget("p") is True
+    assert requested(cache, "n") == 0
+
+
+def test_a_resized_pod_is_counted_anew() -> None:
+    cache = make_cache()
+    cache.set_node(make_node("n"))
+    spec = make_spec(1000)
+    cache.place(make_pod("p", spec, node="n"))
+    cache.place(make_pod("p", spec, node="n", held={CPU: 2500}, held_scoring=(2500, 7)))
+    assert requested(cache, "n") == 2500
+    cache.place(make_pod("p", spec, node="n"))
+    assert requested(cache, "n") == 1000
+
+
+def test_a_domain_that_joins_late_sees_the_nodes_that_are_there() -> None:
+    cache = make_cache()
+    cache.set_node(make_node("n"))
+    rows = DomainRows("late", lambda node: True)
+    cache.add_domain(rows)
+    assert rows.rows.tolist() == [0]
+
+
+@pytest.mark.parametrize("fields", [{"malformed": "odd"}, {"is_deleting": True}])
+def test_a_node_that_is_going_or_cannot_be_read_is_in_no_domain(fields: dict[str, Any]) -> None:
+    cache = make_cache()
+    rows = DomainRows("test", lambda node: True)
+    cache.add_domain(rows)
+    cache.set_node(make_node("n", **fields))
+    assert not rows.has(0)
+    generation = rows.generation
+    cache.set_node(make_node("n"))
+    assert rows.has(0)
+    assert rows.generation > generation
+
+
+def test_rows_that_stayed_are_told_from_those_that_left_or_changed_hands() -> None:
+    cache = make_cache()
+    rows = DomainRows("test", lambda node: True)
+    cache.add_domain(rows)
+    for name in ("stays", "leaves", "changes"):
+        cache.set_node(make_node(name))
+    seen, generation = rows.rows, rows.generation
+    cache.remove_node("leaves")
+    cache.set_node(make_node("changes", uid="another"))
+    cache.set_node(make_node("stays", version=2))
+    assert rows.stayed_since(seen, generation).tolist() == [True, False, False]
+    for number in range(100):
+        cache.set_node(make_node(f"more{number}"))
+    assert rows.stayed_since(rows.rows, rows.generation).all()
+
+
+def test_ledgers_are_bounded_and_shared_by_name() -> None:
+    book = LedgerBook()
+    first = Tickets()
+    assert book.register(first) is first
+    assert book.register(Tickets()) is first
+    for number in range(LEDGERS_MAX - 1):
+        ledger = Tickets()
+        ledger.name = f"l{number}"
+        book.register(ledger)
+    ledger = Tickets()
+    ledger.name = "one too many"
+    with pytest.raises(ValueError, match="one too many"):
+        book.register(ledger)

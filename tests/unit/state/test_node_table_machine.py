@@ -1,0 +1,227 @@
+"""NodeTable against a model of plain dicts: any history of nodes and pods gives the same columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from multisched.model.objects import CPU, MEMORY, PODS, Image, Node, Pod
+from multisched.model.selectors import Taint
+from multisched.state.node_table import RESOURCES_MAX, ROWS_INITIAL, NodeTable
+from multisched.state.row_check import row_faults
+from tests.unit.state.state_kit import GPU, make_node, make_pod, make_spec
+
+NAMES = [f"n{i}" for i in range(5)]
+UIDS = [f"p{i}" for i in range(6)]
+SPECS = [make_spec(), make_spec(700), make_spec(300, gpu=1), make_spec(100, port=80)]
+RESOURCES = (CPU, MEMORY, PODS, GPU, "example.com/rare")
+
+nodes = st.builds(
+    make_node,
+    st.sampled_from(NAMES),
+    cpu=st.integers(0, 4000),
+    extra=st.dictionaries(st.sampled_from((GPU, "example.com/rare")), st.integers(0, 8)),
+    labels=st.dictionaries(st.sampled_from(("zone", "disk")), st.sampled_from(("a", "b"))),
+    taints=st.sampled_from(((), (Taint("k", "", "NoSchedule"),))),
+    is_unschedulable=st.booleans(),
+    images=st.sampled_from(((), (Image(("app:v1",), 5),), (Image(("app:v1",), 9), Image(("web:v1",), 2)))),
+    malformed=st.sampled_from(("", "", "status.allocatable: odd")),
+)
+
+
+class TableMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = NodeTable()
+        self.table.label_codes("zone")  # a column that exists before the nodes do
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, tuple[str, Pod]] = {}
+        self.versions: dict[int, int] = {}
+        self.seen = (0, 0)
+
+    def row(self, name: str) -> int:
+        row = self.table.row_of(name)
+        assert row is not None
+        return row
+
+    @rule(node=nodes)
+    def set_node(self, node: Node) -> None:
+        row = self.table.set_node(node)
+        assert self.table.row_of(node.name) == row
+        self.nodes[node.name] = node
+
+    @precondition(lambda self: self.nodes)
+    @rule(data=st.data())
+    def remove_node(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        for uid in [uid for uid, (at, _) in self.pods.items() if at == name]:
+            self.table.remove_pod(self.row(name), uid)
+            del self.pods[uid]
+        self.table.remove_node(name)
+        del self.nodes[name]
+
+    @precondition(lambda self: self.nodes)
+    @rule(data=st.data(), uid=st.sampled_from(UIDS), spec=st.sampled_from(SPECS))
+    def add_pod(self, data: st.DataObject, uid: str, spec: object) -> None:
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        pod = make_pod(uid, spec)  # type: ignore[arg-type]
+        if uid not in self.pods:
+            self.table.add_pod(self.row(name), pod)
+            self.pods[uid] = (name, pod)
+        elif self.pods[uid][0] == name:
+            with pytest.raises(AssertionError):
+                self.table.add_pod(self.row(name), pod)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def remove_pod(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.pods)))
+        name, pod = self.pods.pop(uid)
+        assert self.table.remove_pod(self.row(name), uid) is pod
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def replace_pod(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.pods)))
+        name, before = self.pods[uid]
+        after = make_pod(uid, before.spec, labels={"app": "new"})
+        self.table.replace_pod(self.row(name), after)
+        self.pods[uid] = (name, after)
+
+    def teardown(self) -> None:
+        self.columns_are_the_sums()
+
+    @invariant()
+    def rows_are_those_of_the_live_nodes(self) -> None:
+        assert {node.name: row for row, node in self.table.live_rows()} == {n: self.row(n) for n in self.nodes}
+        assert self.table.node_count == len(self.nodes)
+        assert self.table.size <= max(len(NAMES), 1)
+
+    @invariant()
+    def columns_are_the_sums(self) -> None:
+        table = self.table
+        table.validate()
+        assert row_faults(table, range(table.size)) == {}
+        for name, node in self.nodes.items():
+            row = self.row(name)
+            pods = [pod for at, pod in self.pods.values() if at == name]
+            amounts = {} if node.malformed else node.allocatable
+            for resource in RESOURCES:
+                assert table.allocatable(resource)[row] == amounts.get(resource, 0)
+                if resource != PODS and table.allocatable(resource).any():
+                    assert table.requested(resource)[row] == sum(pod.requests.get(resource, 0) for pod in pods)
+            assert table.scoring_requested(CPU)[row] == sum(pod.scoring_requests[0] for pod in pods)
+            assert table.scoring_requested(MEMORY)[row] == sum(pod.scoring_requests[1] for pod in pods)
+            assert table.pod_count[row] == len(pods)
+            assert sorted(pod.uid for pod in table.pods_on(row)) == sorted(pod.uid for pod in pods)
+            assert table.port_users("TCP", 80).get(row, {}).get("", 0) == sum(bool(p.spec.host_ports) for p in pods)
+            assert table.is_unschedulable[row] == node.is_unschedulable
+            assert table.taint_sets[table.taint_set[row]] == node.taints
+            assert (row in table.image_users("app:v1")) == bool(node.images)
+            for key in ("zone", "disk"):
+                assert table.label_codes(key)[row] == (
+                    table.label_code(key, node.labels[key]) if key in node.labels else 0
+                )
+                assert table.label_values(key)[table.label_codes(key)[row]] == node.labels.get(key, "")
+
+    @invariant()
+    def every_image_has_one_size_everywhere(self) -> None:
+        for name in ("app:v1", "web:v1"):
+            assert len(set(self.table.image_users(name).values())) <= 1
+
+    @invariant()
+    def every_write_is_in_the_log_and_raises_the_rows_version(self) -> None:
+        table = self.table
+        since = table.row_log.since(self.seen[1])
+        assert since is not None
+        for row in range(table.size):
+            before = self.versions.get(row, 0)
+            assert (table.version(row) > before) == (row in since)
+            self.versions[row] = table.version(row)
+        nodes_since = table.node_log.since(self.seen[0])
+        assert nodes_since is not None
+        assert set(nodes_since) <= set(since)
+        self.seen = (table.node_log.sequence, table.row_log.sequence)
+
+
+TableMachine.TestCase.settings = settings(stateful_step_count=12)
+TestTableMachine = TableMachine.TestCase
+
+
+def test_the_table_grows_by_doubling_and_keeps_what_it_knows() -> None:
+    table = NodeTable()
+    for number in range(3 * ROWS_INITIAL):
+        row = table.set_node(make_node(f"n{number}", cpu=number, labels={"zone": str(number % 3)}))
+        table.add_pod(row, make_pod(f"p{number}", make_spec(number)))
+    assert table.capacity == 4 * ROWS_INITIAL
+    assert table.allocatable(CPU)[: 3 * ROWS_INITIAL].tolist() == list(range(3 * ROWS_INITIAL))
+    assert len(table.label_codes("zone")) == len(table.requested(CPU)) == table.capacity
+    table.validate()
+
+
+def test_columns_handed_out_cannot_be_written() -> None:
+    table = NodeTable()
+    table.set_node(make_node("n"))
+    arrays = (table.allocatable(CPU), table.requested(GPU), table.scoring_requested(MEMORY), table.pod_count)
+    for array in (*arrays, table.taint_set, table.is_unschedulable, table.label_codes("zone")):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_a_row_that_pods_stand_on_is_not_freed() -> None:
+    table = NodeTable()
+    table.add_pod(table.set_node(make_node("n")), make_pod("p"))
+    with pytest.raises(AssertionError, match="1 pods"):
+        table.remove_node("n")
+
+
+def test_a_freed_row_is_used_again_lowest_first_with_a_higher_version() -> None:
+    table = NodeTable()
+    rows = [table.set_node(make_node(name)) for name in ("a", "b", "c")]
+    before = table.version(rows[0])
+    table.remove_node("c")
+    table.remove_node("a")
+    assert table.set_node(make_node("d")) == rows[0]
+    assert table.version(rows[0]) > before
+    assert table.set_node(make_node("e")) == rows[2]
+
+
+def test_pods_make_no_columns_so_that_their_authors_cannot_use_them_up() -> None:
+    """Found by review: 256 made-up names on pods left no column for a real device."""
+    table = NodeTable()
+    row = table.set_node(make_node("n"))
+    spec = make_spec()
+    for number in range(RESOURCES_MAX + 10):
+        odd = type(spec)(requests={f"x.io/r{number}": 1, GPU: 1})
+        table.add_pod(row, make_pod(f"p{number}", odd))
+    table.set_node(make_node("gpus", extra={GPU: 8}))
+    gpus = table.row_of("gpus")
+    assert gpus is not None
+    assert table.allocatable(GPU)[gpus] == 8
+    assert table.requested(GPU)[row] == RESOURCES_MAX + 10  # counted in when the column came
+    table.validate()
+
+
+@pytest.mark.parametrize("change", [{"labels": {"a": "b"}}, {"annotations": {"a": "b"}}, {"is_deleting": True}])
+def test_a_pod_that_changes_in_what_plugins_read_touches_its_row(change: dict[str, object]) -> None:
+    table = NodeTable()
+    row = table.set_node(make_node("n"))
+    pod = make_pod("p", name="p")
+    table.add_pod(row, pod)
+    before = table.version(row)
+    table.replace_pod(row, make_pod("p", pod.spec, labels=pod.labels, annotations=pod.annotations, phase="Running"))
+    assert table.version(row) == before
+    table.replace_pod(row, make_pod("p", pod.spec, **change))
+    assert table.version(row) == before + 1
+
+
+def test_a_node_whose_capacity_shrinks_keeps_its_pods_and_shows_no_room() -> None:
+    table = NodeTable()
+    row = table.set_node(make_node("n"))
+    table.add_pod(row, make_pod("p", make_spec(3000)))
+    table.set_node(make_node("n", cpu=1000))
+    assert table.allocatable(CPU)[row] - table.requested(CPU)[row] == -2000
+    assert np.array_equal(table.pod_count[[row]], [1])
