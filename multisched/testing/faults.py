@@ -1,23 +1,37 @@
 """A transport between the program and the embedded cluster that goes wrong in named ways, drawn from a seed.
 
-Every fault that is injected is counted in `Faults.injected`, so that a run can show which ones it has met.
+Every fault that is injected is counted in `Faults.injected`, so that a run can show which ones it has met. What is sent
+travels on its own: a process that is paused or killed does not take back the bytes it has written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from multisched.model.wire import JSON, AnswerLostError, ConnectFailedError, LineStream, Response, Transport
 
 LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
 LATE_APPLY_MAX_S = 4.0
+FOREIGN = "foreign-"
+"""Names of pods that others bind start so. Their lines are never lost silently: nobody can know of such a bind then."""
 
-BindSeen = Callable[[str, bytes, Response], None]
-"""(path, body, answer) of each binding that reached the server, at the moment it was applied."""
+
+class BindWatcher(Protocol):
+    """Sees every binding on its way: as it leaves the process, takes effect, and is answered."""
+
+    def bind_sent(self, sender: str, path: str, body: bytes) -> None: ...
+
+    def bind_seen(self, path: str, body: bytes, answer: Response) -> None: ...
+
+    def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
+        """What the sender got; None: it cannot know."""
+        ...
 
 
 class Faults:
@@ -38,6 +52,10 @@ class Faults:
         self.line_replayed = 0.02
         """An older line comes again, after newer ones."""
         self.line_truncated = 0.003
+        self.line_lost = 0.004
+        """A watch drops a line about a pod without a word, and goes on."""
+        self.unheard: set[str] = set()
+        """Names of pods of which no watch tells anything."""
         self.injected: Counter[str] = Counter()
 
     def strikes(self, name: str, probability: float) -> bool:
@@ -48,14 +66,18 @@ class Faults:
 
 
 class FaultyTransport:
-    """Implements `wire.Transport`. `cut()` severs it for good, as a killed process or an isolated host."""
+    """Implements `wire.Transport` for one process. `cut()` severs it for good, as a killed process or an isolated host."""
 
-    def __init__(self, inner: Transport, faults: Faults, bind_seen: BindSeen) -> None:
+    def __init__(self, inner: Transport, faults: Faults, sender: str, watcher: BindWatcher) -> None:
         self._inner = inner
         self._faults = faults
-        self._bind_seen = bind_seen
+        self._sender = sender
+        self._watcher = watcher
+        self._wire = contextvars.copy_context()
+        self._travelling: set[asyncio.Task[Response]] = set()
         self._is_cut = False
-        self._late: set[asyncio.Task[None]] = set()
+        self.loses_leases = False
+        """While true, no request about a lease arrives: a partition that hits the elector alone."""
 
     def cut(self) -> None:
         self._is_cut = True
@@ -70,29 +92,69 @@ class FaultyTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
-        await self._travel()
-        if self._faults.strikes("refused connection", self._faults.refused):
-            raise ConnectFailedError("connection refused (injected)")
-        if method != "GET" and self._faults.strikes("429", self._faults.throttled):
-            return Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"})
         if "/binding" in path and body is not None:
-            return await self._bind(path, body, content_type, timeout_s)
+            self._check_uncut()
+            self._watcher.bind_sent(self._sender, path, body)
+            answer: Response | None = None
+            try:
+                answer = await self._send(self._bind(path, body, content_type, timeout_s))
+            except ConnectFailedError:
+                answer = Response(0, b"")  # it certainly never arrived
+                raise
+            finally:
+                self._watcher.bind_answered(self._sender, body, answer)
+            return answer
+        return await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
+
+    async def _send(self, journey: Coroutine[None, None, Response]) -> Response:
+        """The journey goes on if the caller is cancelled or paused."""
+        task = asyncio.get_running_loop().create_task(journey, context=self._wire)
+        self._travelling.add(task)
+        task.add_done_callback(self._arrived)
+        return await asyncio.shield(task)
+
+    def _arrived(self, task: asyncio.Task[Response]) -> None:
+        self._travelling.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may be left to be told
+
+    async def _ask(
+        self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
+    ) -> Response:
+        await self._travel()
+        early = self._refused(method)
+        if early is not None:
+            return early
+        if self.loses_leases and "/leases" in path:
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected, leases unreachable)")
         answer = await self._inner.request(
             method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
         )
         await self._travel()
         return answer
 
+    def _refused(self, method: str) -> Response | None:
+        if self._faults.strikes("refused connection", self._faults.refused):
+            raise ConnectFailedError("connection refused (injected)")
+        if method != "GET" and self._faults.strikes("429", self._faults.throttled):
+            return Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"})
+        return None
+
     async def _bind(self, path: str, body: bytes, content_type: str, timeout_s: float) -> Response:
         faults = self._faults
+        await self._travel()
+        early = self._refused("POST")
+        if early is not None:
+            return early
         if faults.strikes("bind lost, not applied", faults.bind_lost_before):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, not applied)")
         if faults.strikes("bind lost, applied late", faults.bind_late):
             delay_s = faults.rng.uniform(0.0, min(LATE_APPLY_MAX_S, timeout_s))
-            task = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, delay_s))
-            self._late.add(task)
-            task.add_done_callback(self._late.discard)
+            late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, delay_s))
+            self._travelling.add(late)
+            late.add_done_callback(self._arrived)
             await asyncio.sleep(faults.rng.uniform(0.0, delay_s))
             raise AnswerLostError("no answer (injected, applied late)")
         answer = await self._apply(path, body, content_type)
@@ -102,19 +164,21 @@ class FaultyTransport:
         await self._travel()
         return answer
 
-    async def _apply_late(self, path: str, body: bytes, content_type: str, delay_s: float) -> None:
+    async def _apply_late(self, path: str, body: bytes, content_type: str, delay_s: float) -> Response:
         await asyncio.sleep(delay_s)
-        await self._apply(path, body, content_type)
+        return await self._apply(path, body, content_type)
 
     async def _apply(self, path: str, body: bytes, content_type: str) -> Response:
         answer = await self._inner.request("POST", path, body=body, content_type=content_type)
-        self._bind_seen(path, body, answer)
+        self._watcher.bind_seen(path, body, answer)
         return answer
 
     async def _travel(self) -> None:
-        if self._is_cut:
-            raise AnswerLostError("cut off")
+        self._check_uncut()
         await asyncio.sleep(self._faults.rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S))
+        self._check_uncut()
+
+    def _check_uncut(self) -> None:
         if self._is_cut:
             raise AnswerLostError("cut off")
 
@@ -128,18 +192,19 @@ class FaultyTransport:
         async with self._inner.stream(
             path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
         ) as inner:
-            yield _FaultyLines(inner, self._faults, lambda: self._is_cut)
+            yield _FaultyLines(inner, self._faults, lambda: self._is_cut, is_about_pods="/pods" in path)
 
 
 class _FaultyLines:
-    """A watch whose lines come late, twice, again, cut short, or no more."""
+    """A watch whose lines come late, twice, again, cut short, or not at all."""
 
-    def __init__(self, inner: LineStream, faults: Faults, is_cut: Callable[[], bool]) -> None:
+    def __init__(self, inner: LineStream, faults: Faults, is_cut: Callable[[], bool], *, is_about_pods: bool) -> None:
         self.status = inner.status
         self.headers: Mapping[str, str] = inner.headers
         self._inner = inner
         self._faults = faults
         self._is_cut = is_cut
+        self._is_about_pods = is_about_pods
 
     async def read_body(self) -> bytes:
         return await self._inner.read_body()
@@ -153,6 +218,8 @@ class _FaultyLines:
             if faults.strikes("truncated line", faults.line_truncated):
                 yield line[: len(line) // 2]
                 raise AnswerLostError("connection reset (injected)")
+            if self._may_lose(line) and faults.strikes("lost line", self._loss_of(line)):
+                continue
             yield line
             if faults.strikes("duplicated line", faults.line_duplicated):
                 yield line
@@ -160,3 +227,11 @@ class _FaultyLines:
                 yield faults.rng.choice(earlier)
             if b'"BOOKMARK"' not in line and b'"DELETED"' not in line:
                 earlier = [*earlier[-7:], line]
+
+    def _loss_of(self, line: bytes) -> float:
+        is_unheard = any(f'"name":"{name}"'.encode() in line for name in self._faults.unheard)
+        return 1.0 if is_unheard else self._faults.line_lost
+
+    def _may_lose(self, line: bytes) -> bool:
+        is_word = b'"BOOKMARK"' in line or b'"ERROR"' in line
+        return self._is_about_pods and not is_word and f'"name":"{FOREIGN}'.encode() not in line

@@ -3,6 +3,9 @@
 When nothing is ready, time jumps to the next timer: an hour of backoff costs microseconds. What is ready runs in a
 seeded random order, so that every seed is another interleaving and the same seed is the same run (I12). It drives
 unchanged asyncio and anyio code; it uses the private `_run_once`, `_ready` and `_scheduled` of CPython's base loop.
+
+Tasks belong to the simulated process that their context names (`PROCESS`); a process can be paused as a whole, as by
+SIGSTOP or a stalled machine: nothing of it runs, while time, the network and everybody else go on.
 """
 
 from __future__ import annotations
@@ -11,12 +14,17 @@ import asyncio
 import heapq
 import random
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS_MAX = 20_000_000
 """Loop iterations after which a run counts as stuck."""
+
+PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
+"""The simulated process the running task belongs to; empty for the world outside."""
 
 T = TypeVar("T")
 
@@ -33,28 +41,76 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._virtual_s = 0.0
         self._order = random.Random(seed)  # noqa: S311 - an interleaving, not a secret
         self._steps = 0
+        self._paused: dict[str, list[Any]] = {}
+        self._numbers: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+        self._created = 0
+        self.set_task_factory(self._numbered)
+
+    def _numbered(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """Tasks in order of their creation: sets of them, as in a task group that is cancelled, go by address."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
+        self._created += 1
+        self._numbers[task] = self._created
+        return task
 
     def time(self) -> float:
         return self._virtual_s
+
+    def pause(self, process: str) -> None:
+        """Stops every task of the process where it stands."""
+        self._paused.setdefault(process, [])
+
+    def resume(self, process: str) -> None:
+        """Lets it go on; all that became ready meanwhile is ready now, timers included."""
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        ready.extend(self._paused.pop(process, ()))
 
     def _run_once(self) -> None:
         self._steps += 1
         if self._steps > STEPS_MAX:
             raise StuckError(f"{STEPS_MAX} loop iterations")
         ready: Any = self._ready  # type: ignore[attr-defined]
-        scheduled: Any = self._scheduled  # type: ignore[attr-defined]
+        self._collect_ready(ready)
         if len(ready) > 1:
-            shuffled = list(ready)
+            # The seed's order must not hang on the order in which a set of tasks was walked, which is no part of the seed.
+            shuffled = sorted(ready, key=self._number)
             self._order.shuffle(shuffled)
             ready.clear()
             ready.extend(shuffled)
-        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - as the base loop does
-            heapq.heappop(scheduled)._scheduled = False  # noqa: SLF001
-        if not ready:
+        super()._run_once()  # type: ignore[misc]
+
+    def _number(self, handle: Any) -> int:
+        """The task that is to run, by number; 0 for what is no task."""
+        owner = getattr(handle._callback, "__self__", None)  # noqa: SLF001
+        return self._numbers.get(owner, 0) if isinstance(owner, asyncio.Task) else 0
+
+    def _collect_ready(self, ready: Any) -> None:
+        """Moves time on until something of a process that is not paused is ready."""
+        scheduled: Any = self._scheduled  # type: ignore[attr-defined]
+        while True:
+            while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self._virtual_s):  # noqa: SLF001
+                timer = heapq.heappop(scheduled)
+                timer._scheduled = False  # noqa: SLF001 - as the base loop does
+                if not timer._cancelled:  # noqa: SLF001
+                    ready.append(timer)
+            if self._paused:
+                self._hold_paused(ready)
+            if ready:
+                return
             if not scheduled:
                 raise StuckError("nothing is ready and no timer is set")
             self._virtual_s = max(self._virtual_s, scheduled[0]._when)  # noqa: SLF001
-        super()._run_once()  # type: ignore[misc]
+
+    def _hold_paused(self, ready: Any) -> None:
+        free = []
+        for handle in ready:
+            held = self._paused.get(handle._context.get(PROCESS, ""))  # noqa: SLF001
+            if held is None:
+                free.append(handle)
+            else:
+                held.append(handle)
+        ready.clear()
+        ready.extend(free)
 
 
 class SimClock:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 import traceback
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 from multisched.testing.scenario import Report, run_seed
 
 FAULTS_MIN = 10
+"""Faults that must have struck in every run."""
 
 
 def attempt(seed: int) -> tuple[int, Report | None, str]:
@@ -21,34 +24,80 @@ def attempt(seed: int) -> tuple[int, Report | None, str]:
         return seed, None, traceback.format_exc()
 
 
+def quiet() -> None:
+    """The program logs every fault it meets, by the thousand."""
+    logging.disable(logging.CRITICAL)
+
+
+class Summary:
+    """All runs of one command."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._runs = 0
+        self._bound = self._true = self._false = self._mended = 0
+        self._faults: Counter[str] = Counter()
+        self._fewest: Report | None = None
+        self._slowest: Report | None = None
+
+    def take(self, seed: int, report: Report | None, died: str) -> None:
+        self._runs += 1
+        broken = report.broken if report is not None else (died,)
+        if report is not None:
+            if report.fault_count < FAULTS_MIN:
+                broken += (f"only {report.fault_count} faults struck",)
+            self._add(report)
+        if broken:
+            self.failed += 1
+            print(f"seed {seed} failed; replay with: python -m tests.sim.run --seed {seed}")
+            print("\n".join(f"  {sentence}" for sentence in broken), flush=True)
+
+    def _add(self, report: Report) -> None:
+        self._bound += report.bound
+        self._true += report.conflicts_true
+        self._false += report.conflicts_false
+        self._mended += report.mended
+        self._faults.update(report.faults)
+        if self._fewest is None or report.fault_count < self._fewest.fault_count:
+            self._fewest = report
+        if self._slowest is None or report.quiet_s > self._slowest.quiet_s:
+            self._slowest = report
+
+    def tell(self, seconds: float) -> None:
+        for kind, count in sorted(self._faults.items(), key=lambda item: (-item[1], item[0])):
+            print(f"{count:8} {kind}")
+        if self._fewest is not None and self._slowest is not None:
+            print(f"fewest faults in a run: {self._fewest.fault_count} (seed {self._fewest.seed})")
+            print(f"longest from the last fault to rest: {self._slowest.quiet_s:.0f} s (seed {self._slowest.seed})")
+        print(f"{self._mended} lost watch events found by the audit")
+        print(f"{self._bound} pods bound, {sum(self._faults.values())} faults, {seconds:.0f} s")
+        print(f"{self._true} true conflicts, {self._false} false ones")
+        if self._runs >= 10 and not (self._true and self._false):
+            self.failed += 1
+            print("no conflicts: the cycles did not meet")
+        print(f"{self._runs - self.failed} passed, {self.failed} failed")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seed", type=int, default=None, help="replay one run and print its report")
     options = parser.parse_args()
-    seeds = [options.seed] if options.seed is not None else list(range(options.first, options.first + options.seeds))
+    summary = Summary()
     began = time.monotonic()
-    failed = bound = faults = conflicts = 0
-    with ProcessPoolExecutor(max_workers=options.jobs) as pool:
+    if options.seed is not None:
+        seed, report, died = attempt(options.seed)
+        summary.take(seed, report, died)
+        print(report)
+        return 1 if summary.failed else 0
+    seeds = range(options.first, options.first + options.seeds)
+    with ProcessPoolExecutor(max_workers=options.jobs, initializer=quiet) as pool:
         for seed, report, died in pool.map(attempt, seeds):
-            broken = report.broken if report is not None else (died,)
-            if report is not None:
-                bound, faults = bound + report.bound, faults + report.fault_count
-                conflicts += report.conflicts_true
-                if report.fault_count < FAULTS_MIN:
-                    broken += (f"only {report.fault_count} faults",)
-                if options.seed is not None:
-                    print(report)
-            if broken:
-                failed += 1
-                print(f"seed {seed} failed; replay with: python -m tests.sim.run --seed {seed}")
-                print("\n".join(f"  {sentence}" for sentence in broken))
-    seconds = time.monotonic() - began
-    print(f"{bound} pods bound, {faults} faults, {conflicts} true conflicts, {seconds:.0f} s")
-    print(f"{len(seeds) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+            summary.take(seed, report, died)
+    summary.tell(time.monotonic() - began)
+    return 1 if summary.failed else 0
 
 
 if __name__ == "__main__":

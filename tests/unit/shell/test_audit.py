@@ -260,7 +260,8 @@ def _move_a_pod(program: Program, uid: str) -> None:
 def _add_cpu_to_a_row(program: Program, uid: str) -> None:
     entry = program.cache.placed(uid)
     assert entry is not None
-    program.cache.nodes._requested[0, entry.row] += 250
+    table = program.cache.nodes
+    table._requested[table._resources["cpu"], entry.row] += 250
 
 
 def _lose_a_port(program: Program, uid: str) -> None:

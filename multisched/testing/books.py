@@ -1,0 +1,142 @@
+"""The books of an API server in a test: every binding at the moment it takes effect, against the server's own store.
+
+Nothing of the program under test takes part: what stands here is what the world knows. Each rule names its invariant of
+DESIGN 10; a broken one is a sentence in `broken`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import orjson
+
+from multisched.cluster.server import ApiServer
+from multisched.cluster.storage import Stored
+from multisched.model.decode import Decoder
+from multisched.model.objects import PODS, Node, Pod
+from multisched.model.wire import Response
+
+_BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding(?:\?timeout=(\d+)ms)?")
+BROKEN_MAX = 20
+T = TypeVar("T")
+
+GPU, GPU_MILLI, GPU_DEVICES = "nvidia.com/gpu", "multisched.io/gpu-milli", "multisched.io/gpu-devices"
+
+
+class Books:
+    """Sees every binding as it takes effect."""
+
+    def __init__(self, server: ApiServer, broken: list[str]) -> None:
+        self._server = server
+        self._broken = broken
+        self._decoder = Decoder()
+        self._pods: dict[str, tuple[Stored, Pod]] = {}
+        self._nodes: dict[str, tuple[Stored, Node]] = {}
+        self.bound: dict[str, str] = {}
+        """uid -> node of every successful binding."""
+        self.history: list[tuple[str, str]] = []
+
+    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
+        """I1, I2 and I7 after each successful binding."""
+        if answer.status != 201:
+            return
+        key, _ = target_of(path)
+        pods = self.pods()
+        pod = pods.get(key)
+        if pod is None:
+            self.complain(f"I7: {key} was bound but does not exist")
+            return
+        wanted, node = decision_of(body)
+        self.history.append((key, node))
+        if pod.uid in self.bound:
+            self.complain(f"I2: {key} was bound to {self.bound[pod.uid]} and again to {node}")
+        self.bound[pod.uid] = node
+        if pod.gates or pod.is_deleting:
+            self.complain(f"I7: {key} was bound while gated or being deleted")
+        if wanted != pod.uid:
+            self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
+        self._check_node(node, pods)
+
+    def is_news(self, pod: Pod) -> bool:
+        """True for a pod that somebody else bound a moment ago: nobody here can know of it yet."""
+        return False
+
+    def _check_node(self, name: str, pods: Mapping[str, Pod]) -> None:
+        node = self.nodes().get(name)
+        if node is None:
+            return  # it was deleted a moment ago: nothing of it can be overcommitted
+        here = [p for p in pods.values() if p.node == name and not p.is_terminal and not self.is_news(p)]
+        sums: dict[str, int] = {}
+        for pod in here:
+            for resource, amount in {**pod.requests, PODS: 1}.items():
+                sums[resource] = sums.get(resource, 0) + amount
+        for resource, amount in sums.items():
+            if amount > node.allocatable.get(resource, 0):
+                self.complain(f"I1: {name} holds {amount} of {node.allocatable.get(resource, 0)} {resource}")
+        self._check_devices(node, here)
+
+    def _check_devices(self, node: Node, pods: list[Pod]) -> None:
+        """I1 per device, counted from the annotations that the node's device plugin would read."""
+        used: dict[int, int] = {}
+        shared = [pod for pod in pods if GPU_MILLI in pod.annotations]
+        for pod in shared:
+            for text in pod.annotations.get(GPU_DEVICES, "").split(","):
+                if not text.isdigit() or int(text) >= node.allocatable.get(GPU, 0):
+                    self.complain(f"I1: {pod.key} is to use device {text!r} of {node.name}")
+                    continue
+                used[int(text)] = used.get(int(text), 0) + int(pod.annotations[GPU_MILLI])
+        for device, milli in used.items():
+            if milli > 1000:
+                self.complain(f"I1: device {device} of {node.name} is given out for {milli} milli")
+        if shared and any(pod.requests.get(GPU) for pod in pods):
+            self.complain(f"I1: whole and shared GPUs meet on {node.name}")
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def complain(self, sentence: str) -> None:
+        if len(self._broken) < BROKEN_MAX:
+            self._broken.append(sentence)
+
+    def pods(self) -> dict[str, Pod]:
+        """namespace/name -> pod, as the store has it now."""
+        return self._as_stored("pods", self._pods, self._decoder.pod)
+
+    def nodes(self) -> dict[str, Node]:
+        return self._as_stored("nodes", self._nodes, self._decoder.node)
+
+    def _as_stored(self, kind: str, known: dict[str, tuple[Stored, T]], decode: Callable[[bytes], T]) -> dict[str, T]:
+        """All objects of a kind; what has not been written since is not decoded again."""
+        objects = self._server.store.collection(kind).objects
+        for key in known.keys() - objects.keys():
+            del known[key]
+        for key, stored in objects.items():
+            if key not in known or known[key][0] is not stored:
+                known[key] = (stored, decode(stored.raw))
+        return {key: known[key][1] for key in self._server.store.collection(kind).keys()}  # noqa: SIM118 - no dict
+
+    def check_events(self) -> None:
+        """What users were told is true: every Scheduled event names the node its pod was bound to (I2)."""
+        for stored in dict(self._server.store.collection("events").items()).values():
+            event = stored.document()
+            if event.get("reason") != "Scheduled":
+                continue
+            uid = (event.get("regarding") or event.get("involvedObject") or {}).get("uid", "")
+            node = str(event.get("note") or event.get("message")).rsplit(" ", 1)[-1]
+            if self.bound.get(uid) != node:
+                self.complain(f"I2: users were told that {uid} went to {node}; it is on {self.bound.get(uid)}")
+
+
+def target_of(path: str) -> tuple[str, float]:
+    """(namespace/name, server-side deadline in seconds)."""
+    match = _BINDING.search(path)
+    if match is None:
+        raise AssertionError(path)
+    return f"{match[1]}/{match[2]}", int(match[3] or 0) / 1000
+
+
+def decision_of(body: bytes) -> tuple[str, str]:
+    """(uid, node)"""
+    binding = orjson.loads(body)
+    return str(binding["metadata"].get("uid", "")), str(binding["target"]["name"])

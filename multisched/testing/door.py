@@ -1,0 +1,237 @@
+"""The API server's door in a simulation: every binding as it is sent, takes effect and is answered; every lease written.
+
+What `Books` checks of a binding's effect is not enough where the server refuses what should never have been asked, or
+where two processes compete: here a binding is judged as it leaves its process (I2, I7, I8, I9, I10).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from multisched.cluster.request import ApiRequest
+from multisched.cluster.server import ApiServer
+from multisched.cluster.watch import WatchStream
+from multisched.config_nodes import NodeRouter
+from multisched.config_schema import Configuration
+from multisched.model.objects import PODS, Node, Pod
+from multisched.model.wire import Response
+from multisched.shell.program import lease_groups
+from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, target_of
+
+_LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
+NEWS_S = 15.0
+"""How long a bind by somebody else may stay unheard of: every watch may be broken, and the server away."""
+
+LOAN_GRACE_S = 15.0
+"""How long a bind may still be on its way to a node whose loan ended: a watch is broken, a Permit waits."""
+
+
+@dataclass(slots=True)
+class _Post:
+    """One binding that left a process."""
+
+    sender: str
+    node: str
+    sent_s: float
+    deadline_s: float
+    """The server drops it then."""
+    is_definite: bool = False
+
+
+@dataclass(slots=True)
+class _Term:
+    """One holding of a lease, from the server's own answers."""
+
+    holder: str
+    bind_from_s: float
+    renewed_s: float
+    """The record's own renewTime, on the common clock."""
+
+
+class Door(Books):
+    """Books that also know the configuration, the time, and who sent what."""
+
+    def __init__(
+        self, server: ApiServer, configuration: Configuration, now_s: Callable[[], float], broken: list[str]
+    ) -> None:
+        super().__init__(server, broken)
+        self._now_s = now_s
+        self._router = NodeRouter(configuration)
+        self._groups = lease_groups(configuration)
+        self._lease_prefix = configuration.lease.name_prefix
+        self._renew_deadline_s = configuration.lease.renew_deadline_s
+        self._bind_deadline_s = configuration.client.bind_timeout_s
+        self._binds_max = {
+            d.name: min(d.concurrency.bind_workers, d.concurrency.max_in_flight_binds) for d in configuration.domains
+        }
+        self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
+        self._posts: dict[str, list[_Post]] = {}
+        self._open: dict[tuple[str, str], str] = {}
+        """(sender, uid) -> domain of each binding that waits for its answer."""
+        self._terms: dict[str, _Term] = {}
+        self._strangers: dict[str, float] = {}
+        """uid -> when somebody else bound it."""
+        self._usable_until: dict[tuple[str, str], float] = {}
+        server.interceptors.append(_LeaseLog(self))
+
+    # -- as a binding leaves its process ---------------------------------------------------------------------------
+
+    def bind_sent(self, sender: str, path: str, body: bytes) -> None:
+        """I2, I7, I9 and I10, whatever the server will say to it."""
+        key, timeout_s = target_of(path)
+        uid, node = decision_of(body)
+        self._check_same_node(sender, key, uid, node, timeout_s)
+        pod = self.pods().get(key)
+        if pod is None or pod.uid != uid:
+            return  # it was deleted a moment ago
+        domain = self._domain_of.get(pod.spec.scheduler_name)
+        if domain is None:
+            self.complain(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
+            return
+        if pod.gates:
+            self.complain(f"I7: a binding was sent for {key}, which is gated")
+        self._check_lease(sender, domain, key)
+        self._open[sender, uid] = domain
+        on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
+        if on_wire > self._binds_max[domain]:
+            self.complain(f"I10: {on_wire} bindings of {domain} on the wire")
+
+    def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
+        """What the sender learned; nothing, if the answer was lost or the sender is gone."""
+        uid, _ = decision_of(body)
+        if answer is not None and answer.status < 500:
+            for post in self._posts.get(uid, ()):
+                post.is_definite |= post.sender == sender
+        self._open.pop((sender, uid), None)
+
+    def _check_same_node(self, sender: str, key: str, uid: str, node: str, timeout_s: float) -> None:
+        """I2: while an earlier POST may still take effect, only its own node is asked for again."""
+        now_s = self._now_s()
+        posts = [post for post in self._posts.get(uid, ()) if not post.is_definite and post.deadline_s > now_s]
+        for post in posts:
+            if post.node != node:
+                age_s = now_s - post.sent_s
+                self.complain(f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)")
+        self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
+
+    def unanswered(self, sender: str) -> int:
+        """Bindings of this process whose answer it waits for."""
+        return sum(name == sender for name, _ in self._open)
+
+    def _check_lease(self, sender: str, domain: str, key: str) -> None:
+        """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for."""
+        term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}")
+        now_s = self._now_s()
+        if term is None or term.holder != sender:
+            held_by = term.holder if term is not None else "nobody"
+            self.complain(f"I9: {sender} sent a binding for {key} while {held_by} held the lease of {domain}")
+        elif now_s >= term.renewed_s + self._renew_deadline_s:
+            late_s = now_s - term.renewed_s
+            self.complain(f"I9: {sender} sent a binding for {key} {late_s:.2f} s after it renewed the lease")
+        elif now_s < term.bind_from_s:
+            early_s = term.bind_from_s - now_s
+            self.complain(f"I9: {sender} sent a binding {early_s:.2f} s before the last leader's had run out")
+
+    def lease_written(self, name: str, holder: str, renewed_s: float) -> None:
+        now_s = self._now_s()
+        term = self._terms.get(name)
+        if term is not None and term.holder == holder:
+            term.renewed_s = renewed_s
+            return
+        after_expiry = term is not None and bool(term.holder)
+        if after_expiry and not holder:
+            after_expiry = False  # given back
+        wait_s = self._bind_deadline_s if after_expiry else 0.0
+        self._terms[name] = _Term(holder, now_s + wait_s, renewed_s)
+
+    def holds_lease(self, sender: str) -> bool:
+        return any(term.holder == sender for term in self._terms.values())
+
+    # -- as a binding takes effect ---------------------------------------------------------------------------------
+
+    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
+        """What the books check, and I8."""
+        super().bind_seen(path, body, answer)
+        pod = self.pods().get(target_of(path)[0])
+        if answer.status == 201 and pod is not None:
+            self._check_domain(pod, decision_of(body)[1])
+
+    def bound_from_outside(self, uid: str, node: str) -> None:
+        """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
+        self._strangers[uid] = self._now_s()
+        self.bound[uid] = node
+
+    def is_news(self, pod: Pod) -> bool:
+        return self._now_s() < self._strangers.get(pod.uid, float("-inf")) + NEWS_S
+
+    def _check_domain(self, pod: Pod, name: str) -> None:
+        """I8, with a grace for what was decided while a loan still ran."""
+        domain = self._domain_of.get(pod.spec.scheduler_name)
+        node = self.nodes().get(name)
+        if domain is None or node is None:
+            return
+        if self._router.usable_by(domain)(node):
+            return
+        if self._usable_until.get((domain, name), float("-inf")) + LOAN_GRACE_S < self._now_s():
+            self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
+
+    def loan_ended(self, domain: str, node: str) -> None:
+        self._usable_until[domain, node] = self._now_s()
+
+    # -- at rest ---------------------------------------------------------------------------------------------------
+
+    def unbound_feasible(self) -> list[Pod]:
+        """Pods that wait although some node of their domain has room for them (I3): counted with plain arithmetic."""
+        pods = self.pods().values()
+        nodes = self.nodes()
+        free = {name: dict(node.allocatable) for name, node in nodes.items()}
+        for pod in pods:
+            if pod.node in free and not pod.is_terminal:
+                for resource, amount in {**pod.requests, PODS: 1}.items():
+                    free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
+        waiting = [p for p in pods if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
+        return [p for p in waiting if any(self._has_room(p, node, free[node.name]) for node in nodes.values())]
+
+    def _has_room(self, pod: Pod, node: Node, free: Mapping[str, int]) -> bool:
+        domain = self._domain_of.get(pod.spec.scheduler_name)
+        if domain is None or node.is_unschedulable:
+            return False
+        if not all(free.get(r, 0) >= a for r, a in {**pod.requests, PODS: 1}.items()):
+            return False
+        if any(not r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
+            return False
+        return self._router.usable_by(domain)(node)
+
+
+class _LeaseLog:
+    """`server.Interceptor`: tells the door of every lease that was written."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def before(self, request: ApiRequest) -> Response | None:
+        return None
+
+    def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
+        is_write = request.method in ("POST", "PUT") and _LEASE.search(request.path)
+        if is_write and isinstance(answer, Response) and answer.status in (200, 201):
+            lease = orjson.loads(answer.body)
+            spec = lease["spec"]
+            renewed_s = _seconds(spec["renewTime"])
+            self._door.lease_written(lease["metadata"]["name"], spec.get("holderIdentity") or "", renewed_s)
+        return answer
+
+
+def _seconds(micro_time: str) -> float:
+    """Simulated seconds of a MicroTime: the run starts at 2026-01-01T00:00:00Z and never lasts a day."""
+    hours, minutes, seconds = micro_time[11:-1].split(":")
+    return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+
+
+def _takes_devices(pod: Pod) -> bool:
+    """Devices are shared by rules of their own; their ledger is checked by itself."""
+    return GPU_MILLI in pod.annotations or bool(pod.requests.get(GPU))

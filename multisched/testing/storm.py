@@ -1,0 +1,259 @@
+"""What happens to a simulated cluster while its pods arrive: disruptions of every kind, in an order drawn from the seed.
+
+`struck` counts what really happened; a disruption that found nothing to disrupt does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from multisched.model.objects import CPU, Pod
+from multisched.testing.faults import FOREIGN
+from multisched.testing.world import NODES, PODS
+
+if TYPE_CHECKING:
+    from multisched.testing.scenario import Process, Run
+
+STORM_S = 30.0
+"""Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
+
+LIGHT = 22
+"""Disruptions of a run that leave the leader alone."""
+HEAVY = 2
+"""Those that make it lose its lease, give it back, or come back late."""
+
+UNHEARD = 0.25
+"""Of all runs: in these the audit must find a deletion that no watch told of, which takes up to two of its periods."""
+
+BURSTS = (1, 1, 5, 20, 40)
+DELETABLE_NODES = NODES // 4
+
+
+class Storm:
+    """One run's arrivals and disruptions."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._world = run.world
+        self._rng = run.rng
+        self.struck: Counter[str] = Counter()
+        self._light: dict[str, Callable[[], Awaitable[bool]]] = {
+            "watches dropped": self._drop_watches,
+            "history compacted": self._compact,
+            "watches expired": self._expire,
+            "pod deleted": self._delete_pod,
+            "pod recreated": self._recreate_pod,
+            "pod deleted unseen": self._delete_unseen,
+            "pod deleted while decided": self._delete_while_decided,
+            "pod resized": self._resize,
+            "infeasible pod shrunk": self._shrink_infeasible,
+            "gate opened": self._open_gate,
+            "foreign bind": self._bind_from_outside,
+            "node deleted": self._delete_node,
+            "node replaced": self._replace_node,
+            "node cordoned": self._cordon,
+            "loan withdrawn": self._withdraw_loan,
+            "server away": self._go_away,
+        }
+        self._heavy: dict[str, Callable[[], Awaitable[bool]]] = {
+            "leader killed": self._kill_leader,
+            "leader stopped": self._stop_leader,
+            "leader paused": self._pause_leader,
+            "leases unreachable": self._lose_leases,
+        }
+
+    async def run(self) -> None:
+        """Every light kind once and some twice, and two heavy ones; returns when the last is over."""
+        light = list(self._light)
+        kinds = light + [self._rng.choice(light) for _ in range(LIGHT - len(light))]
+        kinds += self._rng.sample(list(self._heavy), HEAVY)
+        self._rng.shuffle(kinds)
+        tasks = [asyncio.ensure_future(self._arrive())]
+        for kind in kinds:
+            await asyncio.sleep(self._rng.uniform(0.1, 2 * STORM_S / len(kinds)))
+            tasks.append(asyncio.ensure_future(self._strike(kind)))
+        try:
+            await asyncio.gather(*tasks)
+            if self._rng.random() < UNHEARD:  # at the end, where no other list comes to help
+                self.struck["pod deleted unheard"] += await self._delete_unheard()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _strike(self, kind: str) -> None:
+        act = self._light.get(kind) or self._heavy[kind]
+        self.struck[kind] += await act()
+
+    async def _arrive(self) -> None:
+        left = PODS
+        while left:
+            burst = min(left, self._rng.choice(BURSTS))
+            left -= burst
+            for _ in range(burst):
+                await self._world.add_pod()
+            await asyncio.sleep(self._rng.uniform(0.0, STORM_S / 12))
+
+    # -- the wire and the server -----------------------------------------------------------------------------------
+
+    async def _drop_watches(self) -> bool:
+        return bool(self._run.server.drop_watches())
+
+    async def _compact(self) -> bool:
+        self._run.server.compact()
+        return bool(self._run.server.drop_watches())
+
+    async def _expire(self) -> bool:
+        return bool(self._run.server.expire_watches())
+
+    async def _go_away(self) -> bool:
+        self._run.server.set_unavailable()
+        await asyncio.sleep(self._rng.uniform(0.5, 3.0))
+        self._run.server.set_available()
+        return True
+
+    # -- pods ------------------------------------------------------------------------------------------------------
+
+    def _any(self, wanted: Callable[[Pod], bool] = lambda pod: True) -> Pod | None:
+        found = [pod for pod in self._world.pods() if wanted(pod)]
+        return self._rng.choice(found) if found else None
+
+    async def _delete_pod(self) -> bool:
+        pod = self._any()
+        if pod is not None:
+            await self._world.delete_pod(pod.name)
+        return pod is not None
+
+    async def _recreate_pod(self) -> bool:
+        pod = self._any()
+        if pod is not None:
+            await self._world.delete_pod(pod.name)
+            await self._world.add_pod(pod.name)
+        return pod is not None
+
+    async def _delete_unseen(self) -> bool:
+        """While no watch is open, and gone from history before one is."""
+        pod = self._any()
+        if pod is not None:
+            self._run.server.drop_watches()
+            await self._world.delete_pod(pod.name)
+            self._run.server.compact()
+        return pod is not None
+
+    async def _delete_unheard(self) -> bool:
+        """Every open watch loses its deletion without a word: only the audit can find out."""
+        pod = self._any(lambda pod: bool(pod.node) and not pod.name.startswith(FOREIGN))
+        if pod is None:
+            return False
+        self._run.faults.unheard.add(pod.name)
+        await self._world.delete_pod(pod.name)
+        await asyncio.sleep(1.0)
+        self._run.faults.unheard.discard(pod.name)
+        return True
+
+    async def _delete_while_decided(self) -> bool:
+        """Pods of a burst go while their cycles wait for an answer, or their binds are on the way."""
+        names = [f"brief-{self._rng.getrandbits(32):08x}" for _ in range(6)]
+        for name in names:
+            await self._world.add_pod(name, scheduler="forecast-scheduler")
+        for name in names:
+            await asyncio.sleep(self._rng.uniform(0.0, 0.008))
+            await self._world.delete_pod(name)
+        return True
+
+    async def _resize(self) -> bool:
+        """A bound pod takes less than before: its room must come free, and nothing more."""
+        pod = self._any(lambda pod: bool(pod.node) and 100 < pod.requests.get(CPU, 0) <= 500)
+        return pod is not None and await self._world.resize(pod, f"{pod.requests[CPU] // 2}m")
+
+    async def _shrink_infeasible(self) -> bool:
+        """The only event that helps this pod is its own update."""
+        pod = self._any(lambda pod: not pod.node and pod.requests.get(CPU, 0) > 100_000)
+        return pod is not None and await self._world.resize(pod, "100m")
+
+    async def _open_gate(self) -> bool:
+        pod = self._any(lambda pod: bool(pod.gates))
+        return pod is not None and await self._world.open_gates(pod)
+
+    async def _bind_from_outside(self) -> bool:
+        await self._world.bind_from_outside()
+        return True
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    async def _delete_node(self) -> bool:
+        await self._world.delete_node(self._rng.randrange(DELETABLE_NODES))
+        return True
+
+    async def _replace_node(self) -> bool:
+        number = self._rng.randrange(DELETABLE_NODES)
+        await self._world.delete_node(number)
+        await asyncio.sleep(self._rng.uniform(0.0, 1.0))
+        await self._world.add_node(number)
+        return True
+
+    async def _cordon(self) -> bool:
+        """The node everybody wants, while a burst is being decided."""
+        name = f"node-{DELETABLE_NODES}"
+        for _ in range(8):
+            await self._world.add_pod(scheduler="forecast-scheduler")
+        await asyncio.sleep(self._rng.uniform(0.0, 0.008))
+        if not await self._world.patch_node(name, {"spec": {"unschedulable": True}}):
+            return False
+        await asyncio.sleep(self._rng.uniform(1.0, 8.0))
+        await self._world.patch_node(name, {"spec": {"unschedulable": None}})
+        return True
+
+    async def _withdraw_loan(self) -> bool:
+        """All nodes that are lent are wanted back while a burst of borrowers is being decided."""
+        for _ in range(8):
+            await self._world.add_pod(scheduler="job-scheduler")
+        await asyncio.sleep(self._rng.uniform(0.0, 0.008))
+        lent = [node.name for node in self._run.door.nodes().values() if node.labels.get("lend") == "yes"]
+        for name in lent:
+            self._run.door.loan_ended("job", name)
+            await self._world.patch_node(name, {"metadata": {"labels": {"lend": "no"}}})
+        await asyncio.sleep(self._rng.uniform(1.0, 8.0))
+        for name in lent:
+            await self._world.patch_node(name, {"metadata": {"labels": {"lend": "yes"}}})
+        return bool(lent)
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    async def _kill_leader(self) -> bool:
+        return await self._disturb(self._run.kill)
+
+    async def _stop_leader(self) -> bool:
+        async def stop(process: Process) -> None:
+            await self._run.stop(process)
+            self._run.start()
+
+        return await self._disturb(stop)
+
+    async def _pause_leader(self) -> bool:
+        async def pause(process: Process) -> None:
+            await self._run.pause(process, self._rng.uniform(3.0, 25.0))
+
+        return await self._disturb(pause)
+
+    async def _lose_leases(self) -> bool:
+        """The elector alone is cut off, for longer than a lease lasts; watches and binds go on."""
+
+        async def cut_off(process: Process) -> None:
+            process.transport.loses_leases = True
+            await asyncio.sleep(self._rng.uniform(8.0, 18.0))
+            process.transport.loses_leases = False
+
+        return await self._disturb(cut_off)
+
+    async def _disturb(self, act: Callable[[Process], Awaitable[None]]) -> bool:
+        """One disruption at a time has its hands on a process."""
+        process = self._run.leader()
+        if process is None:
+            return False
+        self._run.disturbed.add(process.identity)
+        await act(process)
+        self._run.disturbed.discard(process.identity)
+        return True

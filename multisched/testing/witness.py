@@ -1,0 +1,86 @@
+"""A witness inside one simulated process: what it assumes, what it believes, and what it holds, moment by moment.
+
+Beside the API server's door it sees what never leaves the process: an assumption on a row that does not take the pod
+(I1, I7, I8), a cache that goes back in time (I6), an index past its bound (I10). It changes nothing.
+"""
+
+from __future__ import annotations
+
+from multisched.config_nodes import NodeRouter
+from multisched.config_schema import Configuration
+from multisched.model.objects import PODS, Pod
+from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
+from multisched.shell.program import Program
+from multisched.state.cluster_cache import Assumption, PodState
+from multisched.testing.door import Door
+from multisched.testing.plugins import ReserveBooks
+
+
+class Witness:
+    """Stands by one program from its start."""
+
+    def __init__(self, program: Program, configuration: Configuration, door: Door) -> None:
+        self.program = program
+        self._door = door
+        self._router = NodeRouter(configuration)
+        self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
+        self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
+        self._versions: dict[str, int] = {}
+        self._gone: set[str] = set()
+        self._assume = program.cache.assume
+        program.cache.assume = self.assume  # type: ignore[method-assign]
+
+    # -- each assumption -------------------------------------------------------------------------------------------
+
+    def assume(self, pod: Pod, row: int) -> Assumption:
+        """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
+        table = self.program.cache.nodes
+        node = table.node(row)
+        domain = self._domain_of[pod.spec.scheduler_name]
+        for resource, amount in {**pod.spec.requests, PODS: 1}.items():
+            used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
+            if used + amount > node.allocatable.get(resource, 0):
+                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
+        if not self._router.usable_by(domain)(node):
+            self._door.complain(f"I8: {pod.key} of {domain} was assumed on {node.name}")
+        if node.is_unschedulable and not any(t.operator == "Exists" and not t.key for t in pod.spec.tolerations):
+            self._door.complain(f"I8: {pod.key} was assumed on {node.name}, which is cordoned")
+        pending = self.program.pods.pending.get(pod.uid)
+        if pending is None:
+            self._door.complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
+        elif pending.gates:
+            self._door.complain(f"I7: {pod.key} was assumed while gated")
+        return self._assume(pod, row)
+
+    # -- now and then ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """I6 and I10 at this moment."""
+        here = {uid: pod.version for uid, pod in self.program.pods.pending.items()}
+        here |= {e.pod.uid: e.pod.version for e in self.program.cache if e.state is PodState.CONFIRMED}
+        alive = {pod.uid for pod in self._door.pods().values()}
+        for uid, version in here.items():
+            if version < self._versions.get(uid, 0):
+                self._door.complain(f"I6: {uid} went back from version {self._versions[uid]} to {version}")
+            if uid in self._gone:
+                self._door.complain(f"I6: {uid}, which was deleted, came back")
+        self._gone |= {uid for uid in self._versions if uid not in here and uid not in alive}
+        self._versions |= here
+        for worker in self.program.router.workers():
+            statistics = worker.queue.statistics()
+            if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
+                statistics.in_flight_events and not statistics.in_flight
+            ):
+                self._door.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
+            if worker.limit.in_flight > self._binds_max[worker.name]:
+                self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+
+    def check_reserves(self, *, is_at_rest: bool) -> None:
+        """I5, as the books of the profile's own ReservePlugin have it."""
+        for worker in self.program.router.workers():
+            for plugin in worker.plugins.reserve:
+                if isinstance(plugin, ReserveBooks):
+                    for sentence in plugin.broken:
+                        self._door.complain(sentence)
+                    if is_at_rest and plugin.open:
+                        self._door.complain(f"I5: {len(plugin.open)} reserves of {worker.name} never ended")
