@@ -47,8 +47,11 @@ soak: venv # the property tests with 10,000 examples each instead of 300
 controlplane: # the real control plane, built once into a cache folder outside the repository; needs Go
 	tests/real/controlplane/build.sh
 
-real: venv controlplane # the same integration tests, and those that only a real API server can answer
-	$(PYTEST) --cluster=real tests/real tests/integration $(ARGS)
+real: venv controlplane # the same integration tests on the real control plane, what only that can answer, and kubectl on both
+	status=0; \
+	$(PYTEST) --cluster=real tests/real $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
+	$(PYTEST) --cluster=embedded tests/integration/kubectl $(ARGS) || status=1; \
+	exit $$status
 
 bench: venv controlplane # multisched against kube-scheduler on one real API server; ARGS="--help" lists the scenarios
 	$(BIN)/python -m tests.perf.kube_bench $(ARGS)
