@@ -318,6 +318,8 @@ class LeaseConfig(Section):
 
     @model_validator(mode="after")
     def _order(self) -> Self:
+        if self.duration_s != int(self.duration_s):
+            raise ValueError("duration must be whole seconds: a Lease has no place for less")
         if not self.duration_s > self.renew_deadline_s:
             raise ValueError("duration must be longer than renewDeadline")
         if not self.renew_deadline_s > 1.2 * self.retry_period_s:

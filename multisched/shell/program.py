@@ -201,7 +201,12 @@ class Program:
                 identity=self._outside.identity,
                 clock=self.clock,
                 rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
-                settings=LeaseSettings(settings.duration_s, settings.renew_deadline_s, settings.retry_period_s),
+                settings=LeaseSettings(
+                    settings.duration_s,
+                    settings.renew_deadline_s,
+                    settings.retry_period_s,
+                    self._configuration.client.bind_timeout_s,
+                ),
                 on_change=partial(self._lease_changed, group),
             )
         self.leases[domain] = keeper
