@@ -61,6 +61,10 @@ class Command:
         while line := await stream.readline():
             lines.append(line.decode())
             self.printed.set()
+
+    async def note_end(self) -> None:
+        """Wakes who waits for a line that will not come."""
+        await self.process.wait()
         self.printed.set()
 
 
@@ -86,6 +90,7 @@ async def multisched(*arguments: str, environment: dict[str, str] | None = None)
         async with asyncio.TaskGroup() as group:
             group.create_task(command.collect(process.stdout, command.out))
             group.create_task(command.collect(process.stderr, command.err))
+            group.create_task(command.note_end())
             try:
                 yield command
             finally:
