@@ -83,7 +83,11 @@ class Hint(Enum):
 
 
 QueueingHint = Callable[[Pod, Node | Pod | None, Node | Pod | None], Hint]
-"""(waiting pod, old object, new object) -> may this event make the pod schedulable? Sync and cheap."""
+"""(waiting pod, old object, new object) -> may this event make the pod schedulable? Sync and cheap.
+
+Asked once for all waiting pods of one class: it must not read the waiting pod's name, uid, version or creation time, save
+for TARGET_POD events, which are about that pod alone. One that raises or answers nonsense queues the pod.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,10 @@ class PostBindPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class EnqueueExtensions(Plugin, Protocol):
-    """Names the events that may make a pod this plugin refused schedulable. A plugin without it is woken by any event."""
+    """Names the events that may make a pod this plugin refused schedulable. A plugin without it is woken by any event.
+
+    Pending pods that come and go are the exception: they are told only to domains in which some plugin registered that.
+    """
 
     def events_to_register(self) -> Sequence[EventRegistration]: ...
 

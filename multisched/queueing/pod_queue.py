@@ -212,6 +212,10 @@ class PodQueue:
                 self._requeue(entry, how, _label(event), tally)
         return tally.moved()
 
+    def hears(self, event: ClusterEvent) -> bool:
+        """True if a plugin has registered this kind of event."""
+        return self._hints.is_of_interest(event)
+
     def flush(self, now_s: float) -> Moved:
         """What time alone moves: backoffs that ended, and pods parked for LEFTOVER_S (gated ones are asked anew)."""
         self._now_s = now_s

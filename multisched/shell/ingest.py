@@ -24,6 +24,8 @@ from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
 
+UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnscheduledPodAdd")
+UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnscheduledPodDelete")
 REPORTED_MAX = 10_000
 """Objects whose fault was told once; beyond, the oldest may be told again."""
 
@@ -50,11 +52,23 @@ class Router:
     def tell(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None, now_s: float) -> None:
         """Wakes the pods the event may help, in every domain."""
         for worker, _ in self._workers:
-            moved = worker.queue.on_event(event, old, new, now_s)
-            if moved.active or moved.backoff:
-                worker.wake()
-            for pod, status in moved.gated:
-                worker.report(pod, "SchedulingGated", status.message)
+            self._tell(worker, event, old, new, now_s)
+
+    def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
+        """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
+        for worker, _ in self._workers:
+            if worker.queue.hears(event):
+                self._tell(worker, event, old, new, now_s)
+
+    @staticmethod
+    def _tell(
+        worker: DomainWorker, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None, now_s: float
+    ) -> None:
+        moved = worker.queue.on_event(event, old, new, now_s)
+        if moved.active or moved.backoff:
+            worker.wake()
+        for pod, status in moved.gated:
+            worker.report(pod, "SchedulingGated", status.message)
 
 
 class PodIngest:
@@ -210,6 +224,8 @@ class PodIngest:
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
             worker.report(pod, "SchedulingGated", placement.status.message)
         worker.wake()
+        if before is None:
+            self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
 
     def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
         """A pod that cannot be scheduled at all is told so once, and costs nothing more."""
@@ -224,10 +240,12 @@ class PodIngest:
         worker.report(pod, "Unschedulable", refusal)
 
     def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
-        self._pending.pop(uid, None)
+        pod = self._pending.pop(uid, None)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
         worker.waiting.drop(uid)
+        if pod is not None:
+            self._router.tell_listeners(UNSCHEDULED_POD_DELETE, pod, None, self._clock.monotonic())
 
     def _gone(self, uid: str) -> None:
         pending = self._pending.get(uid)

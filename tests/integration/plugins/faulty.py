@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
 from multisched.framework.plugin import Dependency, PermitResult, PostFilterResult, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Node, Pod
 
 VICTIM = "victim"
 NONSENSE: Any = [0.5]
@@ -108,3 +109,28 @@ class FaultySort:
         if self._how == "raise":
             raise RuntimeError("boom")
         return {"nonsense": NONSENSE, "incomparable": ("text", 1)}[self._how]
+
+
+class NeedsMate:
+    """Refuses `victim` until its hint has heard of a pending pod labelled `mate` that came, or went."""
+
+    name = "NeedsMate"
+
+    def __init__(self, args: Mapping[str, Any]) -> None:
+        self._event = ClusterEvent(Resource.UNSCHEDULED_POD, Action[str(args["action"])])
+        self._heard = False
+
+    def pre_filter(self, cycle: Any, pod: Pod) -> PreFilterResult:
+        is_refused = "needs" in pod.labels and not self._heard
+        return PreFilterResult(Status.unschedulable("no mate") if is_refused else SUCCESS)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return [EventRegistration(self._event, self._hint)]
+
+    def _hint(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+        other = old if self._event.action is Action.DELETE else new
+        assert isinstance(other, Pod)
+        if "mate" not in other.labels:
+            return Hint.SKIP
+        self._heard = True
+        return Hint.QUEUE
