@@ -17,6 +17,7 @@ UNSENT_ATTEMPTS_MAX = 4
 """Refused connections after which a bind that was never sent is given up and its pod goes back to the queue."""
 
 THROTTLED_ATTEMPTS_MAX = 20
+"""Answers of 429 after which a bind is given up."""
 
 
 class Outcome(Enum):
@@ -55,7 +56,7 @@ class BindMachine:
         self._uid = uid
         self._node = node
         self._bind_deadline_s = bind_deadline_s
-        self._failures = 0
+        self._failures = self._throttled = self._unsent = 0
         self._was_read_unbound = False
         self._failure = ""
         self.is_unknown = False
@@ -78,9 +79,12 @@ class BindMachine:
                 self._was_read_unbound = False
                 return Action(Step.POST, self._pause())
             case BindAnswer.THROTTLED:
-                return self._again(reply, THROTTLED_ATTEMPTS_MAX, max(reply.retry_after_s, self._pause()))
+                self._throttled += 1
+                is_last = self._throttled >= THROTTLED_ATTEMPTS_MAX
+                return self._again(reply, max(reply.retry_after_s, self._pause()), is_last=is_last)
             case BindAnswer.NOT_SENT:
-                return self._again(reply, UNSENT_ATTEMPTS_MAX, self._pause())
+                self._unsent += 1
+                return self._again(reply, self._pause(), is_last=self._unsent >= UNSENT_ATTEMPTS_MAX)
             case BindAnswer.DENIED | BindAnswer.REJECTED:
                 return Action(Step.READ, self._pause()) if self.is_unknown else _end(Outcome.REFUSED, reply.message)
 
@@ -110,8 +114,8 @@ class BindMachine:
         """The read got no definite answer: the same question again."""
         return Action(Step.READ, self._pause())
 
-    def _again(self, reply: BindReply, attempts_max: int, pause_s: float) -> Action:
-        if not self.is_unknown and self._failures > attempts_max:
+    def _again(self, reply: BindReply, pause_s: float, *, is_last: bool) -> Action:
+        if is_last and not self.is_unknown:
             return _end(Outcome.REFUSED, reply.message)
         return Action(Step.POST, pause_s)
 

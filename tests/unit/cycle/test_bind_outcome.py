@@ -1,0 +1,246 @@
+"""The table of bind answers, and a server that loses, delays and repeats: no outcome is told that is not true (I2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.cycle.bind_outcome import (
+    PAUSE_INITIAL_S,
+    PAUSE_MAX_S,
+    THROTTLED_ATTEMPTS_MAX,
+    UNSENT_ATTEMPTS_MAX,
+    Action,
+    BindMachine,
+    Outcome,
+    Step,
+)
+from multisched.framework.ports import BindAnswer, BindReply, PodTruth
+
+DEADLINE_S = 5.0
+OURS = PodTruth("uid", "n", is_deleting=False, is_gated=False)
+THEIRS = PodTruth("uid", "m", is_deleting=False, is_gated=False)
+UNBOUND = PodTruth("uid", "", is_deleting=False, is_gated=False)
+DELETING = PodTruth("uid", "", is_deleting=True, is_gated=False)
+GATED = PodTruth("uid", "", is_deleting=False, is_gated=True)
+ANOTHER = PodTruth("another", "n", is_deleting=False, is_gated=False)
+
+
+def make_machine(*, unknown: bool = False) -> BindMachine:
+    machine = BindMachine("uid", "n", bind_deadline_s=DEADLINE_S)
+    assert machine.first() == Action(Step.POST)
+    if unknown:
+        machine.on_reply(BindReply(BindAnswer.UNKNOWN))
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("answer", "step", "outcome"),
+    [
+        (BindAnswer.CREATED, Step.END, Outcome.BOUND),
+        (BindAnswer.NOT_FOUND, Step.END, Outcome.GONE),
+        (BindAnswer.CONFLICT, Step.READ, None),
+        (BindAnswer.THROTTLED, Step.POST, None),
+        (BindAnswer.DENIED, Step.END, Outcome.REFUSED),
+        (BindAnswer.REJECTED, Step.END, Outcome.REFUSED),
+        (BindAnswer.NOT_SENT, Step.POST, None),
+        (BindAnswer.UNKNOWN, Step.POST, None),
+    ],
+)
+def test_the_first_answer(answer: BindAnswer, step: Step, outcome: Outcome | None) -> None:
+    machine = make_machine()
+    action = machine.on_reply(BindReply(answer, message="why"))
+    assert (action.step, action.outcome) == (step, outcome)
+    assert machine.is_unknown is (answer is BindAnswer.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("answer", "step", "outcome"),
+    [
+        (BindAnswer.CREATED, Step.END, Outcome.BOUND),
+        (BindAnswer.NOT_FOUND, Step.END, Outcome.GONE),
+        (BindAnswer.CONFLICT, Step.READ, None),
+        (BindAnswer.THROTTLED, Step.POST, None),
+        (BindAnswer.DENIED, Step.READ, None),
+        (BindAnswer.REJECTED, Step.READ, None),
+        (BindAnswer.NOT_SENT, Step.POST, None),
+        (BindAnswer.UNKNOWN, Step.POST, None),
+    ],
+)
+def test_an_answer_after_an_unknown_one_frees_nothing_by_itself(
+    answer: BindAnswer, step: Step, outcome: Outcome | None
+) -> None:
+    machine = make_machine(unknown=True)
+    action = machine.on_reply(BindReply(answer))
+    assert (action.step, action.outcome) == (step, outcome)
+
+
+@pytest.mark.parametrize(
+    ("truth", "outcome"),
+    [
+        (OURS, Outcome.BOUND),
+        (THEIRS, Outcome.FOREIGN),
+        (UNBOUND, Outcome.REFUSED),
+        (DELETING, Outcome.GONE),
+        (GATED, Outcome.REFUSED),
+        (ANOTHER, Outcome.GONE),
+        (None, Outcome.GONE),
+    ],
+)
+def test_what_a_conflict_meant_only_a_read_tells(truth: PodTruth | None, outcome: Outcome) -> None:
+    machine = make_machine()
+    machine.on_reply(BindReply(BindAnswer.CONFLICT))
+    action = machine.on_read(truth)
+    assert (action.step, action.outcome) == (Step.END, outcome)
+
+
+@pytest.mark.parametrize("truth", [UNBOUND, GATED])
+def test_an_unknown_bind_is_refused_only_once_every_late_post_is_dead(truth: PodTruth) -> None:
+    machine = make_machine(unknown=True)
+    machine.on_reply(BindReply(BindAnswer.CONFLICT))
+    assert machine.on_read(truth) == Action(Step.READ, DEADLINE_S)
+    assert machine.on_read(truth).outcome is Outcome.REFUSED
+
+
+def test_a_late_post_that_lands_while_we_wait_is_found() -> None:
+    machine = make_machine(unknown=True)
+    machine.on_reply(BindReply(BindAnswer.CONFLICT))
+    assert machine.on_read(UNBOUND).step is Step.READ
+    assert machine.on_read(OURS).outcome is Outcome.BOUND
+
+
+def test_an_unreachable_server_is_asked_again_for_ever() -> None:
+    machine = make_machine()
+    machine.on_reply(BindReply(BindAnswer.CONFLICT))
+    pauses = [machine.on_unreachable() for _ in range(100)]
+    assert {action.step for action in pauses} == {Step.READ}
+    assert pauses[0].pause_s == PAUSE_INITIAL_S
+    assert pauses[-1].pause_s == PAUSE_MAX_S
+
+
+@pytest.mark.parametrize(
+    ("answer", "attempts_max"),
+    [(BindAnswer.NOT_SENT, UNSENT_ATTEMPTS_MAX), (BindAnswer.THROTTLED, THROTTLED_ATTEMPTS_MAX)],
+)
+def test_a_bind_that_certainly_did_nothing_is_given_up_after_a_named_number_of_tries(
+    answer: BindAnswer, attempts_max: int
+) -> None:
+    machine = make_machine()
+    actions = [machine.on_reply(BindReply(answer, message="why")) for _ in range(attempts_max)]
+    assert [action.step for action in actions] == [Step.POST] * (attempts_max - 1) + [Step.END]
+    assert (actions[-1].outcome, actions[-1].message) == (Outcome.REFUSED, "why")
+
+
+def test_throttled_answers_do_not_use_up_the_tries_of_refused_connections() -> None:
+    machine = make_machine()
+    for _ in range(UNSENT_ATTEMPTS_MAX + 1):
+        assert machine.on_reply(BindReply(BindAnswer.THROTTLED)).step is Step.POST
+    assert machine.on_reply(BindReply(BindAnswer.NOT_SENT)).step is Step.POST
+
+
+def test_retry_after_is_honoured() -> None:
+    assert make_machine().on_reply(BindReply(BindAnswer.THROTTLED, retry_after_s=30.0)).pause_s == 30.0
+
+
+def test_a_failed_bind_plugin_sends_nothing_again_and_its_reason_is_told() -> None:
+    machine = make_machine()
+    assert machine.on_failure("plugin broke").step is Step.READ
+    assert machine.is_unknown
+    assert machine.on_read(UNBOUND) == Action(Step.READ, DEADLINE_S)
+    end = machine.on_read(UNBOUND)
+    assert (end.outcome, end.message) == (Outcome.REFUSED, "plugin broke")
+
+
+# -- a server that loses, delays and repeats -----------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """One pod, and binds on their way that land late, but never after their deadline."""
+
+    node: str = ""
+    is_there: bool = True
+    is_deleting: bool = False
+    now_s: float = 0.0
+    on_their_way: list[float] = field(default_factory=list)
+    posts: int = 0
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        for lands_s in sorted(self.on_their_way):
+            if lands_s <= self.now_s:
+                self.on_their_way.remove(lands_s)
+                self.apply()
+
+    def apply(self) -> bool:
+        if not self.is_there or self.node or self.is_deleting:
+            return False
+        self.node = "n"
+        return True
+
+    def post(self, fault: str, late_s: float) -> BindReply:
+        self.posts += 1
+        match fault:
+            case "throttled" | "denied" | "not_sent" | "rejected":
+                return BindReply(BindAnswer[fault.upper()])
+            case "applied, answer lost":
+                self.apply()
+                return BindReply(BindAnswer.UNKNOWN)
+            case "applied late":
+                self.on_their_way.append(self.now_s + late_s)
+                return BindReply(BindAnswer.UNKNOWN)
+            case "lost":
+                return BindReply(BindAnswer.UNKNOWN)
+        if not self.is_there:
+            return BindReply(BindAnswer.NOT_FOUND)
+        return BindReply(BindAnswer.CREATED if self.apply() else BindAnswer.CONFLICT)
+
+    def happen(self, event: str) -> None:
+        match event:
+            case "deleted":
+                self.is_there = False
+            case "deleting":
+                self.is_deleting = True
+            case "bound elsewhere":
+                self.node = self.node or "m"
+
+    def read(self) -> PodTruth | None:
+        return PodTruth("uid", self.node, self.is_deleting, is_gated=False) if self.is_there else None
+
+
+faults = st.sampled_from(
+    ("", "throttled", "denied", "not_sent", "rejected", "applied, answer lost", "applied late", "lost")
+)
+events = st.sampled_from(("", "", "", "deleted", "deleting", "bound elsewhere"))
+days = st.lists(st.tuples(faults, st.floats(0.01, DEADLINE_S), events, st.booleans()), max_size=10)
+
+
+@given(days)
+def test_whatever_the_server_does_the_outcome_told_is_the_truth(history: list[tuple[str, float, str, bool]]) -> None:
+    server, machine = Server(), make_machine()
+    action = machine.first()
+    ahead = iter(history)
+    for _ in range(200):
+        if action.step is Step.END:
+            break
+        fault, late_s, event, is_reachable = next(ahead, ("", 0.0, "", True))
+        server.advance(action.pause_s)
+        server.happen(event)
+        if action.step is Step.POST:
+            action = machine.on_reply(server.post(fault, late_s))
+        else:
+            action = machine.on_read(server.read()) if is_reachable else machine.on_unreachable()
+    assert action.step is Step.END
+    server.advance(10 * DEADLINE_S)
+    match action.outcome:
+        case Outcome.BOUND:
+            assert server.node == "n"
+        case Outcome.REFUSED:
+            assert server.node != "n"
+        case Outcome.FOREIGN:
+            assert server.node == "m"
+        case Outcome.GONE:
+            assert not server.is_there or server.is_deleting
