@@ -20,36 +20,34 @@ class BindLimit:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        """Waits for a place, first come first served."""
-        while self.in_flight >= int(self.width):
-            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(place)
-            try:
-                await place
-            except BaseException:
-                self._pass_on(place)
-                raise
-        self.in_flight += 1
+        """Waits for a place, first come first served: a place that becomes free is handed to whoever waits longest."""
+        if not self._waiters and self.in_flight < int(self.width):
+            self.in_flight += 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(place)
+        try:
+            await place
+        except BaseException:
+            if place.done() and not place.cancelled():
+                self.leave()  # it was handed to a waiter that has been cancelled since
+            raise
 
     def leave(self) -> None:
         self.in_flight -= 1
-        self._wake()
+        self._hand_over()
 
     def observe(self, answer: BindAnswer) -> None:
         """A definite success widens by one place per round; a throttled answer halves."""
         if answer is BindAnswer.THROTTLED:
-            self.width = max(LIMIT_MIN, self.width / 2)
+            self.width = max(min(LIMIT_MIN, self._width_max), self.width / 2)
         elif answer is BindAnswer.CREATED and self.width < self._width_max:
             self.width = min(self._width_max, self.width + 1 / self.width)
+            self._hand_over()
 
-    def _wake(self) -> None:
+    def _hand_over(self) -> None:
         while self._waiters and self.in_flight < int(self.width):
             place = self._waiters.popleft()
             if not place.done():
+                self.in_flight += 1
                 place.set_result(None)
-                return
-
-    def _pass_on(self, place: asyncio.Future[None]) -> None:
-        """A waiter was cancelled: the wake-up it may have got goes to the next."""
-        if place.done() and not place.cancelled():
-            self._wake()
