@@ -307,7 +307,8 @@ class ClassCache:
         for scorer in self._plugins.score:
             is_left_out = scorer.name in skipped and not _is_for_one_attempt(scorer)
             if not is_left_out and scorer.name not in self._asking:
-                column = ScoreColumn(scorer, self._plugins.weight(scorer), len(entry.rows))
+                custom, weight = self._plugins.normalize.get(scorer.name), self._plugins.weight(scorer)
+                column = ScoreColumn(scorer, custom, weight, len(entry.rows))
                 self._score_all(entry, column, is_skipped=scorer.name in skipped)
                 entry.add_score(column)
         self._join_scores(entry)
@@ -414,7 +415,7 @@ class ClassCache:
             column.final[:] = column.normalizer.apply(column.raw, column.largest)
         elif column.custom is not None:
             at = np.flatnonzero(entry.feasible)
-            column.final = np.zeros(len(entry.rows), np.int64)
+            column.final[:] = 0
             if len(at):
                 column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
 

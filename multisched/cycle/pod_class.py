@@ -34,9 +34,10 @@ class ScoreColumn:
 
     __slots__ = ("custom", "depends_on", "final", "is_plain", "largest", "normalizer", "plugin", "raw", "weight")
 
-    def __init__(self, plugin: ScorePlugin, weight: int, count: int) -> None:
+    def __init__(self, plugin: ScorePlugin, custom: NormalizeScorePlugin | None, weight: int, count: int) -> None:
+        """`custom`: the plugin again, if it has a NormalizeScore of its own."""
         self.plugin = plugin
-        self.custom: NormalizeScorePlugin | None = plugin if isinstance(plugin, NormalizeScorePlugin) else None
+        self.custom = custom
         self.weight = weight
         self.depends_on = plugin.depends_on
         normalizer = getattr(plugin, "normalizer", None)

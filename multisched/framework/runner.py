@@ -72,14 +72,21 @@ class Runner:
 
     def call(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
         """The plugin's own answer; whatever it raises becomes PluginFailure."""
-        started = self._stopwatch() if self._is_sampled else 0.0
+        if self._is_sampled:
+            return self._timed(plugin, point, function, *args)
+        try:
+            return function(*args)
+        except Exception as error:
+            raise self.failure(plugin, point, error) from error
+
+    def _timed(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
+        started = self._stopwatch()
         try:
             return function(*args)
         except Exception as error:
             raise self.failure(plugin, point, error) from error
         finally:
-            if self._is_sampled:
-                self._observer.plugin_ran(plugin.name, point, self._stopwatch() - started)
+            self._observer.plugin_ran(plugin.name, point, self._stopwatch() - started)
 
     def failure(self, plugin: Plugin, point: str, error: BaseException | str) -> PluginFailure:
         """Tells the observer and makes the Error status."""

@@ -82,7 +82,7 @@ class NodeResourcesBalancedAllocation:
         used = np.empty((2, *requested.shape), np.float64)  # without the pod, and with it
         used[0] = requested  # int64 becomes float64 before it is divided, as in Go
         used[1] = requested + amounts
-        used /= allocatable if present is None else np.maximum(allocatable, 1)
+        used /= (allocatable if present is None else np.maximum(allocatable, 1)).astype(np.float64)
         np.minimum(used, 1.0, out=used)
         if present is not None:
             used *= present
