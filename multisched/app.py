@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -195,7 +196,7 @@ async def cluster(options: ClusterOptions) -> ExitCode:
     async def kubelets(running: EmbeddedCluster) -> None:
         await Kubelets(running.transport(), clock=clock, rng=rng, stages=builtin_stages("fast")).run()
 
-    with _logging_for_people():
+    with _logging_for_people(), _port_taken(options.port):
         async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:
             await create_all(running.transport(), demo_nodes(options.nodes))
             partial = options.kubeconfig.with_name(options.kubeconfig.name + ".partial")
@@ -204,6 +205,17 @@ async def cluster(options: ClusterOptions) -> ExitCode:
             print(f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}", flush=True)  # noqa: T201
             await (_input_ended() if options.until_input_ends else _signalled())
     return ExitCode.OK
+
+
+@contextlib.contextmanager
+def _port_taken(port: int) -> Iterator[None]:
+    """Says so when nobody can listen there."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise RefusedError(f"127.0.0.1:{port} is taken; name another --port, or 0 for any free one") from error
 
 
 def is_embedded_kubeconfig(path: Path) -> bool:
@@ -261,7 +273,12 @@ async def kubelets(options: KubeletsOptions) -> ExitCode:
     with _logging_for_people():
         async with connect(options.kubeconfig, options.context) as transport, anyio.create_task_group() as tasks:
             rng = random.Random(options.seed)  # noqa: S311 - jitter
-            tasks.start_soon(Kubelets(transport, clock=SystemClock(), rng=rng, stages=stages).run)
+
+            async def work() -> None:
+                await _wait_reachable(transport)
+                await Kubelets(transport, clock=SystemClock(), rng=rng, stages=stages).run()
+
+            tasks.start_soon(work)
             await _signalled()
             tasks.cancel_scope.cancel()
     return ExitCode.OK

@@ -67,6 +67,8 @@ class FaultyApi:
         """Pod -> bindings that the server has accepted."""
         self._direct = cluster.transport()
         self._port = 0
+        self._runner: web.AppRunner
+        self._site: web.TCPSite
 
     @classmethod
     @asynccontextmanager
@@ -75,15 +77,23 @@ class FaultyApi:
             api = cls(cluster, fault)
             application = web.Application(client_max_size=2**24)
             application.router.add_route("*", "/{path:.*}", api._answer)
-            runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-            await runner.setup()
+            api._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+            await api._runner.setup()
             try:
-                site = web.TCPSite(runner, "127.0.0.1", 0)
-                await site.start()
-                api._port = runner.addresses[0][1]
+                await api.listen()
                 yield api
             finally:
-                await runner.cleanup()
+                await api._runner.cleanup()
+
+    async def listen(self) -> None:
+        """Accepts connections, on the same port each time."""
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        await self._site.start()
+        self._port = self._runner.addresses[0][1]
+
+    async def stop_listening(self) -> None:
+        """New connections are refused."""
+        await self._site.stop()
 
     @property
     def transport(self) -> DirectTransport:

@@ -1,0 +1,179 @@
+"""What a user can get wrong, and what may be missing: a sentence with the fix, the right exit code, and nothing started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import anyio
+import pytest
+import yaml
+
+from tests.integration.program.command import call, multisched
+from tests.integration.program.faulty_api import FaultyApi
+from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, node, pod, url_of
+
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def status_of(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "domains: [{name: forecast, schedulerNames: [same]}, {name: gpu, schedulerNames: [same]}]\n",
+            [
+                "3:82: domains[1].schedulerNames[0]: schedulerName 'same' is claimed by domains[0].schedulerNames[0] already"
+            ],
+        ),
+        (
+            "domains: [{name: forecast}, {name: other}]\n",
+            ["domains[1].nodes: domain 'other' claims nodes by the rule 'rest', as domain 'forecast' does"],
+        ),
+        (
+            "domians: []\nlease: {duratoin: 3s, duration: banana}\nserver: {port: no}\n",
+            [
+                "3:1: domians: unknown key (did you mean domains?)",
+                "4:9: lease.duratoin: unknown key (did you mean duration?)",
+                "4:33: lease.duration: not a duration",
+                "5:16: server.port: ",
+            ],
+        ),
+        ("domains: [{name: forecast\n", ["4:1: "]),
+    ],
+    ids=["schedulerName", "nodes", "all-at-once", "not-yaml"],
+)
+async def test_a_wrong_configuration_starts_nothing(text: str, told: list[str], tmp_path: Path) -> None:
+    """The kubeconfig names a port that nobody listens on: whoever began to work would say so."""
+    path = tmp_path / "config.yaml"
+    path.write_text(HEAD + text)
+    ended = await call("run", "--config", str(path), "--kubeconfig", str(unreachable(tmp_path, free_port())))
+
+    assert (ended.code, ended.out) == (2, "")
+    lines = ended.err.splitlines()
+    assert len(lines) == len(told)
+    for line, start in zip(lines, told, strict=True):
+        assert line.startswith(f"{path}:")
+        assert start in line
+
+
+def unreachable(folder: Path, port: int) -> Path:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "any"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    path = folder / "unreachable"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def configuration(folder: Path, port: int = 0) -> str:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**CONFIGURATION, "server": {"port": port}}))
+    return str(path)
+
+
+async def test_without_an_api_server_it_says_so_tries_again_and_ends_when_told(tmp_path: Path) -> None:
+    port = free_port()
+    kubeconfig = unreachable(tmp_path, port)
+    async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
+        url = await url_of(command)
+        complaint = json.loads(await command.has_printed("API server does not answer"))
+        await command.has_printed('"in_s":1.0')
+        statuses = [await anyio.to_thread.run_sync(status_of, url + path) for path in ("/livez", "/readyz")]
+        ended = await command.end()
+
+    assert statuses == [200, 503]
+    assert f"127.0.0.1:{port}" in complaint["error"]
+    assert ended.code == 0
+    assert "Traceback" not in ended.err
+
+
+async def test_an_api_server_that_comes_late_is_found(tmp_path: Path) -> None:
+    async with FaultyApi.start() as api:
+        kubeconfig = tmp_path / "kubeconfig"
+        api.write_kubeconfig(kubeconfig)
+        await api.stop_listening()
+        await api.create("/api/v1/nodes", node("n1"))
+        await api.create("/api/v1/namespaces/default/pods", pod("a"))
+        async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
+            url = await url_of(command)
+            await command.has_printed("API server does not answer")
+            await api.listen()
+            await all_bound(api, 1)
+            assert await anyio.to_thread.run_sync(status_of, f"{url}/readyz") == 200
+            ended = await command.end()
+    assert ended.code == 0
+
+
+async def test_the_queue_of_nobody_is_no_cluster() -> None:
+    ended = await call("queue", "--server", f"http://127.0.0.1:{free_port()}")
+    assert (ended.code, ended.out) == (3, "")
+    assert "no multisched answers at" in ended.err
+    assert "--server" in ended.err
+
+
+async def test_the_queue_of_a_running_program_says_what_waits_and_why(tmp_path: Path) -> None:
+    async with FaultyApi.start() as api:
+        kubeconfig = tmp_path / "kubeconfig"
+        api.write_kubeconfig(kubeconfig)
+        await api.create("/api/v1/nodes", node("n1"))
+        await api.create("/api/v1/namespaces/default/pods", pod("large", cpu="1000"))
+        async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
+            url = await url_of(command)
+            async with asyncio.timeout(20):
+                while True:
+                    ended = await call("queue", "--server", url, "-o", "json")
+                    waiting = json.loads(ended.out)["pods"]
+                    if waiting and waiting[0]["message"]:
+                        break
+    assert (waiting[0]["name"], waiting[0]["plugins"]) == ("large", ["NodeResourcesFit"])
+    assert waiting[0]["message"].startswith("0/1 nodes are available: 1 Insufficient cpu.")
+
+
+async def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        kubeconfig = unreachable(tmp_path, free_port())
+        ended = await call("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path, port))
+        cluster = await call("cluster", "--kubeconfig", str(tmp_path / "new"), "--port", str(port))
+    assert ended.code == 2
+    assert f"127.0.0.1:{port}" in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err
+    assert cluster.code == 2
+    assert cluster.err.splitlines() == [
+        f"multisched: 127.0.0.1:{port} is taken; name another --port, or 0 for any free one"
+    ]
+
+
+@pytest.mark.parametrize("command", ["run", "kubelets"])
+async def test_a_kubeconfig_that_is_none_is_a_sentence(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text("apiVersion: v1\nkind: Config\nclusters: []\n")
+    ended = await call(command, "--kubeconfig", str(path))
+    assert ended.code == 3
+    assert str(path) in ended.err
+    assert "Traceback" not in ended.err
