@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from multisched.framework.plugin import (
     AskingPlugin,
     BindPlugin,
+    Dependency,
     EnqueueExtensions,
     FilterPlugin,
     Isolation,
@@ -34,9 +35,11 @@ from multisched.framework.plugin import (
     ReservePlugin,
     ScorePlugin,
 )
+from multisched.framework.reasons import ReasonTable
 
 Factory = Callable[..., Plugin]
 P = TypeVar("P")
+_NO_REASONS = ReasonTable("")
 
 EXTENSION_POINTS: Mapping[str, type] = {
     "PreEnqueue": PreEnqueuePlugin,
@@ -122,9 +125,23 @@ class Registry:
             plugin = factory(**{key: value for key, value in offered.items() if key in wanted})
         except Exception as error:
             raise PluginSetupError(f"plugin {use.name}: {error}") from error
-        if not isinstance(plugin, Plugin) or not extension_points(plugin):
+        if not isinstance(plugin, Plugin) or not isinstance(plugin.name, str) or not plugin.name:
+            raise PluginSetupError(f"plugin {use.name}: has no name; give it a `name`")
+        _refuse_halves(plugin, use)
+        if not extension_points(plugin):
             raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.plugin")
         return plugin
+
+
+def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
+    """A Filter or Score that lacks what the Protocol asks for beside the method would be left out without a word."""
+    for method, protocol in (("filter", FilterPlugin), ("score", ScorePlugin)):
+        if not callable(getattr(plugin, method, None)):
+            continue
+        if not isinstance(getattr(plugin, "depends_on", None), Dependency):
+            raise PluginSetupError(f"plugin {use.name}: has {method} and no depends_on; say what it reads (Dependency)")
+        if not isinstance(plugin, protocol) or not isinstance(getattr(plugin, "reasons", _NO_REASONS), ReasonTable):
+            raise PluginSetupError(f"plugin {use.name}: has {method} and no reasons; give it a ReasonTable")
 
 
 def _import_factory(path: str) -> Factory:

@@ -35,7 +35,7 @@ class ImageLocality:
             if not users:
                 continue
             if total is None:
-                total = np.zeros(len(nodes.pod_count), np.int64)
+                total = np.zeros(len(nodes.is_unschedulable), np.int64)
             size, spread = next(iter(users.values())), len(users) / nodes.node_count
             total[np.fromiter(users, np.intp, len(users))] += int(float(size) * spread)
         if total is None:

@@ -1,0 +1,210 @@
+"""Plugins by name and by import path, and the sets that profiles make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency, Isolation, Plugin, PluginContext
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.registry import (
+    EXTENSION_POINTS,
+    PluginSetupError,
+    PluginUse,
+    Profile,
+    Registry,
+    build_profile,
+    extension_points,
+)
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+from multisched.plugins import IN_TREE
+from tests.unit.domains.builders import make_context
+
+HERE = __name__
+
+
+class Plain:
+    name = "Plain"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return SUCCESS
+
+
+class WithArgs(Plain):
+    name = "WithArgs"
+
+    def __init__(self, args: Mapping[str, Any]) -> None:
+        self.args = args
+
+
+class WithContext(Plain):
+    name = "WithContext"
+
+    def __init__(self, context: PluginContext) -> None:
+        self.context = context
+
+
+class WithBoth(Plain):
+    name = "WithBoth"
+
+    def __init__(self, context: PluginContext, args: Mapping[str, Any]) -> None:
+        self.args, self.context = args, context
+
+
+class Fails(Plain):
+    def __init__(self) -> None:
+        raise ValueError("no licence")
+
+
+class Nothing:
+    name = "Nothing"
+
+
+class Nameless:
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return SUCCESS
+
+
+class NoDependency:
+    name = "NoDependency"
+    reasons = ReasonTable("NoDependency")
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.zeros(len(rows), np.uint8)
+
+
+class NoReasons:
+    name = "NoReasons"
+    depends_on = Dependency.NODE
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.zeros(len(rows), np.uint8)
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Any:
+        return np.zeros(len(rows), np.int64)
+
+
+not_callable = 7
+
+
+def make_plain() -> Plugin:
+    return Plain()
+
+
+def in_tree() -> Registry:
+    registry = Registry()
+    registry.add_all(IN_TREE, "in-tree")
+    return registry
+
+
+def built(path: str, **args: Any) -> Plugin:
+    return in_tree().build(PluginUse(path, args=args), make_context(domain="d"))
+
+
+def test_a_plugin_is_found_by_its_name_or_its_path() -> None:
+    assert built("NodeName").name == "NodeName"
+    assert isinstance(built(f"{HERE}:Plain"), Plain)
+    assert isinstance(built(f"{HERE}:make_plain"), Plain)
+
+
+def test_a_factory_gets_what_it_takes() -> None:
+    both = built(f"{HERE}:WithBoth", size=3)
+    assert isinstance(both, WithBoth)
+    assert (both.args, both.context.domain) == ({"size": 3}, "d")
+    alone, context = built(f"{HERE}:WithArgs"), built(f"{HERE}:WithContext")
+    assert isinstance(alone, WithArgs)
+    assert isinstance(context, WithContext)
+    assert alone.args == {}
+    assert context.context.domain == "d"
+
+
+@pytest.mark.parametrize(
+    ("path", "args", "words"),
+    [
+        ("NodeNam", {}, r"plugin NodeNam: not known; did you mean NodeName\?"),
+        ("Quite", {}, "write package.module:Class for a plugin of your own"),
+        ("no.such.module:Plugin", {}, "cannot import no.such.module"),
+        (f"{HERE}:Missing", {}, "has no class or function Missing"),
+        (f"{HERE}:not_callable", {}, "has no class or function not_callable"),
+        (f"{HERE}:Plain", {"size": 3}, "takes no args; remove them"),
+        (f"{HERE}:Fails", {}, "no licence"),
+        (f"{HERE}:Nothing", {}, "implements no extension point"),
+        (f"{HERE}:Nameless", {}, "has no name"),
+        (f"{HERE}:NoDependency", {}, "has filter and no depends_on"),
+        (f"{HERE}:NoReasons", {}, "has filter and no reasons"),
+        ("NodeResourcesFit", {"scoringStrateg": {}}, "scoringStrateg"),
+    ],
+)
+def test_what_cannot_be_built_says_which_and_why(path: str, args: dict[str, Any], words: str) -> None:
+    with pytest.raises(PluginSetupError, match=words):
+        built(path, **args)
+
+
+def test_a_name_is_registered_once() -> None:
+    registry = in_tree()
+    with pytest.raises(PluginSetupError, match="registered by in-tree already, again by mine"):
+        registry.add("NodeName", Plain, "mine")
+    assert registry.names()["NodeName"] == "in-tree"
+
+
+def profile(*uses: PluginUse) -> Profile:
+    return Profile(uses)
+
+
+SORT, BINDER = PluginUse("QOSSort"), PluginUse("DefaultBinder")
+
+
+def test_plugins_stand_at_their_points_in_the_order_of_the_profile() -> None:
+    uses = (PluginUse("NodePorts"), SORT, PluginUse("NodeName"), PluginUse("TaintToleration", weight=3), BINDER)
+    plugins = build_profile(profile(*uses), in_tree(), make_context())
+
+    assert [p.name for p in plugins.filter] == ["NodePorts", "NodeName", "TaintToleration"]
+    assert [p.name for p in plugins.pre_filter] == ["NodePorts"]
+    assert plugins.queue_sort.name == "QOSSort"
+    assert plugins.weight(plugins.score[0]) == 3
+
+
+def test_a_weight_of_nought_filters_without_scoring() -> None:
+    plugins = build_profile(profile(SORT, PluginUse("TaintToleration", weight=0), BINDER), in_tree(), make_context())
+    assert [p.name for p in plugins.filter] == ["TaintToleration"]
+    assert plugins.score == ()
+
+
+@pytest.mark.parametrize(
+    ("uses", "words"),
+    [
+        ((BINDER,), "exactly one QueueSort plugin is needed, found none"),
+        ((SORT, PluginUse("PrioritySort"), BINDER), "found QOSSort, PrioritySort"),
+        ((SORT,), "a Bind plugin is needed"),
+        ((SORT, BINDER, BINDER), "DefaultBinder is enabled twice"),
+        ((SORT, BINDER, PluginUse("NodeName", isolation=Isolation.THREAD)), "nothing here runs isolated plugins"),
+    ],
+)
+def test_a_profile_that_cannot_work_is_refused(uses: tuple[PluginUse, ...], words: str) -> None:
+    with pytest.raises(PluginSetupError, match=words):
+        build_profile(profile(*uses), in_tree(), make_context())
+
+
+def test_thirteen_points_in_the_order_of_a_pods_way() -> None:
+    assert list(EXTENSION_POINTS) == [
+        "PreEnqueue",
+        "QueueSort",
+        "PreFilter",
+        "Filter",
+        "PostFilter",
+        "PreScore",
+        "Score",
+        "NormalizeScore",
+        "Reserve",
+        "Permit",
+        "PreBind",
+        "Bind",
+        "PostBind",
+    ]
+    assert extension_points(Plain()) == ["PreEnqueue"]
+    assert extension_points(Nothing()) == []
