@@ -14,6 +14,7 @@ from tests.real.program import Program
 KUBE_SCHEDULER: Final = "kube-scheduler"
 MULTISCHED: Final = "multisched"
 CEILING: Final = "ceiling"
+DEFAULTS: Final = Path(__file__).with_name("any_port.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,7 @@ def multisched(config: Path | None) -> Contender:
     program = Path(sys.executable).with_name("multisched")
 
     async def start(plane: ControlPlane) -> Program:
-        command = [str(program), "run", "--kubeconfig", str(plane.kubeconfig)]
-        if config is not None:
-            command += ["--config", str(config)]
+        command = [str(program), "run", "--kubeconfig", str(plane.kubeconfig), "--config", str(config or DEFAULTS)]
         return await Program.start(MULTISCHED, command, plane.folder / "multisched.log")
 
     return Contender(MULTISCHED, "forecast-scheduler", start)
