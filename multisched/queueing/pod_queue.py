@@ -199,7 +199,11 @@ class PodQueue:
     # The world around
 
     def on_event(self, event: ClusterEvent, old: Object, new: Object, now_s: float) -> Moved:
-        """Moves the parked pods this event may help. A wildcard with a pod as `new` is for that pod alone."""
+        """Moves the parked pods this event may help. A wildcard with a pod as `new` is for that pod alone.
+
+        A pod's own leaving of a node, as when Permit turned it away, is no news to the pod itself (as upstream): it would
+        be tried again at once, for ever.
+        """
         self._now_s = now_s
         tally = _Tally()
         if is_wildcard(event) and isinstance(new, Pod):
@@ -208,8 +212,10 @@ class PodQueue:
         if len(self._events):
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
         if len(self._parked):
+            own_uid = old.uid if isinstance(old, Pod) and new is None else ""
             for entry, how in self._parked.affected(event, old, new, self._hints):
-                self._requeue(entry, how, _label(event), tally)
+                if entry.pod.uid != own_uid:
+                    self._requeue(entry, how, _label(event), tally)
         return tally.moved()
 
     def hears(self, event: ClusterEvent) -> bool:

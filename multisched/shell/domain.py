@@ -290,14 +290,15 @@ class DomainWorker:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
         self._leave_flight()
         result = self.cycle.give_up(bind.placed, status)
-        self._tell_freed(bind.placed)
         uid = bind.placed.pod.uid
         if self._cache.placed(uid) is None:
             self._return_to_queue(result)
-            return
-        # Somebody else bound it to this very node meanwhile: a second attempt would assume a pod that is placed.
-        self.queue.remove(uid)
-        self.queue.done(uid)
+        else:
+            # Somebody else bound it to this very node meanwhile: a second attempt would assume a pod that is placed.
+            self.queue.remove(uid)
+            self.queue.done(uid)
+        # Last, when it is no longer in flight: else it would be woken by the room that it gives back itself.
+        self._tell_freed(bind.placed)
 
     def _leave_flight(self) -> None:
         self._in_flight -= 1

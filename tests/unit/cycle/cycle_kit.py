@@ -136,7 +136,7 @@ class Domain:
         registry = Registry()
         registry.add_all(IN_TREE, "in-tree")
         shipped = [registry.build(PluginUse(name), context) for name in in_tree]
-        built = [ByName(), *shipped, *plugins]
+        built = [*shipped, *plugins, ByName()]
         self.plugins = PluginSet(BuiltPlugin(p, PluginUse(p.name, weighted.get(p.name, 1))) for p in built)
         self.runner = Runner(self.heard, lambda: 0.0)
         self.cycle = self.fresh_cycle()

@@ -1,0 +1,183 @@
+"""One domain behind ports that a test holds in its hand: what is sent, what is told, and what is answered.
+
+Everything between the ports is the product itself; time is virtual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.events import ClusterEvent
+from multisched.framework.plugin import Plugin
+from multisched.framework.ports import (
+    BindAnswer,
+    BindReply,
+    BindRequest,
+    Condition,
+    Event,
+    ObjectRef,
+    PodTruth,
+    UnreachableError,
+)
+from multisched.model.decode import Decoder
+from multisched.model.objects import Node, Pod
+from multisched.model.selectors import Toleration
+from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.domain import DomainWorker, Outside
+from multisched.shell.ingest import NodeIngest, PodIngest, Router
+from multisched.testing.sim_loop import SimClock, SimLoop
+from tests.unit.cycle.cycle_kit import Domain
+
+Document = dict[str, Any]
+NO_TOLERATIONS: Mapping[str, tuple[Toleration, ...]] = {}
+
+
+class Desk:
+    """Every port of a domain, recording."""
+
+    def __init__(self) -> None:
+        self.posts: list[tuple[str, str]] = []
+        self.replies: list[BindReply | float] = []
+        """Answers to the next POSTs, in order; a number is seconds to wait before the next; then CREATED for ever."""
+        self.truths: list[PodTruth | UnreachableError | None] = []
+        self.events: list[Event] = []
+        self.conditions: list[tuple[str, Condition]] = []
+        self.ends: list[tuple[str, Any]] = []
+        self.is_leading = True
+        self.sleep: Callable[[float], Any] | None = None
+
+    async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
+        self.posts.append((request.name, request.node))
+        while self.replies:
+            reply = self.replies.pop(0)
+            if isinstance(reply, BindReply):
+                return reply
+            assert self.sleep is not None
+            await self.sleep(reply)
+        return BindReply(BindAnswer.CREATED)
+
+    async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
+        truth = self.truths.pop(0)
+        if isinstance(truth, UnreachableError):
+            raise truth
+        return truth
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    def write(self, pod: ObjectRef, condition: Condition) -> None:
+        self.conditions.append((pod.name, condition))
+
+    def may_bind(self) -> bool:
+        return self.is_leading
+
+    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
+        """Times are of no interest here."""
+
+    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        self.ends.append(("failure", (plugin, point)))
+
+    def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
+        self.ends.append(("attempt", result))
+
+    def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
+        self.ends.append(("bound", pod.name))
+
+    def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None:
+        self.ends.append(("outcome", outcome))
+
+    def permit_waited(self, result: str, seconds: float) -> None:
+        self.ends.append(("permit", result))
+
+
+class House:
+    """A worker with its router, ingest and cache, over a desk. `scheduler` serves the pods of schedulerName "ours"."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        *nodes: str,
+        plugins: Sequence[Plugin] = (),
+        tolerations: Mapping[str, tuple[Toleration, ...]] = NO_TOLERATIONS,
+        bind_workers: int = 4,
+    ) -> None:
+        self.desk = Desk()
+        self.clock = SimClock(loop)
+        self.domain = Domain(plugins=plugins, in_tree=("NodeResourcesFit", "TaintToleration", "SchedulingGates"))
+        self.cache = self.domain.cache
+        built = self.domain.plugins
+        self.router = Router()
+        self.worker = DomainWorker(
+            "ours",
+            cycle=self.domain.cycle,
+            queue=PodQueue(
+                built.queue_sort, built.pre_enqueue, [one.plugin for one in built.built], on_error=self._queue_error
+            ),
+            waiting=self.domain.waiting,
+            runner=self.domain.runner,
+            cache=self.cache,
+            outside=Outside(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk),
+            cycles=2,
+            bind_workers=bind_workers,
+            bind_timeout_s=5.0,
+            tell_all=self._tell,
+        )
+        self.router.add(self.worker, self.domain.rows, ["ours"])
+        decoder = Decoder()
+        self.pods = PodIngest(
+            self.cache, self.domain.nominator, self.router, decoder, self.clock, tolerations=tolerations
+        )
+        self.nodes = NodeIngest(
+            self.cache, self.router, decoder, self.clock, self.desk, "ours", disputed=lambda node: ()
+        )
+        for name in nodes:
+            self.see_node(name)
+
+    def _tell(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None) -> None:
+        self.router.tell(event, old, new, self.clock.monotonic())
+
+    def _queue_error(self, plugin: str, error: BaseException) -> None:
+        raise AssertionError(f"{plugin}: {error}")
+
+    # -- what the watch says ---------------------------------------------------------------------------------------
+
+    def see_node(self, name: str, *, cpu: str = "2", **fields: Any) -> None:
+        status = {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}
+        metadata = {"name": name, "uid": fields.pop("uid", f"uid-{name}"), "labels": fields.pop("labels", {})}
+        self.nodes.upsert(name, _raw({"metadata": metadata, "spec": fields, "status": status}))
+
+    def lose_node(self, name: str) -> None:
+        self.nodes.delete(name, None)
+
+    def see_pod(self, name: str, *, cpu: str = "1", scheduler: str = "ours", **fields: Any) -> str:
+        """`phase` and `metadata` beside the spec's fields. Returns the uid."""
+        uid = fields.pop("uid", f"uid-{name}")
+        metadata = {"name": name, "namespace": "default", "uid": uid, **fields.pop("metadata", {})}
+        status = {"phase": fields.pop("phase", "Pending"), **fields.pop("status", {})}
+        containers = [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]
+        spec = {"schedulerName": scheduler, "containers": containers, **fields}
+        self.pods.upsert(f"default/{name}", _raw({"metadata": metadata, "spec": spec, "status": status}))
+        return str(uid)
+
+    def lose_pod(self, name: str) -> None:
+        self.pods.delete(f"default/{name}", None)
+
+    def node_of(self, name: str) -> str | None:
+        entry = self.cache.placed(f"uid-{name}")
+        return None if entry is None else entry.node
+
+    def told(self, name: str) -> list[str]:
+        """The messages of the conditions that a pod was given."""
+        return [condition.message for pod, condition in self.desk.conditions if pod == name]
+
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.desk.events]
+
+
+def _raw(document: Document) -> msgspec.Raw:
+    return msgspec.Raw(orjson.dumps(document))

@@ -1,0 +1,342 @@
+"""A domain at work: from the queue to a definite outcome, through Permit, PreBind, the server's answers and the lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+
+from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.plugin import CycleView, PermitResult
+from multisched.framework.ports import BindAnswer, Binder, BindReply, BindRequest, PodTruth, UnreachableError
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+CREATED, UNKNOWN, CONFLICT = (BindReply(BindAnswer[name]) for name in ("CREATED", "UNKNOWN", "CONFLICT"))
+
+
+class Recorder:
+    """Reserve, Permit, PreBind and PostBind with answers that a test may change."""
+
+    name = "Recorder"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.permit_status = SUCCESS
+        self.pre_bind_status: Status | Exception = SUCCESS
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self.calls.append(f"reserve {pod.name}")
+        return SUCCESS
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self.calls.append(f"unreserve {pod.name}")
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(self.permit_status, 3.0)
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self.calls.append(f"pre_bind {pod.name}")
+        if isinstance(self.pre_bind_status, Exception):
+            raise self.pre_bind_status
+        return self.pre_bind_status
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self.calls.append(f"post_bind {pod.name}")
+
+
+def play(scene: Callable[[House, Recorder], Coroutine[Any, Any, None]], *nodes: str, **options: Any) -> None:
+    """Runs a scene with a leading worker over these nodes, in virtual time."""
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        recorder = Recorder()
+        plugins = [recorder, *options.pop("plugins", ())]
+        house = House(loop, *(nodes or ("a",)), plugins=plugins, **options)
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            await scene(house, recorder)
+            tasks.cancel_scope.cancel()
+        house.cache.validate()
+
+    simulate(main(), loop)
+
+
+def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("p", "a")]
+        assert recorder.calls == ["reserve p", "pre_bind p", "post_bind p"]
+        assert house.reasons() == ["Scheduled"]
+        assert house.worker.counters.bound == len(house.worker.latencies_s) == 1
+        assert house.cache.is_assumed("uid-p")
+        assert len(house.worker.queue) == 0
+        assert house.worker.is_drained
+
+    play(scene)
+
+
+def test_nothing_is_decided_without_the_lease_nor_after_intake_has_closed() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.worker.is_leading = False
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        assert house.desk.posts == []
+        house.worker.lead()
+        await asyncio.sleep(1.0)
+        assert house.desk.posts == [("p", "a")]
+        house.worker.close_intake()
+        house.see_pod("q")
+        await asyncio.sleep(60.0)
+        assert len(house.desk.posts) == 1
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("truth", "outcome", "is_requeued"),
+    [
+        (PodTruth("uid-p", "a", is_deleting=False, is_gated=False), Outcome.BOUND, False),
+        (PodTruth("uid-p", "b", is_deleting=False, is_gated=False), Outcome.FOREIGN, False),
+        (PodTruth("uid-p", "", is_deleting=True, is_gated=False), Outcome.GONE, False),
+        (PodTruth("another", "", is_deleting=False, is_gated=False), Outcome.GONE, False),
+        (None, Outcome.GONE, False),
+        (PodTruth("uid-p", "", is_deleting=False, is_gated=True), Outcome.REFUSED, True),
+        (PodTruth("uid-p", "", is_deleting=False, is_gated=False), Outcome.REFUSED, True),
+    ],
+)
+def test_a_conflict_ends_as_the_read_says(truth: PodTruth | None, outcome: Outcome, is_requeued: bool) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [CONFLICT]
+        house.desk.truths = [truth]
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert ("outcome", outcome) in house.desk.ends
+        assert house.cache.is_assumed("uid-p") is (outcome is Outcome.BOUND)
+        assert ("unreserve p" in recorder.calls) is (outcome is not Outcome.BOUND)
+        assert (house.worker.queue.where("uid-p") is not None) is is_requeued
+        assert house.worker.is_drained
+
+    play(scene)
+
+
+def test_an_unknown_bind_keeps_its_row_and_asks_for_the_same_node_alone() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [UNKNOWN] * 6
+        house.see_pod("p")
+        house.see_pod("q")
+        await asyncio.sleep(0.1)
+        assert house.worker.counters.unknown == 2
+        assert not house.worker.is_drained
+        assert {node for name, node in house.desk.posts if name == "p"} == {house.node_of("p")}
+        assert len(house.cache) == 2
+        await asyncio.sleep(60.0)
+        assert house.worker.counters.bound == 2
+        assert house.worker.counters.unknown == 0
+
+    play(scene, "a", "b")
+
+
+def test_an_unknown_bind_survives_an_unreachable_server_and_a_lost_watch_event() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [UNKNOWN, CONFLICT]
+        house.desk.truths = [
+            UnreachableError(),
+            UnreachableError(),
+            PodTruth("uid-p", "a", is_deleting=False, is_gated=False),
+        ]
+        house.see_pod("p")
+        await asyncio.sleep(30.0)
+        assert ("outcome", Outcome.BOUND) in house.desk.ends
+        assert house.cache.is_assumed("uid-p")
+
+    play(scene)
+
+
+def test_no_bind_is_sent_without_the_lease() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.is_leading = False
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == []
+        assert len(house.cache) == 0
+        assert "lease" in house.told("p")[0]
+
+    play(scene)
+
+
+def test_an_unknown_bind_is_held_while_the_lease_is_away() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [UNKNOWN]
+        house.see_pod("p")
+        await asyncio.sleep(0.05)
+        house.desk.is_leading = False
+        await asyncio.sleep(60.0)
+        assert len(house.desk.posts) == 1
+        assert house.cache.is_assumed("uid-p")
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_bind_that_was_not_sent_yet_ends_with_its_node(is_made_anew: bool) -> None:
+    """A node made anew under the same name may be smaller: nobody asked whether the pod fits there (I1)."""
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        house.lose_node("a")
+        if is_made_anew:
+            house.see_node("a", uid="uid-again", cpu="0")
+        house.worker.waiting.allow("uid-p", "Recorder")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == []
+        assert len(house.cache) == 0
+        assert "node" in house.told("p")[0]
+
+    play(scene)
+
+
+def test_permit_holds_then_times_out_and_the_pod_goes_back() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.see_pod("p")
+        await asyncio.sleep(2.9)
+        assert [pod.name for pod in house.worker.waiting.waiting()] == ["p"]
+        assert house.cache.is_assumed("uid-p")
+        await asyncio.sleep(0.5)
+        assert house.told("p") == ["0/1 nodes are available: 1 timed out after waiting at Recorder."]
+        assert recorder.calls == ["reserve p", "unreserve p"]
+        assert ("permit", "rejected") in house.desk.ends
+        assert len(house.cache) == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize("end", ["deleted", "bound elsewhere", "deleting"])
+def test_a_pod_at_permit_that_ends_otherwise_is_let_go_at_once(end: str) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.node_of("p") == "a"
+        match end:
+            case "deleted":
+                house.lose_pod("p")
+            case "deleting":
+                house.see_pod("p", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+            case _:
+                house.see_pod("p", nodeName="b")
+        await asyncio.sleep(0.1)
+        assert len(house.worker.waiting) == 0
+        assert "unreserve p" in recorder.calls
+        assert house.worker.queue.where("uid-p") is None
+        assert house.node_of("p") == ("b" if end == "bound elsewhere" else None)
+        assert house.worker.is_drained
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "status", [Status.error("no volume"), Status.unschedulable("no volume"), RuntimeError("no volume")]
+)
+def test_a_pre_bind_that_refuses_or_raises_undoes_all_and_sends_nothing(status: Status | Exception) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.pre_bind_status = status
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == []
+        assert recorder.calls[:3] == ["reserve p", "pre_bind p", "unreserve p"]
+        assert "no volume" in house.told("p")[0]
+        assert len(house.cache) == 0
+        recorder.pre_bind_status = SUCCESS
+        house.see_node("new")
+        await asyncio.sleep(30.0)
+        assert [name for name, _ in house.desk.posts] == ["p"]
+
+    play(scene)
+
+
+def test_a_bind_plugin_that_raises_costs_its_pod_one_attempt_and_the_domain_nothing() -> None:
+    class Odd:
+        name = "Odd"
+
+        async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+            if request.name == "odd":
+                raise RuntimeError("boom")
+            return None
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.truths = [PodTruth("uid-odd", "", is_deleting=False, is_gated=False)] * 20
+        house.see_pod("odd")
+        house.see_pod("p")
+        await asyncio.sleep(7.0)
+        assert "boom" in house.told("odd")[0]
+        assert house.cache.placed("uid-odd") is None or house.worker.counters.attempts > 2
+        assert [name for name, _ in house.desk.posts] == ["p"]
+
+    play(scene, plugins=[Odd()])
+
+
+def test_a_full_cluster_says_why_and_room_that_comes_free_wakes_the_pod() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("filler", cpu="2", nodeName="a")
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.told("p") == ["0/1 nodes are available: 1 Insufficient cpu."]
+        assert house.reasons() == ["FailedScheduling"]
+        house.lose_pod("filler")
+        await asyncio.sleep(5.0)
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene)
+
+
+def test_room_that_a_refused_bind_frees_wakes_those_who_wait_for_it() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [BindReply(BindAnswer.REJECTED, message="a webhook says no")]
+        house.see_pod("first", cpu="2")
+        await asyncio.sleep(0)
+        house.see_pod("second", cpu="2")
+        await asyncio.sleep(60.0)
+        assert [name for name, _ in house.desk.posts][:2] in (["first", "second"], ["second", "first"])
+
+    play(scene)
+
+
+def test_a_burst_is_bound_in_full_and_never_overcommits() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        for number in range(40):
+            house.see_pod(f"p{number:02}", cpu="500m")
+        await asyncio.sleep(5.0)
+        assert house.worker.counters.bound == 12
+        nodes = house.cache.nodes
+        assert (nodes.requested("cpu") <= nodes.allocatable("cpu")).all()
+        assert len(house.worker.queue) == 28
+        assert sum(len(nodes.pods_on(row)) for row, _ in nodes.live_rows()) == 12
+
+    play(scene, "a", "b", "c")
+
+
+def test_drained_waits_for_the_last_bind() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [4.0, CREATED]
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        house.worker.close_intake()
+        began = house.clock.monotonic()
+        with anyio.fail_after(10.0):
+            await house.worker.drained()
+        assert 3.0 < house.clock.monotonic() - began < 5.0
+        assert house.worker.counters.bound == 1
+
+    play(scene)

@@ -1,0 +1,188 @@
+"""From watch lines to cache and queues: every pod is in exactly one place, whatever the lines say and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import pytest
+
+from multisched.model.objects import CPU
+from multisched.model.selectors import Toleration
+from multisched.queueing.entry import Failure
+from multisched.queueing.transitions import Place
+from multisched.testing.sim_loop import SimLoop
+from tests.unit.shell.shell_kit import House
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """Two nodes and nobody at work."""
+    with closing(SimLoop(seed=1)) as loop:
+        yield House(loop, "a", "b")
+
+
+def place_of(house: House, uid: str) -> Place | None:
+    return house.worker.queue.where(uid)
+
+
+def test_a_pending_pod_waits_in_its_domains_queue_and_a_foreign_one_nowhere(house: House) -> None:
+    ours, theirs = house.see_pod("p"), house.see_pod("q", scheduler="default-scheduler")
+    assert place_of(house, ours) is Place.ACTIVE
+    assert place_of(house, theirs) is None
+    assert len(house.cache) == 0
+
+
+def test_a_pod_on_a_node_counts_whoever_scheduled_it(house: House) -> None:
+    house.see_pod("p", scheduler="default-scheduler", nodeName="a")
+    row = house.domain.row("a")
+    assert house.cache.nodes.requested(CPU)[row] == 1000
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_holds_nothing_more(house: House, phase: str) -> None:
+    house.see_pod("p", nodeName="a", phase="Running")
+    house.see_pod("p", nodeName="a", phase=phase)
+    assert len(house.cache) == 0
+    house.see_pod("late", nodeName="a", phase=phase)
+    assert len(house.cache) == 0
+
+
+def test_a_pod_that_somebody_binds_leaves_the_queue(house: House) -> None:
+    uid = house.see_pod("p")
+    house.see_pod("p", nodeName="b")
+    assert place_of(house, uid) is None
+    assert house.node_of("p") == "b"
+
+
+def test_a_deletion_without_the_last_state_finds_its_pod_by_name(house: House) -> None:
+    waiting, placed = house.see_pod("p"), house.see_pod("q", nodeName="a")
+    house.lose_pod("p")
+    house.lose_pod("q")
+    house.lose_pod("unknown")
+    assert place_of(house, waiting) is None
+    assert house.cache.placed(placed) is None
+    assert house.domain.nominator is not None
+    assert len(house.cache) == 0
+
+
+def test_a_pod_made_anew_under_the_same_name_is_another_pod(house: House) -> None:
+    old = house.see_pod("p", nodeName="a")
+    house.lose_pod("p")
+    new = house.see_pod("p", uid="uid-again")
+    assert house.cache.placed(old) is None
+    assert place_of(house, new) is Place.ACTIVE
+    house.lose_pod("p")
+    assert place_of(house, new) is None
+
+
+def test_a_gated_pod_waits_apart_and_its_owner_is_not_told_twice(house: House) -> None:
+    uid = house.see_pod("p", schedulingGates=[{"name": "g"}])
+    assert place_of(house, uid) is Place.GATED
+    house.see_pod("p")
+    assert place_of(house, uid) is Place.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cpu": "lots"}, "cpu"),
+        ({"metadata": {"labels": {f"l{i}": "" for i in range(10_000)}}}, "metadata.labels"),
+        ({"tolerations": [{"key": "k"}] * 300}, "spec.tolerations"),
+        ({"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}, "persistent volume claims"),
+        ({"priority": "high"}, "priority"),
+    ],
+)
+def test_a_pod_that_cannot_be_scheduled_is_told_so_once_and_the_rest_goes_on(
+    house: House, fields: dict[str, Any], words: str
+) -> None:
+    for version in ("1", "2", "3"):
+        metadata = {**fields.get("metadata", {}), "resourceVersion": version}
+        uid = house.see_pod("bad", **{**fields, "metadata": metadata})
+    good = house.see_pod("good")
+    (message,) = house.told("bad")
+    assert words in message
+    assert house.reasons() == ["FailedScheduling"]
+    assert (place_of(house, uid), place_of(house, good)) == (None, Place.ACTIVE)
+
+
+def test_a_pod_that_becomes_bad_leaves_the_queue_and_comes_back_when_it_is_mended(house: House) -> None:
+    uid = house.see_pod("p")
+    house.see_pod("p", cpu="lots")
+    assert place_of(house, uid) is None
+    house.see_pod("p")
+    assert place_of(house, uid) is Place.ACTIVE
+    house.see_pod("p", cpu="lots")
+    assert len(house.told("p")) == 2
+
+
+def test_a_bound_pod_that_cannot_be_read_takes_its_room_all_the_same(house: House) -> None:
+    labels = {f"l{i}": "" for i in range(10_000)}
+    house.see_pod("p", nodeName="a", metadata={"labels": labels})
+    assert house.cache.nodes.requested(CPU)[house.domain.row("a")] == 1000
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{}", b"[1]", b'{"metadata":{"name":"p"}}', b'{"metadata":{"name":"p"},"spec":7}']
+)
+def test_a_line_that_is_no_pod_is_counted_and_nothing_else(house: House, raw: bytes) -> None:
+    house.pods.upsert("default/p", msgspec.Raw(raw))
+    house.pods.delete("default/p", msgspec.Raw(raw))
+    assert house.pods.malformed == 2 or raw == b'{"metadata":{"name":"p"}}'
+    assert house.pods.malformed >= 1
+    assert len(house.cache) == len(house.worker.queue) == 0
+
+
+def test_pods_without_a_uid_cannot_be_taken_for_one_another(house: House) -> None:
+    house.see_pod("p", uid="", nodeName="a")
+    house.see_pod("q", uid="", nodeName="b")
+    assert len(house.cache) == 0
+    assert house.pods.malformed == 2
+
+
+@pytest.mark.parametrize("cpu", ["-1", "lots", "9E"])
+def test_a_node_of_absurd_capacity_is_reported_once_and_takes_nothing(house: House, cpu: str) -> None:
+    house.see_node("bad", cpu=cpu)
+    house.see_node("bad", cpu=cpu)
+    assert house.reasons() == ["MalformedNode"]
+    assert "bad" not in {house.cache.nodes.node(int(row)).name for row in house.domain.rows.rows}
+    house.see_node("bad")
+    house.see_node("bad", cpu=cpu)
+    assert house.reasons() == ["MalformedNode", "MalformedNode"]
+
+
+def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None:
+    uid = house.see_pod("p", cpu="100")
+    assert house.worker.queue.pop(0.0) is not None
+    house.worker.queue.fail(uid, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+    assert place_of(house, uid) is Place.UNSCHEDULABLE
+    house.see_node("small")
+    assert place_of(house, uid) is Place.UNSCHEDULABLE
+    house.see_node("large", cpu="200")
+    assert place_of(house, uid) in (Place.ACTIVE, Place.BACKOFF)
+
+
+def test_the_domains_tolerations_are_added_in_thought_only() -> None:
+    tolerations = {"ours": (Toleration("virtual", "Exists"),)}
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, tolerations=tolerations)
+        house.see_node("virtual", taints=[{"key": "virtual", "effect": "NoSchedule"}])
+        house.see_pod("p", tolerations=[{"key": "own"}])
+        house.see_pod("other", scheduler="default-scheduler", nodeName="virtual")
+    popped, entry = house.worker.queue.pop(0.0), house.cache.placed("uid-other")
+    assert popped is not None
+    assert [t.key for t in popped.pod.spec.tolerations] == ["own", "virtual"]
+    assert entry is not None
+    assert entry.pod.spec.tolerations == ()
+
+
+def test_a_nomination_lives_as_long_as_its_pod_waits(house: House) -> None:
+    house.see_pod("p", status={"nominatedNodeName": "a"})
+    assert len(house.domain.nominator) == 1
+    house.see_pod("p", nodeName="a")
+    assert len(house.domain.nominator) == 0
+    house.see_pod("q", status={"nominatedNodeName": "a"})
+    house.lose_pod("q")
+    assert len(house.domain.nominator) == 0
