@@ -7,6 +7,7 @@ scrape (`readings`). Written on the event loop only; rendered in a thread, so th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,8 @@ from prometheus_client.exposition import choose_encoder
 from multisched.cycle.bind_outcome import Outcome
 from multisched.model.objects import Pod
 from multisched.observe.readings import NAMESPACE, Readings, ReadingsCollector
+
+logger = logging.getLogger(__name__)
 
 ATTEMPT_RESULTS: Final = ("scheduled", "unschedulable", "error", "conflict")
 
@@ -128,6 +131,7 @@ class DomainMetrics:
         self._outcomes = {o: metrics.outcomes.labels(o.name.lower(), domain) for o in Outcome}
         self._bind_duration = metrics.bind_duration.labels(domain)
         self._plugins: dict[tuple[str, str], tuple[Histogram, Histogram, Counter]] = {}
+        self._failures: dict[tuple[str, str], int] = {}
 
     def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
         """A cycle ended; `result` is one of ATTEMPT_RESULTS. For a placed pod the bind is still to come."""
@@ -162,4 +166,9 @@ class DomainMetrics:
         children[2].inc()
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        """Counted each time; logged the 1st, 2nd, 4th, 8th ... time, since a plugin may fail for every pod of a burst."""
         self._metrics.plugin_errors.labels(plugin, point, self._domain).inc()
+        times = self._failures[plugin, point] = self._failures.get((plugin, point), 0) + 1
+        if times & (times - 1) == 0:
+            where = {"plugin": plugin, "point": point, "domain": self._domain, "times": times, "error": str(error)}
+            logger.error("plugin failed", extra=where, exc_info=error if isinstance(error, BaseException) else None)

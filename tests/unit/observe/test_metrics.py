@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import timeit
 
+import pytest
+
 from multisched.cycle.bind_outcome import Outcome
 from multisched.model.objects import Pod
 from multisched.observe.metrics import Metrics
@@ -80,6 +82,22 @@ def full() -> Metrics:
 async def test_the_names_and_labels_are_kube_scheduler_s_with_a_domain() -> None:
     text = await rendered(full())
     assert {name: labels_of(text, name) for name in SHARED_WITH_KUBE_SCHEDULER} == SHARED_WITH_KUBE_SCHEDULER
+
+
+def test_a_plugin_that_fails_for_every_pod_is_logged_with_its_traceback_a_few_times(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    domain = Metrics().domain("job")
+    for number in range(1_000):
+        domain.plugin_failed("Mine", "Score", ValueError(f"pod {number}"))
+    domain.plugin_failed("Mine", "Filter", "wrong shape")
+    assert [record.error for record in caplog.records if record.point == "Score"] == [  # type: ignore[attr-defined]
+        f"pod {2**power - 1}" for power in range(10)
+    ]
+    first, last = caplog.records[0], caplog.records[-1]
+    assert first.exc_info is not None
+    assert isinstance(first.exc_info[1], ValueError)
+    assert (last.levelname, last.exc_info) == ("ERROR", None)
 
 
 async def test_readings_are_shown_as_they_are() -> None:
