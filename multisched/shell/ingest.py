@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -71,6 +72,15 @@ class Router:
             worker.report(pod, "SchedulingGated", status.message)
 
 
+class RefusedPod(NamedTuple):
+    """A pod that no domain's queue holds, since nothing but a change of the pod itself can help it."""
+
+    pod: Pod
+    domain: str
+    message: str
+    since_s: float
+
+
 class PodIngest:
     """Pods into cache and queues."""
 
@@ -92,7 +102,7 @@ class PodIngest:
         self._router = router
         self._decoder = decoder
         self._clock = clock
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, RefusedPod] = {}
         self._pending: dict[str, Pod] = {}
         self._uids: dict[str, str] = {}
         """Key -> uid of the pods that are placed or pending: for deletions that only name the pod."""
@@ -123,6 +133,11 @@ class PodIngest:
                 self.malformed += 1
         if uid or known:
             self._gone(uid or known)
+
+    @property
+    def refused(self) -> Mapping[str, RefusedPod]:
+        """uid -> pod of ours that waits for a change of its own: at most REPORTED_MAX, the latest."""
+        return self._refused
 
     # -- for the audit ---------------------------------------------------------------------------------------------
 
@@ -184,6 +199,7 @@ class PodIngest:
         now_s = self._clock.monotonic()
         pending = self._pending.pop(pod.uid, None)
         self._nominator.remove(pod.uid)
+        self._refused.pop(pod.uid, None)
         self._uids[pod.key] = pod.uid
         before = self._cache.place(pod)
         worker = self._router.worker_of(pod)
@@ -231,11 +247,13 @@ class PodIngest:
         """A pod that cannot be scheduled at all is told so once, and costs nothing more."""
         if pod.uid in self._pending:
             self._forget_pending(worker, pod.uid)
-        if self._refused.get(pod.uid) == refusal:
+        known = self._refused.get(pod.uid)
+        if known is not None and known.message == refusal:
             return
         if len(self._refused) >= REPORTED_MAX:
             del self._refused[next(iter(self._refused))]
-        self._refused[pod.uid] = refusal
+        self._refused[pod.uid] = RefusedPod(pod, worker.name, refusal, self._clock.monotonic())
+        self._uids[pod.key] = pod.uid
         self.malformed += 1
         worker.report(pod, "Unschedulable", refusal)
 
@@ -254,7 +272,9 @@ class PodIngest:
             worker = self._router.worker_of(pending)
             if worker is not None:
                 self._forget_pending(worker, uid)
-        self._refused.pop(uid, None)
+        refused = self._refused.pop(uid, None)
+        if refused is not None:
+            self._forget_key(refused.pod)
         entry = self._cache.remove(uid)
         if entry is not None:
             self._forget_key(entry.pod)

@@ -40,6 +40,22 @@ class ProgramQueues:
                         message=entry.message,
                     )
                 )
+        named = {worker.name for worker in workers}
+        for uid, refused in self._program.pods.refused.items():
+            if refused.domain in named:
+                pods.append(
+                    WaitingPod(
+                        domain=refused.domain,
+                        state="refused",
+                        namespace=refused.pod.namespace,
+                        name=refused.pod.name,
+                        uid=uid,
+                        priority=refused.pod.spec.priority,
+                        qos=refused.pod.spec.qos.value,
+                        waiting_s=now_s - refused.since_s,
+                        message=refused.message,
+                    )
+                )
         pods.sort(key=lambda p: (-p.waiting_s, p.uid))
         return QueueView(
             domains=tuple(
@@ -47,7 +63,7 @@ class ProgramQueues:
                     domain=w.name,
                     scheduler_names=self._program.scheduler_names[w.name],
                     is_leading=w.is_leading,
-                    counts={str(place): count for place, count in w.queue.statistics().pending.items()},
+                    counts=self._counts(w),
                 )
                 for w in workers
             ),
@@ -55,6 +71,11 @@ class ProgramQueues:
             left_out=max(0, len(pods) - limit),
             identity=self._identity,
         )
+
+    def _counts(self, worker: DomainWorker) -> dict[str, int]:
+        counts = {str(place): count for place, count in worker.queue.statistics().pending.items()}
+        counts["refused"] = sum(refused.domain == worker.name for refused in self._program.pods.refused.values())
+        return counts | {"permit": len(worker.waiting), "binding": worker.limit.in_flight}
 
 
 def read(program: Program) -> Readings:
@@ -65,7 +86,10 @@ def read(program: Program) -> Readings:
     audit = program.audit.statistics()
     return Readings(
         domains={worker.name: _read_domain(program, worker) for worker in program.router.workers()},
-        reflectors={kind: _read_reflector(reflector) for kind, reflector in program.reflectors.items()},
+        reflectors={
+            "nodes": _read_reflector(program.reflectors["nodes"], program.nodes.malformed),
+            "pods": _read_reflector(program.reflectors["pods"], program.pods.malformed),
+        },
         cached={
             "nodes": program.cache.nodes.node_count,
             "pods": len(program.cache) - assumed,
@@ -108,12 +132,13 @@ def _fallbacks(worker: DomainWorker) -> dict[str, int]:
     return counts
 
 
-def _read_reflector(reflector: Reflector) -> ReflectorReading:
+def _read_reflector(reflector: Reflector, unusable: int) -> ReflectorReading:
+    """`unusable`: objects that came well and make no sense."""
     counted = reflector.statistics()
     return ReflectorReading(
         lists=counted.lists,
         events=counted.events,
         errors=counted.list_failures + counted.watch_failures,
-        malformed=counted.malformed,
+        malformed=counted.malformed + unusable,
         lag_s=reflector.staleness_s(),
     )

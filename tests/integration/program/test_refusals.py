@@ -15,7 +15,7 @@ import yaml
 
 from tests.integration.program.command import call, multisched
 from tests.integration.program.faulty_api import FaultyApi
-from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, node, pod, url_of
+from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, metric, node, pod, read, url_of
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 
@@ -140,16 +140,27 @@ async def test_the_queue_of_a_running_program_says_what_waits_and_why(tmp_path: 
         api.write_kubeconfig(kubeconfig)
         await api.create("/api/v1/nodes", node("n1"))
         await api.create("/api/v1/namespaces/default/pods", pod("large", cpu="1000"))
+        tolerant = pod("tolerant")
+        tolerant["spec"]["tolerations"] = [{"key": f"k{i}", "operator": "Exists"} for i in range(300)]
+        await api.create("/api/v1/namespaces/default/pods", tolerant)
         async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
             url = await url_of(command)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while True:
-                    ended = await call("queue", "--server", url, "-o", "json")
-                    waiting = json.loads(ended.out)["pods"]
-                    if waiting and waiting[0]["message"]:
+                    shown = json.loads((await call("queue", "--server", url, "-o", "json")).out)
+                    waiting = {pod["name"]: pod for pod in shown["pods"]}
+                    if len(waiting) == 2 and all(pod["message"] for pod in waiting.values()):
                         break
-    assert (waiting[0]["name"], waiting[0]["plugins"]) == ("large", ["NodeResourcesFit"])
-    assert waiting[0]["message"].startswith("0/1 nodes are available: 1 Insufficient cpu.")
+            metrics = await anyio.to_thread.run_sync(read, f"{url}/metrics")
+    assert {name: (pod["state"], pod["plugins"]) for name, pod in waiting.items()} == {
+        "large": ("unschedulable", ["NodeResourcesFit"]),
+        "tolerant": ("refused", []),
+    }
+    assert waiting["large"]["message"].startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert "more than the 256 that are read" in waiting["tolerant"]["message"]
+    [domain] = shown["domains"]
+    assert (domain["counts"]["unschedulable"], domain["counts"]["refused"]) == (1, 1)
+    assert metric(metrics, "malformed_objects_total") == 1
 
 
 async def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
