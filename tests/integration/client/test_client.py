@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +21,10 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.reflector import Reflector
 from multisched.framework.ports import BindAnswer, BindRequest, Condition, Event, ObjectRef
 from tests.integration.client.conftest import Scene, WallClock
+from tests.real.admin import until
 from tests.unit.client.scripted import Mirror
+
+LIMIT_S = 40.0
 
 
 async def create_pod(scene: Scene, name: str, **spec: Any) -> str:
@@ -61,20 +64,13 @@ async def reflecting(scene: Scene, page_items: int = 3) -> AsyncIterator[tuple[R
             task.cancel()
 
 
-async def until(holds: Callable[[], Awaitable[bool]], limit_s: float = 40.0) -> None:
-    """Asks again and again; TimeoutError when it never holds."""
-    async with asyncio.timeout(limit_s):
-        while not await holds():  # noqa: ASYNC110 -- what is asked lives behind a network
-            await asyncio.sleep(0.02)
-
-
 async def settle(mirror: Mirror, expected: set[str]) -> None:
     """Until the mirror has exactly these keys."""
 
     async def is_settled() -> bool:
         return set(mirror.objects) == expected
 
-    await until(is_settled)
+    await until(is_settled, LIMIT_S)
 
 
 @pytest.mark.timeout(120)  # on the real control plane the API server is started anew
@@ -160,7 +156,7 @@ async def test_two_keepers_hand_a_lease_over(scene: Scene) -> None:
         group.create_task(keepers[0].run())
         await keepers[0].wait_held()
         group.create_task(keepers[1].run())
-        await until(outlived_its_first_term)
+        await until(outlived_its_first_term, LIMIT_S)
         assert [keeper.may_bind() for keeper in keepers] == [True, False]
         await keepers[0].release()
         await keepers[1].wait_held()
