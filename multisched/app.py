@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import random
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 REACHABLE_CHECK_S = 5.0
 REACHABLE_PAUSE_MAX_S = 10.0
 CREATES_IN_FLIGHT = 32
+GC_YOUNG_MAX = 50_000
+"""Allocations between two looks for cycles among young objects; 700 as shipped, some five pods."""
+
 _COLLECTIONS = {
     "Pod": "/api/v1/namespaces/default/pods",
     "Job": "/apis/batch/v1/namespaces/default/jobs",
@@ -78,10 +82,21 @@ def build_program(
             identity,
             namespace,
             observer=metrics.domain,
+            on_ready=_leave_to_reference_counts,
         ),
     )
     metrics.read_from(lambda: read(program))
     return program
+
+
+def _leave_to_reference_counts() -> None:
+    """Takes what the first lists brought out of the cyclic collector's sight, and lets it look less often.
+
+    Pods and nodes have no cycles; a full collection that walks 100,000 of them stops every domain for 60 to 100 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_MAX, 20, 50)
 
 
 @contextlib.asynccontextmanager

@@ -81,6 +81,8 @@ class Surroundings:
     lease_namespace: str
     observer: Callable[[str], DomainObserver]
     """Domain name -> who hears of it."""
+    on_ready: Callable[[], None] = lambda: None
+    """Called once, when all caches are in step with the server for the first time."""
     registry: Registry | None = None
     """Plugins by name; None: those that ship."""
     workshop: Workshop | None = None
@@ -287,7 +289,9 @@ class Program:
         """Opens the domain once its caches are true and its lease is held; a lost lease ends the process."""
         for reflector in self.reflectors.values():
             await reflector.wait_synced()
-        self._is_ready = True
+        if not self._is_ready:
+            self._is_ready = True
+            self._outside.on_ready()
         keeper = self.leases.get(worker.name)
         if keeper is None:
             worker.lead()
