@@ -31,6 +31,8 @@ RETRY_JITTER: Final = 1.2
 CALL_TIMEOUT_S: Final = 5.0
 """Of one call; less if the renew deadline is nearer."""
 RELEASE_TIMEOUT_S: Final = 2.0
+"""Of all tries together to give the lease back."""
+RELEASE_PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,22 +377,38 @@ class LeaseKeeper:
         """
         was_leading = self._state is LeaseState.LEADING and self._stop.is_set()
         self._bind_from = float("inf")
-        with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_TIMEOUT_S):
-            if was_leading and self._observed is not None:
-                await self._give_back(self._observed)
+        if was_leading and self._observed is not None:
+            is_free = False
+            with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_TIMEOUT_S):
+                is_free = await self._give_back(self._observed)
+                while not is_free:
+                    await asyncio.sleep(RELEASE_PAUSE_S)
+                    is_free = await self._read_and_give_back()
+            if not is_free:
+                logger.warning("lease not released, it runs out", extra={"lease": self._name})
         self._held.clear()
         self._enter(LeaseState.RELEASED)
         self._stopped.set()
 
-    async def _give_back(self, lease: _Lease) -> None:
+    async def _read_and_give_back(self) -> bool:
+        """Once more, from what the server has now: a renewal of ours whose answer was lost has moved the version."""
+        try:
+            lease = await self._read(RELEASE_TIMEOUT_S)
+        except (_NoAnswerError, TransportError):
+            return False
+        if lease is None or lease.spec.holder != self._identity:
+            return True
+        return await self._give_back(lease)
+
+    async def _give_back(self, lease: _Lease) -> bool:
+        """True if the server has taken it."""
         body = self._body(lease, holder="", duration_s=1)
         try:
             response = await self._transport.request("PUT", self._path, body=body, timeout_s=RELEASE_TIMEOUT_S)
         except TransportError as error:
-            logger.warning("lease not released", extra={"lease": self._name, "error": str(error)})
-            return
-        if response.status != 200:
-            logger.warning("lease not released", extra={"lease": self._name, "status": response.status})
+            logger.info("lease call failed", extra={"lease": self._name, "error": str(error)})
+            return False
+        return response.status == 200
 
     async def _pause(self, delay_s: float) -> None:
         """Sleeps, unless stopped."""

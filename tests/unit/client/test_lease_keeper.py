@@ -160,6 +160,25 @@ async def test_a_released_lease_is_taken_over_within_a_retry_period_without_wait
     assert [holder for _, holder in store.holders] == ["a", "", "b", ""]
 
 
+@pytest.mark.parametrize("status", [429, 503, 409])
+async def test_a_release_that_is_refused_is_tried_again(status: int) -> None:
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        await keeper.wait_held()
+        puts = len(transport.of("PUT"))
+
+        def refuse_first(asked: Asked, apply: Callable[[], Response]) -> Answer:
+            is_first = asked.method == "PUT" and len(transport.of("PUT")) <= puts + 1
+            return a_refusal(status, "no") if is_first else apply()
+
+        store.fault = refuse_first
+        await keeper.release()
+    assert len(transport.of("PUT")) == puts + 2
+    assert store.document is not None
+    assert store.document["spec"]["holderIdentity"] == ""
+
+
 async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
