@@ -332,6 +332,9 @@ class DomainWorker:
         finally:
             self.limit.leave()
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
+        if outcome is not Outcome.BOUND:
+            told = self._named(placed) | {"outcome": outcome.name, "error": message}
+            logger.warning("pod not bound", extra=told)
         match outcome:
             case Outcome.BOUND:
                 self._bound(bind)
@@ -398,6 +401,7 @@ class DomainWorker:
                 if machine.is_unknown and not counted:
                     counted = True
                     self.counters.unknown += 1
+                    logger.warning("no answer to a bind; asking what became of it", extra=self._named(placed))
         finally:
             if counted:
                 self.counters.unknown -= 1
@@ -424,9 +428,14 @@ class DomainWorker:
         entry = self._cache.placed(placed.pod.uid)
         return entry is not None and entry.row >= 0 and not entry.is_uprooted
 
+    def _named(self, placed: Placed) -> dict[str, object]:
+        """What every log line about a placed pod says."""
+        return {"pod": placed.pod.key, "domain": self.name, "node": placed.node}
+
     def _bound(self, bind: _Bind) -> None:
         self._leave_flight()
         pod, node = bind.placed.pod, bind.placed.node
+        logger.info("pod bound", extra=self._named(bind.placed) | {"attempts": bind.attempts})
         now_s = self._outside.clock.monotonic()
         entry = self.queue.entry(pod.uid)
         if entry is not None:

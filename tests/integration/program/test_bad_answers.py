@@ -82,6 +82,10 @@ async def test_every_kind_of_bad_answer_is_survived_and_counted(fault: Fault, tm
 
     assert ended.code == 0, ended.err
     assert "Traceback" not in ended.err
+    told = [json.loads(line) for line in ended.err.splitlines()]
+    bound = {line["pod"]: (line["domain"], line["node"]) for line in told if line["message"] == "pod bound"}
+    assert len(bound) == PODS + 1
+    assert {domain for domain, _ in bound.values()} == {"forecast"}
     assert {"bind", "GET pods", "GET nodes", "watch pods", "watch nodes"} <= api.spoiled
     assert set(api.binds.values()) == {1}
     assert metric(metrics, "reflector_errors_total") >= 2
