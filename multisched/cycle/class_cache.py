@@ -421,6 +421,8 @@ class ClassCache:
 
 
 def _largest(entry: PodClass, column: ScoreColumn) -> int:
+    if not np.count_nonzero(column.raw):
+        return 0
     return int((column.raw * entry.feasible).max(initial=0))  # three times faster than a masked maximum
 
 

@@ -33,7 +33,8 @@ class NodeUnschedulable:
         """uint8[rows]: refuses rows with spec.unschedulable."""
         if _tolerates_cordon(pod):
             return zeros(rows)
-        return Selection(rows).of(cycle.nodes.is_unschedulable) * np.uint8(self._cordoned)
+        cordoned = Selection(rows).of(cycle.nodes.is_unschedulable)
+        return cordoned * np.uint8(self._cordoned) if np.count_nonzero(cordoned) else zeros(rows)
 
     def sign(self, pod: Pod) -> Hashable:
         return _tolerates_cordon(pod)
