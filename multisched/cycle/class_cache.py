@@ -14,7 +14,15 @@ import numpy as np
 from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PreScorePlugin, ScorePlugin, SignPlugin
+from multisched.framework.plugin import (
+    MAX_SCORE,
+    CycleView,
+    Dependency,
+    Plugin,
+    PreScorePlugin,
+    ScorePlugin,
+    SignPlugin,
+)
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
@@ -76,13 +84,17 @@ class ClassCache:
         self._runner = runner
         self._table = table
         self._rows = rows
-        reading = {p.name: p for p in (*plugins.filter, *plugins.score)}
+        # A PreFilter plugin's answer is kept for the class only if its pods are told apart by what the plugin signs.
+        kept_pre_filters = [p for p in plugins.pre_filter if isinstance(p, SignPlugin) and not _is_for_one_attempt(p)]
+        reading: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *kept_pre_filters)}
         signers = [p for p in reading.values() if isinstance(p, SignPlugin)]
         self._spec_signers = [p for p in signers if _signs_spec_only(p)]
         self._pod_signers = [p for p in signers if not _signs_spec_only(p)]
         self._unsigned = [name for name, p in reading.items() if not isinstance(p, SignPlugin)]
         self._asking = frozenset(p.name for p in plugins.asking)
-        self._pre_filters_anew = frozenset(p.name for p in plugins.pre_filter if _is_for_one_attempt(p))
+        self._pre_filters_anew = frozenset(
+            p.name for p in plugins.pre_filter if _is_for_one_attempt(p) or p.name not in reading
+        )
         self._pre_scores_anew = [p for p in plugins.pre_score if _is_for_one_attempt(p)]
         # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
         kept = [p for p in reading.values() if p.name not in self._asking]

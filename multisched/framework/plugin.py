@@ -120,7 +120,11 @@ class PreFilterResult:
 
 @runtime_checkable
 class PreFilterPlugin(Plugin, Protocol):
-    """Looks at the pod before any node: computes what Filter needs, may narrow the search or refuse the pod."""
+    """Looks at the pod before any node: computes what Filter needs, may narrow the search or refuse the pod.
+
+    Asked in every attempt, unless the plugin says that it depends on less than ATTEMPT and signs what it reads of a pod:
+    then once per class.
+    """
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult: ...
 

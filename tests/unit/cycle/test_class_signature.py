@@ -1,0 +1,93 @@
+"""Which pods are of one class: those that every plugin signs alike, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import pytest
+
+from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Owner, Pod, PodSpec
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+
+SPEC = PodSpec()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda pod: pod.name,
+        lambda pod: pod.labels.get("a", ""),
+        lambda pod: pod.annotations.get("a", ""),
+        lambda pod: pod.owner.name if pod.owner else "",
+    ],
+    ids=["name", "labels", "annotations", "owner"],
+)
+def test_whatever_a_plugin_signs_tells_pods_apart(read: Callable[[Pod], str]) -> None:
+    """Found by review: fragments were remembered by spec, labels and owner, so that a name made no difference."""
+    only = FilterBy("Only", lambda pod, node: "" if read(pod) == "yes" else "not this one", sign=read)
+    domain = Domain(make_node("n"), plugins=[only], in_tree=())
+    yes, no = (
+        make_pod(
+            text,
+            spec=SPEC,
+            uid=f"uid-{text}",
+            labels={"a": text},
+            annotations={"a": text},
+            owner=Owner("Job", text, text),
+        )
+        for text in ("yes", "no")
+    )
+    assert isinstance(domain.schedule(yes), Placed)
+    assert isinstance(domain.schedule(no), Unplaced)
+
+
+def test_pods_that_differ_in_nothing_signed_share_a_class_and_a_priority_or_namespace_parts_them() -> None:
+    domain = Domain(make_node("n"), in_tree=("NodeResourcesFit",))
+    classes = domain.cycle.classes
+    domain.schedule(make_pod("a", spec=SPEC, labels={"job": "1"}))
+    domain.schedule(make_pod("b", spec=SPEC, labels={"job": "2"}, owner=Owner("Job", "2", "2")))
+    assert (classes.hits, classes.misses) == (1, 1)
+    domain.schedule(make_pod("c", spec=PodSpec(priority=1)))
+    domain.schedule(make_pod("d", spec=SPEC, namespace="other"))
+    domain.schedule(make_pod("e", spec=PodSpec()))
+    assert (classes.hits, classes.misses) == (2, 3)
+
+
+def test_a_pod_that_cannot_be_signed_is_a_class_of_its_own_and_is_counted() -> None:
+    cannot_sign = FilterBy("CannotSign", lambda pod, node: "no b" if pod.name == "b" else "", sign=lambda pod: None)
+    domain = Domain(make_node("n"), plugins=[cannot_sign], in_tree=())
+    assert isinstance(domain.schedule(make_pod("a", spec=SPEC)), Placed)
+    assert isinstance(domain.schedule(make_pod("b", spec=SPEC)), Unplaced)
+    assert domain.cycle.classes.unsigned == {"CannotSign": 2}
+    assert domain.cycle.classes.hits == 0
+
+
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_pre_filter_alone_is_kept_for_a_class_only_if_it_signs_what_it_reads(signs: bool) -> None:
+    class Team:
+        name = "Team"
+        depends_on = Dependency.NODE
+
+        def __init__(self) -> None:
+            self.asked = 0
+            if signs:
+                self.sign = self._sign
+
+        def _sign(self, pod: Pod) -> Hashable:
+            return pod.labels["team"]
+
+        def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+            self.asked += 1
+            return PreFilterResult(SUCCESS if pod.labels["team"] == "blue" else Status.unschedulable("blue only"))
+
+    team = Team()
+    domain = Domain(make_node("n"), plugins=[team])
+    red, blue = ({"team": colour} for colour in ("red", "blue"))
+    assert isinstance(domain.schedule(make_pod("a", spec=SPEC, labels=red)), Unplaced)
+    assert isinstance(domain.schedule(make_pod("b", spec=SPEC, labels=blue)), Placed)
+    assert isinstance(domain.schedule(make_pod("c", spec=SPEC, labels=red)), Unplaced)
+    assert isinstance(domain.schedule(make_pod("d", spec=SPEC, labels=blue)), Placed)
+    assert team.asked == 2 if signs else team.asked >= 4
