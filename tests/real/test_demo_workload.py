@@ -20,6 +20,7 @@ from tests.real.witness import GPU, Witness, device_overlaps
 
 pytestmark = pytest.mark.timeout(300)
 
+NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODES = 300
 JOB_PODS = 1_000
 BOUND_LIMIT_S = 90
@@ -66,6 +67,8 @@ async def test_the_demo_runs_with_the_rights_of_deploy_only(tmp_path: Path) -> N
 
             await witness.wait(all_are_bound, BOUND_LIMIT_S)
             await until(lambda: all_complete(admin), DONE_LIMIT_S)
+            heartbeats = await admin.items(NODE_LEASES)
+            assert {lease["metadata"]["name"] for lease in heartbeats} == {node["metadata"]["name"] for node in nodes}
             running = [pod for pod in witness.pods.values() if pod["metadata"]["namespace"] == "default"]
             assert await scheduler.program.stop(STOP_GRACE_S) == 0
 
