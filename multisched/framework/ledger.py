@@ -50,7 +50,10 @@ class Ledger(Protocol):
         ...
 
     def twin(self) -> Ledger:
-        """An empty ledger of the same kind and configuration: overlays copy into it, audit rebuilds in it."""
+        """An empty ledger of the same kind and configuration: the audit rebuilds in it.
+
+        Overlays do not: the plugin that owns a ledger keeps it true there by AddPod and RemovePod.
+        """
         ...
 
 

@@ -153,7 +153,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert all(self.rows.has(row) for row in rows)
 
 
-CacheMachine.TestCase.settings = settings(stateful_step_count=12)
+CacheMachine.TestCase.settings = settings(stateful_step_count=10)
 TestCacheMachine = CacheMachine.TestCase
 
 

@@ -147,7 +147,7 @@ class TableMachine(RuleBasedStateMachine):
         self.seen = (table.node_log.sequence, table.row_log.sequence)
 
 
-TableMachine.TestCase.settings = settings(stateful_step_count=12)
+TableMachine.TestCase.settings = settings(stateful_step_count=10)
 TestTableMachine = TableMachine.TestCase
 
 
