@@ -155,6 +155,7 @@ class IsolatedPlugin:
     """An `AskingPlugin` with the wrapped plugin's name, points and reasons."""
 
     depends_on = Dependency.ATTEMPT
+    signs_spec_only = True
 
     def __init__(self, wrapped: Plugin, use: PluginUse, worker: Worker) -> None:
         self.name = wrapped.name
