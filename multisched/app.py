@@ -186,10 +186,19 @@ async def until_ended(program: Program) -> ExitCode:
     code = ExitCode.OK
     try:
         await program.run()
-    except* LeaseLostError:
-        logger.exception("a lease is lost")
+    except* LeaseLostError as lost:
+        reasons = sorted({str(error) for error in _leaves(lost)})
+        logger.error("ending, so that no two processes bind for one domain", extra={"reasons": reasons})  # noqa: TRY400
         code = ExitCode.PROBLEM
     return code
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 async def cluster(options: ClusterOptions) -> ExitCode:

@@ -182,7 +182,7 @@ def queue(
         str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")
     ] = DEFAULT_SERVER,
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
-    limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 500,
+    limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 100,
     output: Format = Output.TABLE,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Take the bearer token from this kubeconfig.", exists=True, dir_okay=False)

@@ -12,7 +12,8 @@ import msgspec
 PODS_SHOWN: Final = 500
 PODS_SHOWN_MAX: Final = 5_000
 STATES: Final = ("active", "backoff", "unschedulable", "gated", "refused", "permit", "binding")
-"""Refused: malformed, or asking for what is not evaluated; only a change of the pod itself helps."""
+"""Refused: malformed, or asking for what is not evaluated; only a change of the pod itself helps.
+Binding: being decided or bound."""
 
 
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

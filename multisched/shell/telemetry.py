@@ -5,6 +5,7 @@ from __future__ import annotations
 from multisched.client.reflector import Reflector
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
 from multisched.observe.readings import DomainReading, Readings, ReflectorReading
+from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 
@@ -17,17 +18,18 @@ class ProgramQueues:
         self._identity = identity
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
-        """Pods that wait, the longest waiting first."""
+        """Pods that wait, the longest waiting first; those on their way to a node come last."""
         now_s = self._program.clock.monotonic()
         workers = [w for w in self._program.router.workers() if domain in (None, w.name)]
         pods = []
         for worker in workers:
+            at_permit = {pod.uid for pod in worker.waiting.waiting()}
             for entry in worker.queue.entries():
                 pod = entry.pod
                 pods.append(
                     WaitingPod(
                         domain=worker.name,
-                        state=entry.place.value,
+                        state=_state(entry.place, is_at_permit=pod.uid in at_permit),
                         namespace=pod.namespace,
                         name=pod.name,
                         uid=pod.uid,
@@ -56,7 +58,7 @@ class ProgramQueues:
                         message=refused.message,
                     )
                 )
-        pods.sort(key=lambda p: (-p.waiting_s, p.uid))
+        pods.sort(key=lambda p: (p.state == "binding", -p.waiting_s, p.uid))
         return QueueView(
             domains=tuple(
                 DomainQueue(
@@ -75,7 +77,14 @@ class ProgramQueues:
     def _counts(self, worker: DomainWorker) -> dict[str, int]:
         counts = {str(place): count for place, count in worker.queue.statistics().pending.items()}
         counts["refused"] = sum(refused.domain == worker.name for refused in self._program.pods.refused.values())
-        return counts | {"permit": len(worker.waiting), "binding": worker.limit.in_flight}
+        permit = len(worker.waiting)
+        return counts | {"permit": permit, "binding": worker.queue.statistics().in_flight - permit}
+
+
+def _state(place: Place, *, is_at_permit: bool) -> str:
+    if place not in (Place.IN_FLIGHT, Place.LEAVING):
+        return place.value
+    return "permit" if is_at_permit else "binding"
 
 
 def read(program: Program) -> Readings:

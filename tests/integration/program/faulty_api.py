@@ -62,6 +62,8 @@ class FaultyApi:
     def __init__(self, cluster: EmbeddedCluster, fault: Fault | None) -> None:
         self.cluster = cluster
         self.fault = fault
+        self.is_down = False
+        """Every request is cut off, and nothing is done."""
         self.spoiled: set[str] = set()
         self.binds: Counter[str] = Counter()
         """Pod -> bindings that the server has accepted."""
@@ -127,6 +129,9 @@ class FaultyApi:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         kind = _kind(request)
+        if self.is_down:
+            _abort(request)
+            return web.Response(status=503)
         fault = None
         if self.fault is not None and kind not in self.spoiled:
             self.spoiled.add(kind)

@@ -127,6 +127,23 @@ async def test_an_api_server_that_comes_late_is_found(tmp_path: Path) -> None:
     assert ended.code == 0
 
 
+async def test_a_lost_lease_ends_the_process_with_a_sentence(tmp_path: Path) -> None:
+    """The API server goes away for longer than the lease may stay unrenewed."""
+    async with FaultyApi.start() as api:
+        kubeconfig = tmp_path / "kubeconfig"
+        api.write_kubeconfig(kubeconfig)
+        async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
+            await command.has_printed("lease acquired")
+            await command.has_printed('"pods listed"')
+            api.is_down = True
+            ended = await command.ended()
+
+    last = json.loads(ended.err.splitlines()[-1])
+    assert ended.code == 1
+    assert (last["level"], last["reasons"]) == ("error", ["the lease of domain forecast is lost"])
+    assert "Traceback" not in ended.err
+
+
 async def test_the_queue_of_nobody_is_no_cluster() -> None:
     ended = await call("queue", "--server", f"http://127.0.0.1:{free_port()}")
     assert (ended.code, ended.out) == (3, "")
