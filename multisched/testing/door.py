@@ -118,10 +118,6 @@ class Door(Books):
                 self.complain(f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)")
         self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
 
-    def unanswered(self, sender: str) -> int:
-        """Bindings of this process whose answer it waits for."""
-        return sum(name == sender for name, _ in self._open)
-
     def _check_lease(self, sender: str, domain: str, key: str) -> None:
         """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for."""
         term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}")
@@ -142,11 +138,18 @@ class Door(Books):
         if term is not None and term.holder == holder:
             term.renewed_s = renewed_s
             return
-        after_expiry = term is not None and bool(term.holder)
-        if after_expiry and not holder:
-            after_expiry = False  # given back
+        after_expiry = term is not None and bool(term.holder) and bool(holder)
+        if term is not None and not holder:
+            self._check_released(name, term.holder)
         wait_s = self._bind_deadline_s if after_expiry else 0.0
         self._terms[name] = _Term(holder, now_s + wait_s, renewed_s)
+
+    def _check_released(self, name: str, sender: str) -> None:
+        """I11: a lease is given back when no binding is on the wire, since its successor does not wait."""
+        domains = {domain for domain, group in self._groups.items() if name == f"{self._lease_prefix}-{group}"}
+        open_here = sum(at[0] == sender and domain in domains for at, domain in self._open.items())
+        if open_here:
+            self.complain(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
 
     def holds_lease(self, sender: str) -> bool:
         return any(term.holder == sender for term in self._terms.values())

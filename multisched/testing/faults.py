@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -18,6 +19,10 @@ from multisched.model.wire import JSON, AnswerLostError, ConnectFailedError, Lin
 
 LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
 LATE_APPLY_MAX_S = 4.0
+EARLIER_LINES, REPLAYED_LINES = 64, 8
+"""Lines of a watch that may come again: after a deletion of their object, and at any time."""
+
+_UID = re.compile(rb'"uid":"([^"]+)"')
 FOREIGN = "foreign-"
 """Names of pods that others bind start so. Their lines are never lost silently: nobody can know of such a bind then."""
 
@@ -54,6 +59,10 @@ class Faults:
         self.line_truncated = 0.003
         self.line_lost = 0.004
         """A watch drops a line about a pod without a word, and goes on."""
+        self.line_resurrected = 0.1
+        """After a deletion an older line of the same object comes again."""
+        self.bind_rejected = 0.03
+        """A webhook refuses the binding: nothing happened."""
         self.unheard: set[str] = set()
         """Names of pods of which no watch tells anything."""
         self.injected: Counter[str] = Counter()
@@ -76,6 +85,8 @@ class FaultyTransport:
         self._wire = contextvars.copy_context()
         self._travelling: set[asyncio.Task[Response]] = set()
         self._is_cut = False
+        self.stalled_until_s = 0.0
+        """Until then lines of open watches are on their way."""
         self.loses_leases = False
         """While true, no request about a lease arrives: a partition that hits the elector alone."""
 
@@ -147,6 +158,8 @@ class FaultyTransport:
         early = self._refused("POST")
         if early is not None:
             return early
+        if faults.strikes("bind rejected", faults.bind_rejected):
+            return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
         if faults.strikes("bind lost, not applied", faults.bind_lost_before):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, not applied)")
@@ -178,6 +191,14 @@ class FaultyTransport:
         await asyncio.sleep(self._faults.rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S))
         self._check_uncut()
 
+    async def stall(self) -> None:
+        """Before each line of a watch: waits while watches are stalled."""
+        self._check_uncut()
+        late_s = self.stalled_until_s - asyncio.get_running_loop().time()
+        if late_s > 0:
+            await asyncio.sleep(late_s)
+            self._check_uncut()
+
     def _check_uncut(self) -> None:
         if self._is_cut:
             raise AnswerLostError("cut off")
@@ -192,18 +213,18 @@ class FaultyTransport:
         async with self._inner.stream(
             path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
         ) as inner:
-            yield _FaultyLines(inner, self._faults, lambda: self._is_cut, is_about_pods="/pods" in path)
+            yield _FaultyLines(inner, self._faults, self, is_about_pods="/pods" in path)
 
 
 class _FaultyLines:
     """A watch whose lines come late, twice, again, cut short, or not at all."""
 
-    def __init__(self, inner: LineStream, faults: Faults, is_cut: Callable[[], bool], *, is_about_pods: bool) -> None:
+    def __init__(self, inner: LineStream, faults: Faults, transport: FaultyTransport, *, is_about_pods: bool) -> None:
         self.status = inner.status
         self.headers: Mapping[str, str] = inner.headers
         self._inner = inner
         self._faults = faults
-        self._is_cut = is_cut
+        self._transport = transport
         self._is_about_pods = is_about_pods
 
     async def read_body(self) -> bytes:
@@ -212,8 +233,7 @@ class _FaultyLines:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         earlier: list[bytes] = []
         async for line in self._inner:
-            if self._is_cut():
-                raise AnswerLostError("cut off")
+            await self._transport.stall()
             faults = self._faults
             if faults.strikes("truncated line", faults.line_truncated):
                 yield line[: len(line) // 2]
@@ -224,9 +244,13 @@ class _FaultyLines:
             if faults.strikes("duplicated line", faults.line_duplicated):
                 yield line
             if earlier and faults.strikes("replayed line", faults.line_replayed):
-                yield faults.rng.choice(earlier)
-            if b'"BOOKMARK"' not in line and b'"DELETED"' not in line:
-                earlier = [*earlier[-7:], line]
+                yield faults.rng.choice(earlier[-REPLAYED_LINES:])
+            if b'"DELETED"' in line:
+                again = [old for old in earlier if _uid(old) == _uid(line)]
+                if again and faults.strikes("resurrected line", faults.line_resurrected):
+                    yield again[-1]
+            elif b'"BOOKMARK"' not in line:
+                earlier = [*earlier[1 - EARLIER_LINES :], line]
 
     def _loss_of(self, line: bytes) -> float:
         is_unheard = any(f'"name":"{name}"'.encode() in line for name in self._faults.unheard)
@@ -235,3 +259,9 @@ class _FaultyLines:
     def _may_lose(self, line: bytes) -> bool:
         is_word = b'"BOOKMARK"' in line or b'"ERROR"' in line
         return self._is_about_pods and not is_word and f'"name":"{FOREIGN}'.encode() not in line
+
+
+def _uid(line: bytes) -> bytes:
+    """Of the object a watch line is about: its own comes before those of its owners."""
+    match = _UID.search(line)
+    return match[1] if match is not None else b""

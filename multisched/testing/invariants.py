@@ -43,6 +43,10 @@ def compare(program: Program, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
     queued = {entry.uid for worker in program.router.workers() for entry in worker.queue.entries()}
     found += [f"I3: {uid} waits in the API and in no queue" for uid in sorted(waiting - queued)]
     found += [f"I3: {uid} waits in a queue and not in the API" for uid in sorted(queued - waiting)]
+    for worker in program.router.workers():
+        in_flight = worker.queue.statistics().in_flight
+        if in_flight:
+            found.append(f"I3: {in_flight} pods of {worker.name} are in flight at rest")
     placed = [(entry.pod, entry.row) for entry in program.cache if entry.row >= 0]
     found += [f"I4: {fault}" for fault in row_faults(program.cache.nodes, range(program.cache.nodes.size)).values()]
     for ledger in program.cache.ledgers:

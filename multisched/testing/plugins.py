@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from multisched.model.objects import Pod
 
 ANSWER_S = 0.005
 HOLD_S = 2.0
+HELD = "held-"
+"""Pods of such a name are held until their time runs out."""
 BROKEN_MAX = 20
 
 
@@ -54,9 +56,9 @@ class HoldSome:
 
     def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
         for other in self._held.waiting():
-            if _tenth(other) == 1:
+            if _tenth(other) == 1 and not other.name.startswith(HELD):
                 self._held.allow(other.uid, self.name)
-        if cycle.attempt > 1 or _tenth(pod) > 1:
+        if cycle.attempt > 1 or not (_tenth(pod) <= 1 or pod.name.startswith(HELD)):
             return PermitResult(SUCCESS)
         return PermitResult(Status(Code.WAIT), HOLD_S)
 
@@ -70,6 +72,8 @@ class ReserveBooks:
         self.open: dict[str, str] = {}
         """uid -> node of what is reserved now."""
         self.broken: list[str] = []
+        self.on_bound: Callable[[Pod, str], None] = lambda pod, node: None
+        """Told of each pod that counts as bound."""
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if pod.uid in self.open:
@@ -84,6 +88,7 @@ class ReserveBooks:
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         if self.open.pop(pod.uid, None) != node:
             self._complain(f"{pod.key} was bound to {node}, where it was not reserved")
+        self.on_bound(pod, node)
 
     def _complain(self, sentence: str) -> None:
         if len(self.broken) < BROKEN_MAX:

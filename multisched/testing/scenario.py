@@ -221,8 +221,6 @@ class Run:
             process.task.cancel()
         elif process.task.exception() is not None:
             self.door.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
-        elif self.door.unanswered(process.identity) and not self.door.holds_lease(process.identity):
-            self.door.complain(f"I11: {process.identity} gave its lease back with bindings on the wire")
         self._leave(process)
 
     async def pause(self, process: Process, seconds: float) -> None:
@@ -252,7 +250,7 @@ class Run:
         if not self._is_over():
             self._check_rest()
         looking.cancel()
-        if not self.is_hasty:
+        if not self._is_over():
             await self._end()
         return self._report(storm.struck, quiet_s)
 
@@ -295,7 +293,7 @@ class Run:
             if audit.lost and not self.faults.injected["lost line"]:
                 self.door.complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
         # To a process that was paused every plugin that waited seems to have hung.
-        failures = [f for f in self.observer.failures if not (self.was_paused and "TimeoutError" in f)]
+        failures = [f for f in self.observer.failures if not (self.was_paused and _is_late(f))]
         if failures:
             self.door.complain(f"plugins failed: {failures[:3]}")
 
@@ -325,3 +323,7 @@ def run_seed(seed: int, *, is_hasty: bool = False) -> Report:
     loop = SimLoop(seed)
     run = Run(seed, loop, config.parse(CONFIGURATION, "scenario"), is_hasty)
     return simulate(run.main(), loop)
+
+
+def _is_late(failure: str) -> bool:
+    return "TimeoutError" in failure or "no answer" in failure

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from multisched.model.objects import CPU, Pod
 from multisched.testing.faults import FOREIGN
+from multisched.testing.plugins import HELD
 from multisched.testing.world import NODES, PODS
 
 if TYPE_CHECKING:
@@ -20,10 +21,16 @@ if TYPE_CHECKING:
 STORM_S = 30.0
 """Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
 
-LIGHT = 22
+CALM_S = 3.0
+"""Before the last pod, about which nothing happens but its own Permit."""
+
+LIGHT = 23
 """Disruptions of a run that leave the leader alone."""
 HEAVY = 2
 """Those that make it lose its lease, give it back, or come back late."""
+
+STALL_S = 4.0
+"""How late watches are when a leader stops."""
 
 UNHEARD = 0.25
 """Of all runs: in these the audit must find a deletion that no watch told of, which takes up to two of its periods."""
@@ -51,7 +58,8 @@ class Storm:
             "pod resized": self._resize,
             "infeasible pod shrunk": self._shrink_infeasible,
             "gate opened": self._open_gate,
-            "foreign bind": self._bind_from_outside,
+            "foreign binds": self._bind_from_outside,
+            "crowd for one node": self._crowd,
             "node deleted": self._delete_node,
             "node replaced": self._replace_node,
             "node cordoned": self._cordon,
@@ -79,6 +87,8 @@ class Storm:
             await asyncio.gather(*tasks)
             if self._rng.random() < UNHEARD:  # at the end, where no other list comes to help
                 self.struck["pod deleted unheard"] += await self._delete_unheard()
+            await asyncio.sleep(CALM_S)
+            await self._world.add_pod(f"{HELD}last", scheduler="forecast-scheduler")
         finally:
             for task in tasks:
                 task.cancel()
@@ -178,7 +188,14 @@ class Storm:
         return pod is not None and await self._world.open_gates(pod)
 
     async def _bind_from_outside(self) -> bool:
-        await self._world.bind_from_outside()
+        await asyncio.gather(*(self._world.bind_from_outside() for _ in range(3)))
+        return True
+
+    async def _crowd(self) -> bool:
+        """More pods than fit want one node, all at once: some have no other candidate."""
+        node = f"node-{NODES - 10 + self._rng.randrange(6)}"
+        for _ in range(12):
+            await self._world.add_pod(scheduler="forecast-scheduler", node=node)
         return True
 
     # -- nodes -----------------------------------------------------------------------------------------------------
@@ -222,11 +239,21 @@ class Storm:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
+    async def _burst(self) -> None:
+        for _ in range(16):
+            await self._world.add_pod(scheduler=self._rng.choice(["forecast-scheduler", "job-scheduler"]))
+        await asyncio.sleep(self._rng.uniform(0.005, 0.03))
+
     async def _kill_leader(self) -> bool:
         return await self._disturb(self._run.kill)
 
     async def _stop_leader(self) -> bool:
         async def stop(process: Process) -> None:
+            """In a burst, of which the others hear late: the successor of a lease given back does not wait."""
+            for other in self._run.processes:
+                if other is not process:
+                    other.transport.stalled_until_s = self._run.loop.time() + STALL_S
+            await self._burst()
             await self._run.stop(process)
             self._run.start()
 
@@ -234,6 +261,7 @@ class Storm:
 
     async def _pause_leader(self) -> bool:
         async def pause(process: Process) -> None:
+            await self._burst()
             await self._run.pause(process, self._rng.uniform(3.0, 25.0))
 
         return await self._disturb(pause)

@@ -6,14 +6,28 @@ Beside the API server's door it sees what never leaves the process: an assumptio
 
 from __future__ import annotations
 
+import msgspec
+
 from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Pod
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
 from multisched.shell.program import Program
-from multisched.state.cluster_cache import Assumption, PodState
+from multisched.state.cluster_cache import Assumption
 from multisched.testing.door import Door
 from multisched.testing.plugins import ReserveBooks
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    uid: str
+    version: str = msgspec.field(name="resourceVersion")
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata
+
+
+_decoder = msgspec.json.Decoder(_Object)
 
 
 class Witness:
@@ -27,8 +41,33 @@ class Witness:
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
+        for plugin in self._reserve_books():
+            plugin.on_bound = self.bound
+        self._uids: dict[str, str] = {}
+        self._upsert, self._delete = program.pods.upsert, program.pods.delete
+        program.pods.upsert = self.upsert  # type: ignore[method-assign]
+        program.pods.delete = self.delete  # type: ignore[method-assign]
         self._assume = program.cache.assume
         program.cache.assume = self.assume  # type: ignore[method-assign]
+
+    # -- each word of the watch ------------------------------------------------------------------------------------
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
+        metadata = _decoder.decode(raw).metadata
+        uid, version = metadata.uid, int(metadata.version)
+        if uid in self._gone:
+            self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
+        if version < self._versions.get(uid, 0):
+            self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+        self._versions[uid] = version
+        self._uids[key] = uid
+        self._upsert(key, raw)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        uid = self._uids.pop(key, "")
+        self._gone.add(_decoder.decode(raw).metadata.uid if raw is not None else uid)
+        self._delete(key, raw)
 
     # -- each assumption -------------------------------------------------------------------------------------------
 
@@ -52,20 +91,16 @@ class Witness:
             self._door.complain(f"I7: {pod.key} was assumed while gated")
         return self._assume(pod, row)
 
+    def bound(self, pod: Pod, node: str) -> None:
+        """What counts as bound is bound, and just there (I2); it may be deleted already."""
+        if self._door.bound.get(pod.uid) != node:
+            there = self._door.bound.get(pod.uid)
+            self._door.complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
+
     # -- now and then ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """I6 and I10 at this moment."""
-        here = {uid: pod.version for uid, pod in self.program.pods.pending.items()}
-        here |= {e.pod.uid: e.pod.version for e in self.program.cache if e.state is PodState.CONFIRMED}
-        alive = {pod.uid for pod in self._door.pods().values()}
-        for uid, version in here.items():
-            if version < self._versions.get(uid, 0):
-                self._door.complain(f"I6: {uid} went back from version {self._versions[uid]} to {version}")
-            if uid in self._gone:
-                self._door.complain(f"I6: {uid}, which was deleted, came back")
-        self._gone |= {uid for uid in self._versions if uid not in here and uid not in alive}
-        self._versions |= here
+        """I10 at this moment."""
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
@@ -77,10 +112,12 @@ class Witness:
 
     def check_reserves(self, *, is_at_rest: bool) -> None:
         """I5, as the books of the profile's own ReservePlugin have it."""
-        for worker in self.program.router.workers():
-            for plugin in worker.plugins.reserve:
-                if isinstance(plugin, ReserveBooks):
-                    for sentence in plugin.broken:
-                        self._door.complain(sentence)
-                    if is_at_rest and plugin.open:
-                        self._door.complain(f"I5: {len(plugin.open)} reserves of {worker.name} never ended")
+        for plugin in self._reserve_books():
+            for sentence in plugin.broken:
+                self._door.complain(sentence)
+            if is_at_rest and plugin.open:
+                self._door.complain(f"I5: {len(plugin.open)} reserves never ended")
+
+    def _reserve_books(self) -> list[ReserveBooks]:
+        plugins = [plugin for worker in self.program.router.workers() for plugin in worker.plugins.reserve]
+        return [plugin for plugin in plugins if isinstance(plugin, ReserveBooks)]

@@ -60,11 +60,16 @@ class World:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
+    async def add_pod(self, name: str = "", *, scheduler: str = "", node: str = "") -> None:
+        """A pod of the mixture; with a `scheduler`, a small plain one, perhaps for one node alone."""
         self._names += 1
         pod = _pod(name or f"pod-{self._names}", self._rng)
         if scheduler:
-            pod["spec"]["schedulerName"] = scheduler
+            pod["spec"] = {"schedulerName": scheduler, "containers": [{"name": "main", "image": "app-0:v1"}]}
+            pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi"}}
+            pod["metadata"]["annotations"] = {}
+        if node:
+            pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
         answer = await self.send("POST", PODS_PATH, pod)
         if answer.status not in (201, 409):
             raise AssertionError(answer.body)

@@ -1,0 +1,514 @@
+"""The defects themselves: each function breaks the program in one way that somebody could write, and says which.
+
+They reach into private parts on purpose; a rename there shows here as an AttributeError, never as a defect that is silently
+not there (`_put` asks for the name first).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from domains.gpu.device_row import DeviceRow
+from multisched.client import known_objects, lease
+from multisched.client.binder import ApiBinder
+from multisched.client.known_objects import KnownObjects, Verdict
+from multisched.client.lease import LeaseKeeper
+from multisched.cycle import scheduling_cycle
+from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.scheduling_cycle import Conflicted, SchedulingCycle
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.ports import BindAnswer, BindReply, PodTruth
+from multisched.framework.status import SUCCESS
+from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.entry import Moved
+from multisched.queueing.events_in_flight import EventsInFlight
+from multisched.queueing.gating import Gates
+from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.audit import Audit
+from multisched.shell.domain import DomainWorker
+from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.program import Program
+from multisched.state import cluster_cache, commit
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.domain_rows import DomainRows
+from multisched.state.ledgers import LedgerBook
+from multisched.state.node_table import NodeTable
+
+Defect = Callable[[], None]
+DEFECTS: dict[str, Defect] = {}
+
+
+def _defect(function: Defect) -> Defect:
+    DEFECTS[function.__name__] = function
+    return function
+
+
+def _put(owner: object, name: str, replacement: object) -> None:
+    getattr(owner, name)
+    setattr(owner, name, replacement)
+
+
+# -- commit and cache --------------------------------------------------------------------------------------------------
+
+
+@_defect
+def no_recheck_at_commit() -> None:
+    """Commit believes what the cycle saw before it waited."""
+    genuine = commit.commit
+
+    def trusting(cache: Any, rows: Any, pod: Any, candidates: Any, still_fits: Any, conflicts: Any) -> Any:
+        return genuine(cache, rows, pod, candidates, lambda pod, row: True, conflicts)
+
+    _put(scheduling_cycle, "commit", trusting)
+
+
+@_defect
+def moved_rows_not_noticed() -> None:
+    """Versions do not rise when pods come, so commit never looks again."""
+    genuine = NodeTable.version
+    seen: dict[tuple[int, int], int] = {}
+
+    def frozen(self: NodeTable, row: int) -> int:
+        return seen.setdefault((id(self), row), genuine(self, row))
+
+    _put(NodeTable, "version", frozen)
+
+
+@_defect
+def rows_not_checked_at_commit() -> None:
+    """A row that has left the domain while the cycle waited (its loan ended) is still taken."""
+    _put(DomainRows, "has", lambda self, row: True)
+    _put(DomainRows, "stayed_since", lambda self, rows, generation: np.ones(len(rows), np.bool_))
+
+
+@_defect
+def forget_nothing() -> None:
+    """A refused bind keeps its room."""
+    _put(ClusterCache, "forget", lambda self, uid: False)
+
+
+@_defect
+def memory_not_counted() -> None:
+    """Pods take their CPU from a row, and nothing else."""
+    genuine = NodeTable._account
+
+    def sloppy(self: NodeTable, row: int, pod: Any, sign: int) -> None:
+        genuine(self, row, pod, sign)
+        self._requested[self._resources["memory"], row] -= sign * pod.requests.get("memory", 0)
+
+    _put(NodeTable, "_account", sloppy)
+
+
+@_defect
+def resized_pods_not_recounted() -> None:
+    """A pod resized in place keeps what it took before."""
+    _put(cluster_cache, "_differs", lambda before, after: False)
+
+
+@_defect
+def freed_rows_keep_their_use() -> None:
+    """A deleted node's pods leave its row, their use does not: the next node in that row starts full."""
+
+    def remove_node(self: ClusterCache, name: str) -> Any:
+        row = self.nodes.row_of(name)
+        if row is None:
+            return None
+        before = self.nodes._requested[:, row].copy()
+        node = genuine(self, name)
+        self.nodes._requested[:, row] = before
+        return node
+
+    genuine = ClusterCache.remove_node
+    _put(ClusterCache, "remove_node", remove_node)
+
+
+@_defect
+def strays_forgotten() -> None:
+    """Pods of a node that is not known take nothing when it comes back."""
+    genuine = ClusterCache.set_node
+
+    def set_node(self: ClusterCache, node: Any) -> Any:
+        self._strays.pop(node.name, None)
+        return genuine(self, node)
+
+    _put(ClusterCache, "set_node", set_node)
+
+
+@_defect
+def ledgers_not_rolled_back() -> None:
+    """What a failed pod held of a ledger stays held."""
+    _put(LedgerBook, "give", lambda self, uid: None)
+
+
+@_defect
+def devices_given_twice() -> None:
+    """Every pod gets the first devices, whoever holds them."""
+    _put(DeviceRow, "choose", lambda self, demand: tuple(range(demand.count)))
+
+
+@_defect
+def ledgers_not_asked_at_commit() -> None:
+    """Commit looks at rows alone: what a ledger lost while the cycle waited is not noticed."""
+    _put(LedgerBook, "fits", lambda self, pod, row: "")
+
+
+# -- the bind and its outcome ------------------------------------------------------------------------------------------
+
+
+def _on_reply(wanted: BindAnswer, action: Action) -> None:
+    genuine = BindMachine.on_reply
+
+    def on_reply(self: BindMachine, reply: BindReply) -> Action:
+        return action if reply.answer is wanted else genuine(self, reply)
+
+    _put(BindMachine, "on_reply", on_reply)
+
+
+@_defect
+def forget_by_timer() -> None:
+    """A bind without an answer is given up, as if it had certainly not happened."""
+    _on_reply(BindAnswer.UNKNOWN, Action(Step.END, outcome=Outcome.REFUSED, message="no answer"))
+
+
+@_defect
+def not_found_is_bound() -> None:
+    """404 to a binding is taken for success."""
+    _on_reply(BindAnswer.NOT_FOUND, Action(Step.END, outcome=Outcome.BOUND))
+
+
+@_defect
+def conflict_is_bound() -> None:
+    """409 to a binding is taken for success without reading the pod."""
+    _on_reply(BindAnswer.CONFLICT, Action(Step.END, outcome=Outcome.BOUND))
+
+
+@_defect
+def conflict_is_refusal() -> None:
+    """409 to a binding is taken for a failure without reading the pod, which may be bound where we wanted it."""
+    _on_reply(BindAnswer.CONFLICT, Action(Step.END, outcome=Outcome.REFUSED))
+
+
+@_defect
+def unknown_is_bound() -> None:
+    """No answer is taken for success."""
+    _on_reply(BindAnswer.UNKNOWN, Action(Step.END, outcome=Outcome.BOUND))
+
+
+@_defect
+def read_once_after_unknown() -> None:
+    """After a lost answer one read decides, though the binding may still be on its way."""
+    genuine = BindMachine.on_read
+
+    def on_reply(self: BindMachine, reply: BindReply) -> Action:
+        if reply.answer is BindAnswer.UNKNOWN:
+            return Action(Step.READ)
+        return reply_before(self, reply)
+
+    def on_read(self: BindMachine, truth: PodTruth | None) -> Action:
+        self.is_unknown = False
+        return genuine(self, truth)
+
+    reply_before = BindMachine.on_reply
+    _put(BindMachine, "on_reply", on_reply)
+    _put(BindMachine, "on_read", on_read)
+
+
+@_defect
+def uid_not_sent() -> None:
+    """A binding names the pod only, so an old decision binds a new pod of that name."""
+    genuine = ApiBinder.post
+
+    async def post(self: ApiBinder, request: Any, *, timeout_s: float) -> BindReply:
+        return await genuine(
+            self, type(request)(request.namespace, request.name, "", request.node), timeout_s=timeout_s
+        )
+
+    _put(ApiBinder, "post", post)
+
+
+@_defect
+def refused_pods_dropped() -> None:
+    """A pod whose bind was refused is not queued again."""
+
+    def careless(self: DomainWorker, bind: Any, status: Any) -> None:
+        self._leave_flight()
+        self.cycle.give_up(bind.placed, status)
+
+    _put(DomainWorker, "_abandon", careless)
+
+
+@_defect
+def conflicted_pods_dropped() -> None:
+    """A conflict is counted, and its pod forgotten."""
+    genuine = DomainWorker._settle
+
+    def settle(self: DomainWorker, entry: Any, result: Any, seconds: float) -> None:
+        if not isinstance(result, Conflicted):
+            genuine(self, entry, result, seconds)
+
+    _put(DomainWorker, "_settle", settle)
+
+
+@_defect
+def gone_pods_decided() -> None:
+    """A pod that was deleted while its cycle waited is placed all the same."""
+    genuine = PodQueue.where
+
+    def where(self: PodQueue, uid: str) -> Any:
+        place = genuine(self, uid)
+        return None if place is not None and place.value == "leaving" else place
+
+    _put(PodQueue, "where", where)
+
+
+# -- Reserve and Permit ------------------------------------------------------------------------------------------------
+
+
+@_defect
+def no_forget_after_failure() -> None:
+    """A failure after commit leaves the assumption in place."""
+    genuine = SchedulingCycle.give_up
+
+    def leaky(self: SchedulingCycle, placed: Any, status: Any) -> Any:
+        keep = self._cache.forget
+        self._cache.forget = lambda uid: False  # type: ignore[method-assign]
+        try:
+            return genuine(self, placed, status)
+        finally:
+            self._cache.forget = keep  # type: ignore[method-assign]
+
+    _put(SchedulingCycle, "give_up", leaky)
+
+
+@_defect
+def no_unreserve() -> None:
+    """A failure after commit does not tell the Reserve plugins."""
+    genuine = SchedulingCycle.give_up
+
+    def silent(self: SchedulingCycle, placed: Any, status: Any) -> Any:
+        plugins = self.plugins
+        self.plugins = _Without(plugins)  # type: ignore[assignment]
+        try:
+            return genuine(self, placed, status)
+        finally:
+            self.plugins = plugins
+
+    _put(SchedulingCycle, "give_up", silent)
+
+
+class _Without:
+    reserve: tuple[Any, ...] = ()
+
+    def __init__(self, plugins: Any) -> None:
+        self._plugins = plugins
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plugins, name)
+
+
+@_defect
+def permit_never_times_out() -> None:
+    """A pod that nobody allows is held for ever."""
+    _put(WaitingPodTable, "expire", lambda self, now_s: 0)
+
+
+@_defect
+def permit_forgets_who_waited() -> None:
+    """A pod that timed out at Permit leaves the table, and nobody is told."""
+
+    def expire(self: WaitingPodTable, now_s: float) -> int:
+        late = [uid for uid, entry in self._waiting.items() if min(entry.deadlines.values()) <= now_s]
+        for uid in late:
+            del self._waiting[uid]
+        return len(late)
+
+    _put(WaitingPodTable, "expire", expire)
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+@_defect
+def gates_open() -> None:
+    """Scheduling gates are not looked at."""
+    genuine = Gates.ask
+
+    def open_gates(self: Gates, pod: Any, first: str = "") -> Any:
+        genuine(self, pod, first)
+        return SUCCESS
+
+    _put(Gates, "ask", open_gates)
+
+
+@_defect
+def events_in_flight_lost() -> None:
+    """What happens while a pod is being decided is not remembered."""
+    _put(EventsInFlight, "record", lambda self, event, old, new, *, is_of_interest: None)
+
+
+@_defect
+def events_in_flight_kept() -> None:
+    """Events of attempts that ended are never let go."""
+    _put(EventsInFlight, "_trim", lambda self: None)
+
+
+@_defect
+def backoff_never_ends() -> None:
+    """Pods that back off after an error stay there."""
+    _put(BackoffPods, "pop_expired", lambda self, now_s: None)
+
+
+@_defect
+def queue_never_flushed() -> None:
+    """The timer of the queue does nothing: no backoff ends by itself."""
+    _put(PodQueue, "flush", lambda self, now_s: Moved())
+    _put(PodQueue, "_release_backoff", lambda self: 0)
+
+
+@_defect
+def own_updates_lost() -> None:
+    """A waiting pod's own change (a gate removed, a request made smaller) wakes it not."""
+    _put(PodQueue, "_wake_by_itself", lambda self, entry, event, known: None)
+
+
+@_defect
+def freed_room_tells_nobody() -> None:
+    """Pods that wait for room do not hear of deleted pods."""
+    _put(PodQueue, "on_event", lambda self, event, old, new, now_s: Moved())
+
+
+# -- what the watch says -----------------------------------------------------------------------------------------------
+
+
+@_defect
+def no_synthetic_delete() -> None:
+    """What vanished while nobody watched stays for ever."""
+    _put(KnownObjects, "end_replace", lambda self, version, now_s: [])
+    _put(Audit, "once", _no_audit)
+
+
+@_defect
+def version_guard_off() -> None:
+    """Older objects are applied over newer ones."""
+
+    def gullible(self: KnownObjects, key: str, uid: str, version: str) -> Verdict:
+        self._known[key] = known_objects._Known(uid, version, self._pass_number)
+        return Verdict.UPSERT
+
+    _put(KnownObjects, "observe", gullible)
+
+
+@_defect
+def tombstones_off() -> None:
+    """A deleted pod comes back when an older line of it is told again."""
+    _put(KnownObjects, "_is_gone", lambda self, uid, version: False)
+
+
+@_defect
+def deletions_ignored() -> None:
+    """Deleted pods keep their room and their place in the queue."""
+    _put(PodIngest, "delete", lambda self, key, raw: None)
+
+
+@_defect
+def nodes_never_go() -> None:
+    """A deleted node's row stays usable."""
+    _put(NodeIngest, "delete", lambda self, key, raw: None)
+
+
+@_defect
+def foreign_binds_ignored() -> None:
+    """Pods that others bound take nothing here."""
+    genuine = PodIngest._placed
+
+    def placed(self: PodIngest, pod: Any) -> None:
+        if self._cache.placed(pod.uid) is not None:
+            genuine(self, pod)
+
+    _put(PodIngest, "_placed", placed)
+
+
+@_defect
+def audit_off() -> None:
+    """Nobody ever compares the cache with the API server."""
+    _put(Audit, "once", _no_audit)
+
+
+async def _no_audit(self: Audit) -> list[Any]:
+    await asyncio.sleep(0)
+    return []
+
+
+@_defect
+def audit_mends_nothing() -> None:
+    """The audit finds what is lost, and asks for no new list."""
+    from multisched.client.reflector import Reflector
+
+    _put(Reflector, "request_relist", lambda self: None)
+
+    async def relist(self: Reflector) -> None:
+        await asyncio.sleep(0)
+
+    _put(Reflector, "relist", relist)
+
+
+# -- leadership --------------------------------------------------------------------------------------------------------
+
+
+@_defect
+def lease_ignored() -> None:
+    """Every process binds, whoever leads."""
+    _put(LeaseKeeper, "may_bind", lambda self: True)
+    _put(LeaseKeeper, "may_bind_in_s", lambda self: 0.0)
+
+    async def at_once(self: LeaseKeeper) -> None:
+        return
+
+    _put(LeaseKeeper, "wait_held", at_once)
+
+
+@_defect
+def lease_not_checked_before_bind() -> None:
+    """Who once led binds what it has decided, however late it is."""
+    _put(LeaseKeeper, "may_bind", lambda self: self._state is lease.LeaseState.LEADING)
+
+
+@_defect
+def expired_lease_not_waited_for() -> None:
+    """A new leader binds at once, though the last one's binds may still be on their way."""
+    genuine = LeaseKeeper._lead
+
+    def lead(self: LeaseKeeper, *, after_expiry: bool, started: float) -> None:
+        genuine(self, after_expiry=False, started=started)
+
+    _put(LeaseKeeper, "_lead", lead)
+
+
+@_defect
+def lease_given_back_too_early() -> None:
+    """SIGTERM gives the lease back at once, with binds on the wire."""
+    _put(DomainWorker, "is_drained", property(lambda self: True))
+
+
+@_defect
+def no_list_before_leading() -> None:
+    """A new leader trusts its watch, which may lag behind the last leader's binds."""
+
+    async def trust(self: Program, since_s: float) -> None:
+        return
+
+    _put(Program, "_see_all_binds_before", trust)
+
+
+@_defect
+def stop_never_ends() -> None:
+    """SIGTERM waits for what never comes."""
+
+    async def drain(self: Program) -> None:
+        await asyncio.Event().wait()
+
+    _put(Program, "_drain", drain)

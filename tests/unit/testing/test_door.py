@@ -1,0 +1,204 @@
+"""Each rule at the API server's door can fail: one forbidden step per rule, told from the step beside it that is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.model.wire import MERGE_PATCH, Response
+from multisched.testing.door import Door
+from multisched.testing.scenario import CONFIGURATION
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+
+PODS = "/api/v1/namespaces/default/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+
+
+class Stand:
+    """A door with an API server behind it, and a process `me` that leads."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.broken: list[str] = []
+        self.clock = SimClock(loop)
+        self.server = ApiServer(self.clock, rbac=False)
+        self.api = DirectTransport(self.server)
+        self.door = Door(self.server, config.parse(CONFIGURATION, "test"), loop.time, self.broken)
+
+    async def post(self, path: str, document: Mapping[str, Any]) -> Response:
+        return await self.api.request("POST", path, body=orjson.dumps(document))
+
+    async def add_node(self, name: str, labels: Mapping[str, str] | None = None, gpus: str = "0") -> None:
+        amounts = {"cpu": "1", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": gpus}
+        status = {"allocatable": amounts, "capacity": amounts}
+        await self.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}, "status": status})
+
+    async def add_pod(
+        self, name: str, *, scheduler: str = "forecast-scheduler", cpu: str = "600m", **spec: Any
+    ) -> None:
+        annotations = spec.pop("annotations", {})
+        container = {"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+        document = {"schedulerName": scheduler, "containers": [container], **spec}
+        await self.post(PODS, {"metadata": {"name": name, "annotations": annotations}, "spec": document})
+
+    async def write_lease(self, holder: str, *, name: str = "multisched-forecast") -> None:
+        now = f"{self.clock.now():%Y-%m-%dT%H:%M:%S.%fZ}"
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": now, "acquireTime": now}
+        answer = await self.post(LEASES, {"metadata": {"name": name}, "spec": spec})
+        if answer.status == 409:
+            lease = orjson.loads((await self.api.request("GET", f"{LEASES}/{name}")).body)
+            lease["spec"] = spec
+            await self.api.request("PUT", f"{LEASES}/{name}", body=orjson.dumps(lease))
+
+    def uid(self, name: str) -> str:
+        return self.server.store.collection("pods").objects[f"default/{name}"].uid
+
+    def sent(self, name: str, node: str, *, sender: str = "me", uid: str | None = None) -> tuple[str, bytes]:
+        path = f"{PODS}/{name}/binding?timeout=5000ms"
+        uid = self.uid(name) if uid is None else uid
+        body = orjson.dumps({"metadata": {"name": name, "uid": uid}, "target": {"name": node}})
+        self.door.bind_sent(sender, path, body)
+        return path, body
+
+    async def bind(self, name: str, node: str, *, uid: str | None = None) -> None:
+        """Sent, applied and answered."""
+        path, body = self.sent(name, node, uid=uid)
+        answer = await self.api.request("POST", path, body=body)
+        self.door.bind_seen(path, body, answer)
+        self.door.bind_answered("me", body, answer)
+
+
+async def _overcommit(stand: Stand) -> None:
+    await stand.add_pod("second")
+    await stand.bind("first", "a")
+    await stand.bind("second", "a")
+
+
+async def _share_a_device_twice(stand: Stand) -> None:
+    await stand.add_node("gpu", gpus="1")
+    await stand.write_lease("me", name="multisched-gpu")
+    for name in ("one", "two"):
+        annotations = {"multisched.io/gpu-milli": "600", "multisched.io/gpu-devices": "0"}
+        await stand.add_pod(name, scheduler="gpu-scheduler", cpu="100m", annotations=annotations)
+        await stand.bind(name, "gpu")
+
+
+async def _try_another_node(stand: Stand) -> None:
+    _, body = stand.sent("first", "a")
+    stand.door.bind_answered("me", body, None)
+    stand.sent("first", "b")
+
+
+async def _bind_gated(stand: Stand) -> None:
+    await stand.add_pod("gated", schedulingGates=[{"name": "wait"}])
+    stand.sent("gated", "a")
+
+
+async def _bind_foreign(stand: Stand) -> None:
+    await stand.add_pod("foreign", scheduler="default-scheduler")
+    stand.sent("foreign", "a")
+
+
+async def _bind_outside_the_domain(stand: Stand) -> None:
+    await stand.add_node("lent", {"lend": "yes"})
+    await stand.add_pod("borrower", scheduler="job-scheduler", cpu="100m")
+    await asyncio.sleep(1.0)
+    await stand.write_lease("me")
+    await stand.bind("borrower", "a")
+
+
+async def _bind_without_the_lease(stand: Stand) -> None:
+    stand.sent("first", "a", sender="another")
+
+
+async def _bind_late(stand: Stand) -> None:
+    await asyncio.sleep(10.5)
+    stand.sent("first", "a")
+
+
+async def _bind_early(stand: Stand) -> None:
+    await asyncio.sleep(15.0)
+    await stand.write_lease("successor")
+    await asyncio.sleep(4.0)
+    stand.sent("first", "a", sender="successor")
+
+
+async def _bind_too_many(stand: Stand) -> None:
+    for number in range(17):
+        await stand.add_pod(f"pod-{number}", cpu="1m")
+        stand.sent(f"pod-{number}", "a")
+
+
+async def _release_too_early(stand: Stand) -> None:
+    stand.sent("first", "a")
+    await stand.write_lease("")
+
+
+@pytest.mark.parametrize(
+    ("step", "invariant"),
+    [
+        (_overcommit, "I1: a holds 1200 of 1000 cpu"),
+        (_share_a_device_twice, "I1: device 0 of gpu is given out for 1200 milli"),
+        (_try_another_node, "I2: default/first was sent to b"),
+        (_bind_gated, "I7: a binding was sent for default/gated"),
+        (_bind_foreign, "I7: a binding was sent for default/foreign of default-scheduler"),
+        (_bind_outside_the_domain, "I8: default/borrower of job was bound to a"),
+        (_bind_without_the_lease, "I9: another sent a binding"),
+        (_bind_late, "I9: me sent a binding for default/first 10.50 s after it renewed"),
+        (_bind_early, "I9: successor sent a binding 1.00 s before"),
+        (_bind_too_many, "I10: 17 bindings of forecast on the wire"),
+        (_release_too_early, "I11: me gave multisched-forecast back with 1 bindings on the wire"),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else "",
+)
+def test_a_forbidden_step_is_told_by_its_invariant(step: Callable[[Stand], Any], invariant: str) -> None:
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str]:
+        stand = Stand(loop)
+        await stand.add_node("a")
+        await stand.add_node("b")
+        await stand.add_pod("first")
+        await stand.write_lease("me")
+        await step(stand)
+        return stand.broken
+
+    broken = simulate(main(), loop)
+
+    assert len(broken) == 1
+    assert broken[0].startswith(invariant)
+
+
+def test_what_is_allowed_is_not_complained_of() -> None:
+    """The same node again while the outcome is unknown, another one when it no longer is, in time and within bounds."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str]:
+        stand = Stand(loop)
+        await stand.add_node("a")
+        await stand.add_node("b")
+        await stand.add_pod("first")
+        await stand.write_lease("me")
+        _, body = stand.sent("first", "a")
+        stand.door.bind_answered("me", body, None)
+        _, body = stand.sent("first", "a")
+        stand.door.bind_answered("me", body, None)
+        await asyncio.sleep(5.1)
+        await stand.bind("first", "b")
+        lend = orjson.dumps({"metadata": {"labels": {"lend": "yes"}}})
+        await stand.api.request("PATCH", "/api/v1/nodes/a", body=lend, content_type=MERGE_PATCH)
+        await stand.add_pod("borrower", scheduler="job-scheduler", cpu="100m")
+        await stand.bind("borrower", "a")
+        await stand.write_lease("")
+        await stand.write_lease("successor")
+        await stand.add_pod("next", cpu="100m")
+        stand.sent("next", "a", sender="successor")
+        return stand.broken
+
+    assert simulate(main(), loop) == []
