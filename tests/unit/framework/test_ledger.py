@@ -1,0 +1,85 @@
+"""The Ledger protocol, kept by every ledger that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domains.forecast.capacity import default_capacity
+from domains.forecast.history import History
+from domains.forecast.peak_ledger import PeakLedger
+from domains.forecast.predictor import Predictor
+from domains.gpu.demand import GPU_MILLI
+from domains.gpu.gpu_ledger import GpuLedger
+from multisched.framework.ledger import Ledger, rebuild
+from multisched.model.objects import Pod
+from tests.unit.domains.builders import make_node, make_pod
+
+ROWS = 3
+NODES = [(row, make_node(f"n{row}", gpu=2, cpu=8000)) for row in range(ROWS)]
+
+
+def make_gpus() -> Ledger:
+    return GpuLedger()
+
+
+def make_peaks() -> Ledger:
+    predictor = Predictor(History({"web": {"cpu": 300}}), ("cpu",))
+    return PeakLedger("predicted-peaks/test", predictor, [default_capacity("cpu")])
+
+
+def pod(number: int) -> Pod:
+    """Of the service `web`, with a third of a device."""
+    return make_pod(f"p{number}", labels={"multisched.io/service": "web"}, annotations={GPU_MILLI: "333"})
+
+
+def bound(number: int, annotations: dict[str, str]) -> Pod:
+    before = pod(number)
+    return make_pod(
+        before.name, labels=before.labels, annotations={**before.annotations, **annotations}, node="somewhere"
+    )
+
+
+steps = st.lists(st.tuples(st.sampled_from(["take", "give", "confirm"]), st.integers(0, 7), st.integers(0, ROWS - 1)))
+
+
+@pytest.mark.parametrize("make", [make_gpus, make_peaks])
+@given(steps=steps)
+def test_what_is_held_is_what_a_rebuilt_twin_holds(
+    make: Callable[[], Ledger], steps: list[tuple[str, int, int]]
+) -> None:
+    ledger = make()
+    for row, node in NODES:
+        ledger.set_node(row, node)
+    placed: dict[int, tuple[Pod, int]] = {}
+    for step, number, row in steps:
+        version = [ledger.version(at) for at in range(ROWS)]
+        if step == "give":
+            ledger.give(pod(number).uid)
+            was = placed.pop(number, None)
+            assert was is None or ledger.version(was[1]) > version[was[1]]
+        elif step == "take" and number not in placed and not ledger.fits(pod(number), row):
+            annotations = dict(ledger.take(pod(number), row))
+            assert dict(ledger.take(pod(number), row)) == annotations, "taken twice is taken once"
+            placed[number] = bound(number, annotations), row
+            assert ledger.version(row) > version[row]
+        elif step == "confirm" and number in placed:
+            ledger.place(*placed[number])
+        assert ledger.held().keys() == {pod(n).uid for n in placed}
+
+    assert dict(rebuild(ledger, NODES, placed.values()).held()) == dict(ledger.held())
+    assert dict(ledger.twin().held()) == {}
+
+
+@pytest.mark.parametrize("make", [make_gpus, make_peaks])
+def test_a_pod_that_takes_nothing_is_of_no_concern_and_unknown_ones_are_ignored(make: Callable[[], Ledger]) -> None:
+    ledger = make()
+    ledger.set_node(*NODES[0])
+    ledger.give("never-heard-of")
+
+    assert ledger.concerns(pod(0))
+    assert dict(ledger.held()) == {}
+    assert ledger.name
