@@ -117,8 +117,8 @@ class ClusterCache:
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
-        self.nodes.add_pod(row, pod)
         annotations = self.ledgers.take(pod, row)
+        self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
         return Assumption(node, annotations)
 

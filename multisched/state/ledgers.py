@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from multisched.framework.ledger import Ledger
+from multisched.framework.runner import PluginFailure
+from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
 
 LEDGERS_MAX = 32
@@ -26,20 +28,25 @@ class LedgerBook:
         return iter(self._ledgers.values())
 
     def fits(self, pod: Pod, row: int) -> str:
-        """Empty if every ledger could take the pod on the row, else the first reason."""
+        """Empty if every ledger could take the pod on the row, else the first reason. PluginFailure for one that fails."""
         for ledger in self._ledgers.values():
-            if ledger.concerns(pod):
-                reason = ledger.fits(pod, row)
-                if reason:
-                    return reason
+            try:
+                reason = ledger.fits(pod, row) if ledger.concerns(pod) else ""
+            except Exception as error:
+                raise _failure(ledger, error) from error
+            if reason:
+                return reason
         return ""
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        """Holds in every ledger; returns the annotations that the binding carries."""
+        """Holds in every ledger; returns the annotations that the binding carries. After a PluginFailure none holds it."""
         annotations: dict[str, str] = {}
         for ledger in self._ledgers.values():
-            if ledger.concerns(pod):
-                annotations.update(ledger.take(pod, row))
+            try:
+                annotations.update(ledger.take(pod, row) if ledger.concerns(pod) else {})
+            except Exception as error:
+                self.give(pod.uid)
+                raise _failure(ledger, error) from error
         return annotations
 
     def place(self, pod: Pod, row: int) -> None:
@@ -58,3 +65,9 @@ class LedgerBook:
     def versions(self, pod: Pod, row: int) -> tuple[int, ...]:
         """What a decision about this pod on this row has read of the ledgers."""
         return tuple(ledger.version(row) for ledger in self._ledgers.values() if ledger.concerns(pod))
+
+
+def _failure(ledger: Ledger, error: Exception) -> PluginFailure:
+    """A ledger is its plugin's code: what it raises costs the pod its attempt."""
+    text = f'running Ledger "{ledger.name}": {type(error).__name__}: {error}'
+    return PluginFailure(Status(Code.ERROR, ledger.name, (text,)))

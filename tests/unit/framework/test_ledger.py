@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,15 @@ from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Predictor
 from domains.gpu.demand import GPU_MILLI
 from domains.gpu.gpu_ledger import GpuLedger
+from multisched.cycle.scheduling_cycle import Unplaced
 from multisched.framework.ledger import Ledger, rebuild
-from multisched.model.objects import Pod
+from multisched.model.objects import Node, Pod
+from tests.unit.cycle.cycle_kit import Domain
+from tests.unit.cycle.cycle_kit import make_node as cycle_node
+from tests.unit.cycle.cycle_kit import make_pod as cycle_pod
 from tests.unit.domains.builders import make_node, make_pod
+
+T = TypeVar("T")
 
 ROWS = 3
 NODES = [(row, make_node(f"n{row}", gpu=2, cpu=8000)) for row in range(ROWS)]
@@ -83,3 +90,60 @@ def test_a_pod_that_takes_nothing_is_of_no_concern_and_unknown_ones_are_ignored(
     assert ledger.concerns(pod(0))
     assert dict(ledger.held()) == {}
     assert ledger.name
+
+
+class Flawed:
+    """A ledger that fails as it is told, else one that takes everything."""
+
+    name = "flawed"
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+        self.taken: set[str] = set()
+
+    def concerns(self, pod: Pod) -> bool:
+        return self._answer("concerns", True)
+
+    def version(self, row: int) -> int:
+        return len(self.taken)
+
+    def fits(self, pod: Pod, row: int) -> str:
+        return self._answer("fits", "")
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        self.taken.add(pod.uid)
+        return self._answer("take", {})
+
+    def place(self, pod: Pod, row: int) -> None:
+        self.taken.add(pod.uid)
+
+    def give(self, uid: str) -> None:
+        self.taken.discard(uid)
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        """Keeps nothing by node."""
+
+    def held(self) -> Mapping[str, object]:
+        return dict.fromkeys(self.taken, ())
+
+    def twin(self) -> Flawed:
+        return Flawed("")
+
+    def _answer(self, point: str, answer: T) -> T:
+        if point == self._at:
+            raise RuntimeError("boom")
+        return answer
+
+
+@pytest.mark.parametrize("at", ["fits", "take"])
+def test_a_ledger_that_fails_costs_its_pod_one_attempt_and_holds_nothing(at: str) -> None:
+    domain, flawed = Domain(cycle_node("a")), Flawed(at)
+    domain.cache.ledgers.register(flawed)
+
+    result = domain.schedule(cycle_pod("p", cpu=100))
+    assert isinstance(result, Unplaced)
+    assert result.is_error
+    assert result.message == 'running Ledger "flawed": RuntimeError: boom'
+    assert flawed.taken == set()
+    assert len(domain.cache) == 0
+    domain.cache.validate()
