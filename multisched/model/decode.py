@@ -31,7 +31,7 @@ from multisched.model.objects import (
     Requests,
 )
 from multisched.model.quantity import QuantityError, milli_of_nano, value_of_nano
-from multisched.model.resources import ContainerRequests, QuantityMap, ResourceBlock
+from multisched.model.resources import NAME_SHOWN_MAX, ContainerRequests, QuantityMap, ResourceBlock
 from multisched.model.selectors import (
     NodeSelector,
     NodeTerm,
@@ -417,7 +417,8 @@ class Decoder:
         try:
             spec, refusal = compile_spec(wire), ""
         except (Refusal, QuantityError) as error:
-            spec, refusal = _unusable_spec(wire), str(error)
+            place = _place_of_bad_amounts(wire) if isinstance(error, QuantityError) else ""
+            spec, refusal = _unusable_spec(wire), f"{place}{error}"
             self._refused[key] = refusal
         self._specs[key] = spec
         return spec, refusal
@@ -481,6 +482,21 @@ def _unusable_spec(wire: _SharedSpec) -> PodSpec:
         return _resource_spec(wire)
     except QuantityError:
         return PodSpec(scheduler_name=wire.scheduler_name, priority=wire.priority or 0)
+
+
+def _place_of_bad_amounts(wire: _SharedSpec) -> str:
+    """The first field whose quantities cannot be used, with a colon: of several containers the user must know which."""
+    named = [*(wire.containers or ()), *(wire.init_containers or ())]
+    blocks = [(f"spec.containers[{c.name[:NAME_SHOWN_MAX]}].resources", c.resources or ResourceBlock()) for c in named]
+    blocks.append(("spec.resources", wire.resources or ResourceBlock()))
+    places = [(f"{place}.requests", block.requests) for place, block in blocks]
+    places += [(f"{place}.limits", block.limits) for place, block in blocks]
+    for place, quantities in [*places, ("spec.overhead", wire.overhead)]:
+        try:
+            resources.asked(quantities)
+        except QuantityError:
+            return f"{place}: "
+    return ""
 
 
 def _resource_spec(wire: _SharedSpec) -> PodSpec:

@@ -78,9 +78,9 @@ def tolerations(found: Any) -> Spoil:
 
 
 BAD_PODS: dict[str, tuple[Spoil, str]] = {
-    "quantity": (requests({"cpu": "banana"}), "banana"),
+    "quantity": (requests({"cpu": "banana"}), "spec.containers[c].resources.requests: cpu: 'banana' is not a quantity"),
     "huge-quantity": (requests({"memory": "1e99999999"}), "1e99999999"),
-    "negative": (requests({"memory": "-1Gi"}), "negative"),
+    "negative": (requests({"memory": "-1Gi"}), "spec.containers[c].resources.requests: memory: is negative"),
     "requests-list": (requests([1, 2]), "requests"),
     "labels-10000": (labels({f"k{i}": "v" for i in range(10_000)}), "10000"),
     "affinity-terms": (affinity(10_000, 1), "10000 terms"),
