@@ -18,6 +18,8 @@ class BindLimit:
         self.width = min(16.0, self._width_max)
         self.in_flight = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._sent_before = 0
+        """Binds still under way that were sent at the width before the last halving."""
 
     async def enter(self) -> None:
         """Waits for a place, first come first served: a place that becomes free is handed to whoever waits longest."""
@@ -38,8 +40,17 @@ class BindLimit:
         self._hand_over()
 
     def observe(self, answer: BindAnswer) -> None:
-        """A definite success widens by one place per round; a throttled answer halves."""
+        """A definite success widens by one place per round; a throttled answer halves, once per round trip.
+
+        The other refusals of binds that were sent at the same width tell the same thing again: sixteen at once would
+        otherwise leave two places.
+        """
+        is_old_news = self._sent_before > 0
+        self._sent_before -= is_old_news
         if answer is BindAnswer.THROTTLED:
+            if is_old_news:
+                return
+            self._sent_before = max(0, self.in_flight - 1)
             self.width = max(min(LIMIT_MIN, self._width_max), self.width / 2)
         elif answer is BindAnswer.CREATED and self.width < self._width_max:
             self.width = min(self._width_max, self.width + 1 / self.width)

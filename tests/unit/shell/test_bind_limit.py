@@ -85,6 +85,20 @@ def test_the_width_stays_within_its_bounds(width_max: int) -> None:
     assert limit.width == min(LIMIT_MIN, width_max)
 
 
+async def test_refusals_of_one_round_trip_halve_once() -> None:
+    limit = BindLimit(64)
+    for _ in range(16):
+        await limit.enter()
+    for _ in range(16):
+        limit.observe(BindAnswer.THROTTLED)
+        limit.leave()
+    assert limit.width == 8
+    for _ in range(8):
+        await limit.enter()
+    limit.observe(BindAnswer.THROTTLED)
+    assert limit.width == 4
+
+
 @pytest.mark.parametrize("answer", [a for a in BindAnswer if a not in (BindAnswer.CREATED, BindAnswer.THROTTLED)])
 def test_other_answers_say_nothing_of_how_much_the_server_bears(answer: BindAnswer) -> None:
     limit = BindLimit(64)
