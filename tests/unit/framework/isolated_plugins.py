@@ -30,6 +30,8 @@ class Roomy:
     normalizer = ByLargest()
     released = threading.Event()
     """Ends the hangs of a test in this process."""
+    meeting = threading.Barrier(9)
+    """Where eight calls wait for the test."""
 
     def __init__(self, args: Mapping[str, Any]) -> None:
         """`hangWhile`: a path; about the pod `victim` it hangs as long as there is such a file."""
@@ -78,8 +80,8 @@ def misbehave(how: str) -> None:
         os._exit(7)
     elif how == "print":
         print("a plugin that prints", flush=True)
-    elif how == "slow":
-        time.sleep(0.05)
+    elif how == "meet":
+        Roomy.meeting.wait(10)
 
 
 class NodesOnly:
