@@ -14,10 +14,11 @@ SPREAD := -n 2 --dist worksteal
 venv: $(STAMP)
 
 $(STAMP): tests/requirements.txt pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r tests/requirements.txt
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
-	touch $@
+	@echo "installing into $(VENV): a minute, once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --require-hashes -r tests/requirements.txt
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
+	@touch $@
 
 lock: # re-resolves both lock files; needs uv on the PATH
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tests/requirements.txt
