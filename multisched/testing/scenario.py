@@ -27,7 +27,7 @@ from multisched.testing.invariants import compare
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
 from multisched.testing.storm import Storm
 from multisched.testing.witness import Witness
-from multisched.testing.world import World
+from multisched.testing.world import NODES, World
 
 QUIET_MAX_S = 75.0
 """Virtual seconds after the last fault within which every feasible pod must be bound and every cache true (I3, I4): a
@@ -39,6 +39,8 @@ QUIET_LOST_MAX_S = 150.0
 STOP_MAX_S = 20.0
 LOOK_S = 0.5
 POLL_S = 3.0
+NUDGE_POLLS = 6
+"""Polls between two small events. A new leader's Permit may turn pods away, which then wait for an event or five minutes."""
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -57,6 +59,7 @@ domains:
   profile:
     plugins:
       enabled:
+      - {name: "multisched.testing.plugins:SlowOracle", weight: 5}
       - {name: "multisched.testing.plugins:ReserveBooks"}
       - {name: "multisched.testing.plugins:HoldSome"}
 - name: job
@@ -250,6 +253,8 @@ class Run:
         if not self._is_over():
             self._check_rest()
         looking.cancel()
+        for process in self.processes:
+            self.loop.resume(process.identity)  # what is paused cannot end
         if not self._is_over():
             await self._end()
         return self._report(storm.struck, quiet_s)
@@ -265,10 +270,13 @@ class Run:
 
     async def _calm_down(self) -> float:
         """Waits until all is settled, as long as may be; returns how long."""
-        began_s = self.loop.time()
+        began_s, nudges = self.loop.time(), 0
         limit_s = QUIET_LOST_MAX_S if self.faults.injected["lost line"] else QUIET_MAX_S
-        while self.loop.time() - began_s < limit_s and not self._is_settled() and not self._is_over():  # noqa: ASYNC110
+        while self.loop.time() - began_s < limit_s and not self._is_settled() and not self._is_over():
             await asyncio.sleep(POLL_S)
+            nudges += 1
+            if nudges % NUDGE_POLLS == 0:
+                await self.world.patch_node(f"node-{NODES - 1}", {"metadata": {"labels": {"nudge": str(nudges)}}})
         return self.loop.time() - began_s
 
     def _is_settled(self) -> bool:

@@ -22,7 +22,9 @@ STORM_S = 30.0
 """Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
 
 CALM_S = 3.0
-"""Before the last pod, about which nothing happens but its own Permit."""
+"""Before the last pod, about which nothing happens but one event while Permit holds it."""
+COME_BACK_S = 8.0
+"""Within this it is back: held for 2 s, then backing off for 1 s."""
 
 LIGHT = 23
 """Disruptions of a run that leave the leader alone."""
@@ -87,8 +89,7 @@ class Storm:
             await asyncio.gather(*tasks)
             if self._rng.random() < UNHEARD:  # at the end, where no other list comes to help
                 self.struck["pod deleted unheard"] += await self._delete_unheard()
-            await asyncio.sleep(CALM_S)
-            await self._world.add_pod(f"{HELD}last", scheduler="forecast-scheduler")
+            await self._tell_while_held()
         finally:
             for task in tasks:
                 task.cancel()
@@ -238,6 +239,21 @@ class Storm:
         return bool(lent)
 
     # -- processes -------------------------------------------------------------------------------------------------
+
+    async def _tell_while_held(self) -> None:
+        """A pod is held at Permit while room comes free elsewhere, and nothing happens after that: the event of its attempt
+        must bring it back (I3)."""
+        run, name = self._run, f"{HELD}last"
+        run.faults.is_on = False
+        await asyncio.sleep(CALM_S)
+        leaders = [p for p in run.processes if p.program.router.workers()[0].is_leading]
+        await self._world.add_pod(name, scheduler="forecast-scheduler")
+        await asyncio.sleep(1.0)
+        await self._delete_pod()
+        await asyncio.sleep(COME_BACK_S)
+        is_undisturbed = leaders and all(p in run.processes for p in leaders) and not run.faults.injected["lost line"]
+        if is_undisturbed and any(pod.name == name for pod in run.door.unbound_feasible()):
+            run.door.complain(f"I3: {name} missed the event of its attempt")
 
     async def _burst(self) -> None:
         for _ in range(16):

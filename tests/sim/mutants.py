@@ -19,10 +19,17 @@ SEEDS_MAX = 16
 """Seeds that a defect may survive before it counts as not caught."""
 
 FIRST: dict[str, int] = {
-    "conflict_is_refusal": 8,
-    "deletions_ignored": 6,
-    "gone_pods_decided": 7,
-    "moved_rows_not_noticed": 12,
+    "audit_mends_nothing": 1,
+    "audit_off": 1,
+    "conflict_is_bound": 5,
+    "conflict_is_refusal": 3,
+    "deletions_ignored": 1,
+    "expired_lease_not_waited_for": 2,
+    "gone_pods_decided": 1,
+    "lease_not_checked_before_bind": 6,
+    "moved_rows_not_noticed": 1,
+    "not_found_is_bound": 3,
+    "own_updates_lost": 1,
     "resized_pods_not_recounted": 1,
     "version_guard_off": 3,
 }
