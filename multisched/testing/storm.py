@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from multisched.model.objects import CPU, Pod
@@ -23,6 +23,7 @@ STORM_S = 30.0
 
 CALM_S = 3.0
 """Before the last pod, about which nothing happens but one event while Permit holds it."""
+HEARD_S = 0.3
 COME_BACK_S = 8.0
 """Within this it is back: held for 2 s, then backing off for 1 s."""
 
@@ -249,15 +250,25 @@ class Storm:
         leaders = [p for p in run.processes if p.program.router.workers()[0].is_leading]
         await self._world.add_pod(name, scheduler="forecast-scheduler")
         await asyncio.sleep(1.0)
-        await self._delete_pod()
+        held = next((pod.uid for pod in run.door.pods().values() if pod.name == name), "")
+        leaders = [p for p in leaders if p.program.cache.is_assumed(held)]
+        freed = self._any(lambda pod: bool(pod.node))
+        if freed is None or not leaders:
+            return
+        await self._world.delete_pod(freed.name)
+        await asyncio.sleep(HEARD_S)
+        has_heard = all(p.program.cache.placed(freed.uid) is None for p in leaders)
         await asyncio.sleep(COME_BACK_S)
-        is_undisturbed = leaders and all(p in run.processes for p in leaders) and not run.faults.injected["lost line"]
+        is_undisturbed = has_heard and all(p in run.processes for p in leaders)
         if is_undisturbed and any(pod.name == name for pod in run.door.unbound_feasible()):
             run.door.complain(f"I3: {name} missed the event of its attempt")
 
-    async def _burst(self) -> None:
-        for _ in range(16):
+    async def _burst(self, stalled: Sequence[Process] = ()) -> None:
+        """A burst that everybody hears of; what becomes of it the stalled ones hear late."""
+        for _ in range(24):
             await self._world.add_pod(scheduler=self._rng.choice(["forecast-scheduler", "job-scheduler"]))
+        for process in stalled:
+            process.transport.stalled_until_s = self._run.loop.time() + STALL_S
         await asyncio.sleep(self._rng.uniform(0.005, 0.03))
 
     async def _kill_leader(self) -> bool:
@@ -266,10 +277,7 @@ class Storm:
     async def _stop_leader(self) -> bool:
         async def stop(process: Process) -> None:
             """In a burst, of which the others hear late: the successor of a lease given back does not wait."""
-            for other in self._run.processes:
-                if other is not process:
-                    other.transport.stalled_until_s = self._run.loop.time() + STALL_S
-            await self._burst()
+            await self._burst(stalled=[other for other in self._run.processes if other is not process])
             await self._run.stop(process)
             self._run.start()
 

@@ -150,12 +150,6 @@ def devices_given_twice() -> None:
     _put(DeviceRow, "choose", lambda self, demand: tuple(range(demand.count)))
 
 
-@_defect
-def ledgers_not_asked_at_commit() -> None:
-    """Commit looks at rows alone: what a ledger lost while the cycle waited is not noticed."""
-    _put(LedgerBook, "fits", lambda self, pod, row: "")
-
-
 # -- the bind and its outcome ------------------------------------------------------------------------------------------
 
 
@@ -492,16 +486,6 @@ def expired_lease_not_waited_for() -> None:
 def lease_given_back_too_early() -> None:
     """SIGTERM gives the lease back at once, with binds on the wire."""
     _put(DomainWorker, "is_drained", property(lambda self: True))
-
-
-@_defect
-def no_list_before_leading() -> None:
-    """A new leader trusts its watch, which may lag behind the last leader's binds."""
-
-    async def trust(self: Program, since_s: float) -> None:
-        return
-
-    _put(Program, "_see_all_binds_before", trust)
 
 
 @_defect
