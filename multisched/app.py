@@ -82,14 +82,14 @@ def build_program(
             identity,
             namespace,
             observer=metrics.domain,
-            on_ready=_leave_to_reference_counts,
+            on_ready=leave_to_reference_counts,
         ),
     )
     metrics.read_from(lambda: read(program))
     return program
 
 
-def _leave_to_reference_counts() -> None:
+def leave_to_reference_counts() -> None:
     """Takes what the first lists brought out of the cyclic collector's sight, and lets it look less often.
 
     Pods and nodes have no cycles; a full collection that walks 100,000 of them stops every domain for 60 to 100 ms.

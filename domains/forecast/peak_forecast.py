@@ -85,7 +85,9 @@ class PeakForecast:
             own = self._predictor.predict(pod).column
             cycle.state.write(_PREDICTED, own)
         room = _room_percent(self._ledger.peak(rows) + own, self._ledger.capacity(rows), self._references)
-        worst = np.minimum.reduce(room, axis=0, initial=float(MAX_SCORE))
+        worst = np.full(len(rows), float(MAX_SCORE))
+        for one in room:
+            np.minimum(worst, one, out=worst)
         np.maximum(worst, 0.0, out=worst)
         scores: Scores = worst.astype(np.int64)
         return scores

@@ -354,11 +354,11 @@ class ClassCache:
 
     def _join_scores(self, entry: PodClass) -> None:
         """Computes both totals from the columns."""
-        fixed = np.zeros(len(entry.rows), np.int32)
+        fixed = np.zeros(len(entry.rows), np.int64)
         for column in entry.scores:
             if not column.depends_on.reads_pods:
-                fixed += np.multiply(column.final, column.weight, dtype=np.int32)
-        total = fixed.copy()
+                fixed += np.multiply(column.final, column.weight, dtype=np.int64)
+        total = fixed.astype(np.int32)
         for column in entry.moving_scores:
             total += np.multiply(column.final, column.weight, dtype=np.int32)
         np.copyto(total, NOWHERE, where=~entry.feasible)
@@ -377,7 +377,7 @@ class ClassCache:
                 if len(at):
                     raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
                     final = self._in_range(entry, column.plugin, raw, at)
-                    column.final[at] = final
+                    column.final[at] = final.astype(np.uint8)  # assigning across types takes twice as long
                     if column.depends_on.reads_pods:
                         total += final if column.weight == 1 else final * column.weight
                     else:
@@ -389,7 +389,7 @@ class ClassCache:
                 moved = self._normalize(entry, column, at)
                 if column.depends_on.reads_pods:
                     must_join |= moved
-                    total += np.multiply(column.final.take(changes.rows), column.weight, dtype=np.int32)
+                    total += np.multiply(column.final.take(changes.rows), column.weight, dtype=np.int64)
                 else:
                     must_join |= moved or bool(len(at))
         if must_join:
@@ -398,7 +398,7 @@ class ClassCache:
             feasible = entry.feasible.take(changes.rows)
             if np.count_nonzero(feasible) < len(feasible):
                 np.copyto(total, NOWHERE, where=~feasible)
-            entry.total[changes.rows] = total
+            entry.total[changes.rows] = total.astype(np.int32)
 
     def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
         """Scores that count as they are must be in range, but for those of rows that no pod can go to."""

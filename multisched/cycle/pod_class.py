@@ -75,7 +75,7 @@ class PodClass:
         self.fixed_pass: Bools = np.zeros(0, np.bool_)
         """Rows that pass every filter which does not read the pods on them."""
         self.feasible: Bools = np.zeros(0, np.bool_)
-        self.fixed_total: Totals = np.zeros(0, np.int32)
+        self.fixed_total: Scores = np.zeros(0, np.int64)
         """Weighted sum of the final scores that do not read the pods on a row."""
         self.total: Totals = np.zeros(0, np.int32)
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""

@@ -133,7 +133,7 @@ class SchedulingCycle:
         feasible = _without(group.feasible, held)
         asked = self._questions(group, pod, feasible)
         if not asked:
-            if not feasible.any():
+            if not np.count_nonzero(feasible):
                 return self._refused(group.view, pod, self._diagnose(group, held))
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, np.where(feasible, group.total, NOWHERE) if held else group.total)

@@ -21,6 +21,7 @@ from typing import Any, Final
 import orjson
 
 from multisched import config
+from multisched.app import leave_to_reference_counts
 from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
@@ -170,8 +171,7 @@ def measure(nodes: int, pods: int, rounds: int) -> Figures:
     waiting = iter(range(1 << 30))
     _enqueue(core, decoder, waiting, CLASSES)
     core.decide(CLASSES)
-    gc.collect()
-    gc.freeze()  # as the program does once its caches are filled
+    leave_to_reference_counts()  # as the program does once its caches are filled
     for _ in range(rounds):
         _enqueue(core, decoder, waiting, pods)
         for _ in range(pods // CHUNK):
