@@ -19,7 +19,7 @@ from domains.forecast.peak_ledger import Amounts, PeakLedger
 from domains.forecast.predictor import FALLBACK_REASONS, Predictor
 from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
-from multisched.framework.node_view import Rows, Scores
+from multisched.framework.node_view import Rows, Scores, any_true
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
@@ -85,8 +85,8 @@ class PeakForecast:
             own = self._predictor.predict(pod).column
             cycle.state.write(_PREDICTED, own)
         room = _room_percent(self._ledger.peak(rows) + own, self._ledger.capacity(rows), self._references)
-        worst = np.full(len(rows), float(MAX_SCORE))
-        for one in room:
+        worst = np.minimum(room[0], float(MAX_SCORE))
+        for one in room[1:]:
             np.minimum(worst, one, out=worst)
         np.maximum(worst, 0.0, out=worst)
         scores: Scores = worst.astype(np.int64)
@@ -106,7 +106,7 @@ def _room_percent(peak: Amounts, capacity: Amounts, reference: Amounts) -> Amoun
 
     A node without any of what is needed has no room; one without any of what is not needed is no worse for it.
     """
-    if np.minimum.reduce(capacity, axis=None) > 0:
+    if not any_true(capacity <= 0):
         room = capacity - peak
         room *= MAX_SCORE
         room /= capacity

@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Rows, Scores
+from multisched.framework.node_view import Rows, Scores, all_true, any_true
 from multisched.framework.plugin import (
     MAX_SCORE,
     CycleView,
@@ -297,8 +297,8 @@ class ClassCache:
                 column.codes[at] = codes
                 if not column.depends_on.reads_pods:
                     must_join = True
-                elif np.count_nonzero(codes):
-                    passing &= codes == 0
+                elif any_true(refused := codes != 0):
+                    passing &= ~refused
         before = entry.feasible
         if must_join:
             self._join_filters(entry)
@@ -330,7 +330,7 @@ class ClassCache:
         """Names of the plugins whose Score is left out."""
         if not plugins:
             return set()
-        feasible = entry.rows[entry.feasible]
+        feasible = entry.rows if all_true(entry.feasible) else entry.rows[entry.feasible]
         if not len(feasible):
             return set()  # nobody is to be scored: plugins need not be ready for that
         return {p.name for p in plugins if self._runner.pre_score(p, entry.view, entry.pod, feasible).code is Code.SKIP}
@@ -354,15 +354,15 @@ class ClassCache:
 
     def _join_scores(self, entry: PodClass) -> None:
         """Computes both totals from the columns."""
-        fixed = np.zeros(len(entry.rows), np.int64)
+        fixed = np.zeros(len(entry.rows), np.int32)
         for column in entry.scores:
             if not column.depends_on.reads_pods:
-                fixed += np.multiply(column.final, column.weight, dtype=np.int64)
-        total = fixed.astype(np.int32)
+                fixed += np.multiply(column.final, column.weight, dtype=np.int32)
+        total = fixed.copy()
         for column in entry.moving_scores:
             total += np.multiply(column.final, column.weight, dtype=np.int32)
         np.copyto(total, NOWHERE, where=~entry.feasible)
-        entry.fixed_total, entry.total = fixed, total
+        entry.fixed_total, entry.total = fixed.astype(np.int64), total
 
     def _renew_scores(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> None:
         skipped = self._pre_score(entry, self._pre_scores_anew)
@@ -396,14 +396,14 @@ class ClassCache:
             self._join_scores(entry)
         elif len(changes.rows):
             feasible = entry.feasible.take(changes.rows)
-            if np.count_nonzero(feasible) < len(feasible):
+            if not all_true(feasible):
                 np.copyto(total, NOWHERE, where=~feasible)
             entry.total[changes.rows] = total.astype(np.int32)
 
     def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
         """Scores that count as they are must be in range, but for those of rows that no pod can go to."""
         seen = raw.view(np.uint64)  # what is below zero is large so: one pass in place of two
-        if not len(raw) or int(np.maximum.reduce(seen)) <= MAX_SCORE:
+        if not any_true(seen > MAX_SCORE):
             return raw
         self._runner.check_range(plugin, raw[entry.feasible if at is None else entry.feasible.take(at)])
         return np.where(seen <= MAX_SCORE, raw, 0)

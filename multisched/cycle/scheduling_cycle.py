@@ -15,7 +15,7 @@ import numpy as np
 from multisched.cycle.class_cache import NOWHERE, ClassCache
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.pod_class import PodClass, Totals
-from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.plugin import (
     AskingPlugin,
     CycleView,
@@ -133,7 +133,7 @@ class SchedulingCycle:
         feasible = _without(group.feasible, held)
         asked = self._questions(group, pod, feasible)
         if not asked:
-            if not np.count_nonzero(feasible):
+            if not any_true(feasible):
                 return self._refused(group.view, pod, self._diagnose(group, held))
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, np.where(feasible, group.total, NOWHERE) if held else group.total)
@@ -151,7 +151,7 @@ class SchedulingCycle:
             self.conflicts.true += 1
             return Conflicted(pod)
         refused = self._apply_answers(choice, view, pod)
-        if not choice.feasible.any():
+        if not any_true(choice.feasible):
             return self._refused(view, pod, found.with_more(refused))
         candidates = [
             Candidate(
@@ -164,7 +164,7 @@ class SchedulingCycle:
     # -- asking outside --------------------------------------------------------------------------------------------
 
     def _questions(self, group: PodClass, pod: Pod, feasible: Bools) -> list[Asked]:
-        if not self.plugins.asking or not feasible.any():
+        if not self.plugins.asking or not any_true(feasible):
             return []
         asked = []
         rows = group.rows[feasible]
@@ -189,7 +189,7 @@ class SchedulingCycle:
         if generation != self._rows.generation:
             choice.feasible &= self._rows.stayed_since(choice.rows, generation)
             choice.total[~choice.feasible] = NOWHERE
-        return bool(choice.feasible.any())
+        return any_true(choice.feasible)
 
     def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
         """Runs Filter and Score of the plugins that asked, on what was feasible before; returns the nodes they refused."""
@@ -236,7 +236,7 @@ class SchedulingCycle:
             return [own]
         total = choice.total
         best = int(total[total.argmax()])
-        ties = np.flatnonzero(total == best)
+        ties = (total == best).nonzero()[0]
         # Ties go by chance upstream; here by a hash, so that the same seed gives the same placement (I12).
         turn = zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode()) % len(ties)
         if count == 1:

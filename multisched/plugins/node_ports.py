@@ -12,6 +12,8 @@ from multisched.framework.status import SKIP, Code
 from multisched.model.objects import HostPort, Node, Pod
 from multisched.plugins.columns import zeros
 
+_NOBODY: Mapping[str, int] = {}
+
 
 class NodePorts:
     """Source: kube-scheduler 1.36, plugins/nodeports/node_ports.go."""
@@ -30,15 +32,18 @@ class NodePorts:
         return PreFilterResult() if pod.spec.host_ports else PreFilterResult(SKIP)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows where an asked-for port is taken. Work grows with the pods that hold such ports."""
+        """uint8[rows]: refuses rows where an asked-for port is taken. Work grows with the rows or with the pods that hold
+        such ports, whichever are fewer."""
         codes = zeros(rows)
         for port in pod.spec.host_ports:
             users = cycle.nodes.port_users(port.protocol, port.port)
-            taken = sorted(row for row, ips in users.items() if _conflicts(port.ip, ips))
-            if taken and len(rows):
-                at = rows.searchsorted(taken)
+            if len(rows) <= len(users):
+                taken = (at for at, row in enumerate(rows.tolist()) if _conflicts(port.ip, users.get(row, _NOBODY)))
+                codes[list(taken)] = self._taken
+            elif held := sorted(row for row, ips in users.items() if _conflicts(port.ip, ips)):
+                at = rows.searchsorted(held)
                 at[at == len(rows)] = 0
-                codes[at[rows[at] == taken]] = self._taken
+                codes[at[rows[at] == held]] = self._taken
         return codes
 
     def sign(self, pod: Pod) -> Hashable:

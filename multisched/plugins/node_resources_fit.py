@@ -10,7 +10,7 @@ import numpy as np
 
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores
+from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores, any_true
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
@@ -97,7 +97,7 @@ class NodeResourcesFit:
             wanted = self._wanted(pod.spec.requests)
         allocatable = cycle.nodes.amounts(Amount.ALLOCATABLE, wanted.resources, rows)
         short = allocatable - cycle.nodes.amounts(Amount.REQUESTED, wanted.resources, rows) < wanted.amounts
-        if not np.count_nonzero(short):
+        if not any_true(short):
             return zeros(rows)
         lacking = np.zeros(len(rows), np.int64)
         for index in np.flatnonzero(short.any(axis=1)).tolist():

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Codes, Rows
+from multisched.framework.node_view import Codes, Rows, any_true
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
@@ -34,7 +34,7 @@ class NodeUnschedulable:
         if _tolerates_cordon(pod):
             return zeros(rows)
         cordoned = Selection(rows).of(cycle.nodes.is_unschedulable)
-        return cordoned * np.uint8(self._cordoned) if np.count_nonzero(cordoned) else zeros(rows)
+        return cordoned * np.uint8(self._cordoned) if any_true(cordoned) else zeros(rows)
 
     def sign(self, pod: Pod) -> Hashable:
         return _tolerates_cordon(pod)

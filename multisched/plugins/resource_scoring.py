@@ -151,7 +151,7 @@ def counts_in_scores(resource: str, amount: int) -> bool:
 
 def _sum(matrix: Int64) -> Int64:
     """Over the resources: row by row, since they are few and a reduction costs twice a sum."""
-    total = matrix[0].copy()
+    total: Int64 = matrix[0].copy()
     for row in matrix[1:]:
         total += row
     return total
