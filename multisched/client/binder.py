@@ -6,6 +6,7 @@ a retry of its own: `cycle` decides what an answer means. Called by the bind wor
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
@@ -69,12 +70,20 @@ class ApiBinder:
         self._counters = BinderStatistics()
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
-        """One POST; the server drops it after `timeout_s`, so a late bind of an old leader dies with it (I9)."""
-        path = f"{_pod_path(request.namespace, request.name)}/binding?timeout={max(int(timeout_s * 1000), 1)}ms"
-        body = orjson.dumps(_binding(request))
-        self._counters.posts += 1
+        """One POST; the server drops it `timeout_s` from now, so a late bind of an old leader dies with it (I9).
+
+        Waiting for the limiter counts: the caller looked at its lease when it called.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
         await self._limiter.enter_bind()
         try:
+            timeout_s = deadline_s - loop.time()
+            if timeout_s <= 0:
+                return BindReply(BindAnswer.NOT_SENT, message="the limit of writes left no time for the bind")
+            path = f"{_pod_path(request.namespace, request.name)}/binding?timeout={max(int(timeout_s * 1000), 1)}ms"
+            body = orjson.dumps(_binding(request))
+            self._counters.posts += 1
             response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s + ANSWER_GRACE_S)
         except ConnectFailedError as error:
             return BindReply(BindAnswer.NOT_SENT, message=str(error))

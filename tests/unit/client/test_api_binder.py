@@ -71,6 +71,15 @@ async def test_the_request_names_the_uid_the_node_and_a_deadline_for_the_server(
     }
 
 
+async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
+    transport = ScriptedTransport(respond=lambda _: answer(201, a_status(201)))
+    binder = ApiBinder(transport, WriteLimiter(LoopClock(), writes_per_s=1))
+    replies = await asyncio.gather(*(binder.post(REQUEST, timeout_s=2.5) for _ in range(5)))
+    assert [reply.answer for reply in replies] == [BindAnswer.CREATED] * 3 + [BindAnswer.NOT_SENT] * 2
+    assert [asked.query["timeout"] for asked in transport.asked] == ["2500ms", "1500ms", "500ms"]
+    assert binder.statistics().posts == 3
+
+
 @pytest.mark.parametrize(
     ("header", "expected_s"), [("3", 3.0), ("0", 0.0), ("99999999", 60.0), ("soon", 1.0), ("-5", 1.0), (None, 1.0)]
 )
