@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ import pytest
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
-from multisched.model.wire import JSON, ConnectFailedError, Response
+from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings, lease_groups
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.invariants import differences
@@ -31,8 +32,25 @@ PODS = "/api/v1/namespaces/default/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 
 
+class LateLines:
+    """A watch whose lines come only once the door hears again."""
+
+    def __init__(self, inner: LineStream, hears: asyncio.Event) -> None:
+        self._inner, self._hears = inner, hears
+        self.status, self.headers = inner.status, inner.headers
+
+    async def read_body(self) -> bytes:
+        return await self._inner.read_body()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for line in self._inner:
+            await self._hears.wait()
+            yield line
+
+
 class SlowDoor(DirectTransport):
-    """Holds bindings for `hold_s` before the server sees them, and counts them; may be cut off from the leases."""
+    """Holds bindings for `hold_s` before the server sees them, and counts them; may be cut off from the leases, and its
+    watches hear nothing while `hears` is not set."""
 
     def __init__(self, server: ApiServer) -> None:
         super().__init__(server)
@@ -40,6 +58,15 @@ class SlowDoor(DirectTransport):
         self.bindings = 0
         self.was_used = asyncio.Event()
         self.is_cut = False
+        self.hears = asyncio.Event()
+        self.hears.set()
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        async with super().stream(path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s) as lines:
+            yield LateLines(lines, self.hears)
 
     async def request(
         self,
@@ -81,8 +108,10 @@ class Site:
         status = {"allocatable": amounts, "capacity": amounts}
         await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "status": status})
 
-    async def add_pod(self, name: str, cpu: str = "500m") -> None:
-        containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}}}]
+    async def add_pod(self, name: str, cpu: str = "500m", *, is_guaranteed: bool = False) -> None:
+        amounts = {"cpu": cpu, "memory": "64Mi"}
+        resources = {"requests": amounts, "limits": amounts if is_guaranteed else {}}
+        containers = [{"name": "main", "image": "app", "resources": resources}]
         spec = {"schedulerName": "forecast-scheduler", "containers": containers}
         await self.send("POST", PODS, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
@@ -212,6 +241,34 @@ def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() ->
         await asyncio.sleep(4.0)
         assert await site.node_of("next") == "a"
         assert standby.bindings == 1
+        second.stop()
+        await waiting
+
+    play(scene)
+
+
+def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
+    async def scene(site: Site) -> None:
+        (first, door), (second, standby) = site.program("first"), site.program("second")
+        leading = site.loop.create_task(first.run())
+        await asyncio.sleep(2.0)
+        waiting = site.loop.create_task(second.run())
+        await asyncio.sleep(5.0)
+        door.hold_s = 2.0
+        await site.add_pod("large", cpu="3")
+        await asyncio.sleep(0.5)
+        await site.add_pod("next", cpu="2", is_guaranteed=True)  # no room beside the large one, but first in the queue
+        await asyncio.sleep(0.5)
+        standby.hears.clear()  # it has heard of both pods, and does not hear that one is bound
+        await asyncio.sleep(2.0)
+        assert await site.node_of("large") == "a"
+        first.stop()
+        await leading
+        await asyncio.sleep(5.0)
+        assert all(worker.is_leading for worker in second.router.workers())
+        assert standby.bindings == 0
+        assert await site.node_of("next") == ""
+        standby.hears.set()
         second.stop()
         await waiting
 
