@@ -1,4 +1,6 @@
-"""HTTP to one API server: `connect()` and the Transport on aiohttp, with session, TLS and credentials from kubernetes-asyncio.
+"""HTTP to one API server: `connect()` and the Transport, with session, TLS and credentials from kubernetes-asyncio.
+
+Short exchanges go over a `ConnectionPool`, watches over aiohttp, and everything over aiohttp where there is a proxy.
 
 Owns the connections. Promises what `model.wire.Transport` says: a status never raises; `ConnectFailedError` only if
 nothing was sent, `AnswerLostError` for every doubt; no answer is read past its cap, nothing is inflated, and every
@@ -8,12 +10,12 @@ connection is given back or aborted. The shell opens one per process and hands i
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -31,7 +33,9 @@ from multisched.client.auth import (
     Vendor,
     import_vendor,
 )
+from multisched.client.connection_pool import CONNECT_TIMEOUT_S, ConnectionPool, Endpoint
 from multisched.client.errors import CredentialsError
+from multisched.client.line_stream import LOST, HttpLineStream, lower, read_capped, reason
 from multisched.model.wire import (
     ANSWER_BYTES_MAX,
     JSON,
@@ -42,23 +46,23 @@ from multisched.model.wire import (
     TransportError,
 )
 
-CONNECT_TIMEOUT_S: Final = 5.0
 WATCH_ANSWER_TIMEOUT_S: Final = 30.0
 """Until a watch, once connected, has sent its status line."""
 CONNECTIONS_MAX: Final = 512
 READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
-LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""etcd refuses objects over 1.5 MiB by default and 8 MiB where operators raise it; a watch line adds little."""
-ERROR_BODY_BYTES_MAX: Final = 1024 * 1024
 USER_AGENT: Final = "multisched"
 
 _NOT_SENT: Final = (
+    ConnectFailedError,
     aiohttp.ClientConnectorError,
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,
     aiohttp.InvalidURL,
 )
-_LOST: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_TARGET: Final = re.compile(r"/[!-~]*")
+"""What may stand in a request line: no blank, no line end, nothing that is not ASCII."""
+_HEADER_VALUE: Final = re.compile(r"[ -~]*")
 
 
 @asynccontextmanager
@@ -110,7 +114,7 @@ class TransportStatistics:
 
 
 class _Channel:
-    """One aiohttp session for one Access; outlives a renewal of the certificates only until its last request is done."""
+    """The connections for one Access; outlives a renewal of the certificates only until its last request is done."""
 
     def __init__(self, vendor: Vendor, access: Access) -> None:
         access.configuration.connection_pool_maxsize = CONNECTIONS_MAX
@@ -129,13 +133,23 @@ class _Channel:
         self.access = access
         self.users = 0
         self._base = access.host
-        self._proxy = access.proxy or _proxy_of_environment(access.host)
         self._server_name = access.tls_server_name
         self._headers: dict[tuple[str, str], CIMultiDict[str]] = {}
+        self._heads: dict[tuple[str, str], str] = {}
+        self._endpoint = _endpoint(access, connector._ssl)  # noqa: SLF001 -- the context has no public name
+        self._proxy = None if self._endpoint is None else access.proxy or _proxy_of_environment(access.host)
+        self.pool: ConnectionPool | None = None
+        """For short exchanges; None if they must go through the session: there is a proxy, or no usable address."""
+        if self._endpoint is not None and self._proxy is None:
+            self.pool = ConnectionPool(
+                self._endpoint, connections_max=CONNECTIONS_MAX, answer_bytes_max=ANSWER_BYTES_MAX
+            )
 
     async def send(
         self, method: str, path: str, headers: CIMultiDict[str], body: bytes | None, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
+        if self._endpoint is None:
+            raise ConnectFailedError("the server's address is no http or https URL")
         return await self.session.request(
             method,
             URL(self._base + path, encoded=True),
@@ -159,10 +173,45 @@ class _Channel:
             self._headers[accept, content_type] = prepared
         return prepared
 
+    def request_bytes(self, method: str, path: str, types: tuple[str, str], body: bytes | None) -> bytes:
+        """A whole request for the pool. Raises ConnectFailedError for one that would not be the one it seems to be."""
+        assert self._endpoint is not None
+        if method not in _METHODS or _TARGET.fullmatch(path) is None:
+            raise ConnectFailedError(f"not a request line: {method[:16]!r} {path[:128]!r}")
+        head = self._heads.get(types) or self._prepare_head(types)
+        length = "" if body is None and method in ("GET", "DELETE") else f"Content-Length: {len(body or b'')}\r\n"
+        return f"{method} {self._endpoint.base_path}{path} {head}{length}\r\n".encode("ascii") + (body or b"")
+
+    def _prepare_head(self, types: tuple[str, str]) -> str:
+        assert self._endpoint is not None
+        lines = ["HTTP/1.1", f"Host: {self._endpoint.authority}"]
+        for name, value in self.headers(*types).items():
+            if _HEADER_VALUE.fullmatch(value) is None:
+                raise ConnectFailedError(f"the value for the header {name} holds a character that no header may hold")
+            lines.append(f"{name}: {value}")
+        head = self._heads[types] = "\r\n".join(lines) + "\r\n"
+        return head
+
     def adopt(self, access: Access) -> None:
         """A new token over the same connections."""
         self.access = access
         self._headers.clear()
+        self._heads.clear()
+
+    async def close(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
+        await self.session.close()
+
+
+def _endpoint(access: Access, tls: ssl.SSLContext) -> Endpoint | None:
+    """None for an address that is none."""
+    try:
+        endpoint = Endpoint.of(access.host, tls, access.tls_server_name)
+    except ValueError:
+        return None
+    is_sound = _TARGET.fullmatch(f"/{endpoint.base_path}{endpoint.authority}") is not None
+    return endpoint if is_sound else None
 
 
 def _proxy_of_environment(host: str) -> str | None:
@@ -239,7 +288,7 @@ class HttpTransport:
     async def close(self) -> None:
         """Closes every connection."""
         for channel in (self._channel, *self._retired):
-            await channel.session.close()
+            await channel.close()
         self._retired.clear()
 
     # ---- one exchange
@@ -250,18 +299,26 @@ class HttpTransport:
         self._counters.requests += 1
         channel.users += 1
         try:
-            answer = await channel.send(method, path, channel.headers(*types), body, self._timeout(timeout_s))
-            try:
-                content = await _read_capped(answer, ANSWER_BYTES_MAX)
-            except BaseException:
-                answer.close()
-                raise
-            answer.release()
-            return Response(answer.status, content, _lower(answer.headers))
-        except _LOST as error:
+            if channel.pool is None:
+                return await self._exchange_over_session(channel, method, path, body, types, timeout_s)
+            request = channel.request_bytes(method, path, types, body)
+            return await channel.pool.exchange(request, is_repeatable=method == "GET", timeout_s=timeout_s)
+        except LOST as error:
             raise self._failure(error, method) from error
         finally:
             await self._give_back(channel)
+
+    async def _exchange_over_session(
+        self, channel: _Channel, method: str, path: str, body: bytes | None, types: tuple[str, str], timeout_s: float
+    ) -> Response:
+        answer = await channel.send(method, path, channel.headers(*types), body, self._timeout(timeout_s))
+        try:
+            content = await read_capped(answer, ANSWER_BYTES_MAX)
+        except BaseException:
+            answer.close()
+            raise
+        answer.release()
+        return Response(answer.status, content, lower(answer.headers))
 
     async def _open_stream(
         self, channel: _Channel, path: str, timeout: aiohttp.ClientTimeout
@@ -270,7 +327,7 @@ class HttpTransport:
         try:
             async with asyncio.timeout((timeout.connect or CONNECT_TIMEOUT_S) + WATCH_ANSWER_TIMEOUT_S):
                 return await channel.send("GET", path, channel.headers(JSON, ""), None, timeout)
-        except _LOST as error:
+        except LOST as error:
             await self._give_back(channel)
             raise self._failure(error, "GET") from error
         except BaseException:
@@ -285,13 +342,13 @@ class HttpTransport:
         await self._give_back(channel)
 
     def _failure(self, error: BaseException, method: str) -> TransportError:
+        if isinstance(error.__cause__ or error, ssl.SSLError | aiohttp.ClientSSLError):
+            self._credentials.expire()
         if isinstance(error, _NOT_SENT):
             self._counters.connect_failures += 1
-            if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
-                self._credentials.expire()
-            return ConnectFailedError(f"cannot connect to {self.host}: {_reason(error)}")
+            return ConnectFailedError(f"cannot connect to {self.host}: {reason(error)}")
         self._counters.lost_answers += 1
-        return AnswerLostError(f"no complete answer to {method} from {self.host}: {_reason(error)}")
+        return AnswerLostError(f"no complete answer to {method} from {self.host}: {reason(error)}")
 
     def _timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(timeout_s)
@@ -359,84 +416,4 @@ class HttpTransport:
         """Also those that had no request under way when they retired."""
         for retired in [retired for retired in self._retired if retired.users == 0]:
             self._retired.discard(retired)
-            await retired.session.close()
-
-
-class HttpLineStream:
-    """`model.wire.LineStream`: chunks as they come, cut at newlines."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self._ready: list[bytes] = []
-        self._rest: list[bytes] = []
-        self._rest_bytes = 0
-        self.status = response.status
-        self.headers: Mapping[str, str] = _lower(response.headers)
-
-    async def read_body(self) -> bytes:
-        """At most 1 MiB."""
-        try:
-            return await _read_capped(self._response, ERROR_BODY_BYTES_MAX)
-        except _LOST as error:
-            raise AnswerLostError(f"the answer broke off: {_reason(error)}") from error
-
-    def __aiter__(self) -> HttpLineStream:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._ready:
-            chunk = await self._read_chunk()
-            if not chunk:
-                if self._rest:
-                    raise AnswerLostError("the stream ended inside a line")
-                raise StopAsyncIteration
-            self._cut(chunk)
-        return self._ready.pop()
-
-    async def _read_chunk(self) -> bytes:
-        try:
-            return await self._response.content.readany()
-        except _LOST as error:
-            raise AnswerLostError(f"the stream broke: {_reason(error)}") from error
-
-    def _cut(self, chunk: bytes) -> None:
-        """Appends whole lines to `_ready`, last first; keeps the unfinished rest in pieces, so that long lines cost O(n)."""
-        lines = chunk.split(b"\n")
-        tail = lines.pop()
-        if lines:
-            if self._rest:
-                self._rest.append(lines[0])
-                lines[0] = b"".join(self._rest)
-                self._rest.clear()
-                self._rest_bytes = 0
-            lines.reverse()
-            self._ready = [line for line in lines if line]
-        if tail:
-            self._rest.append(tail)
-            self._rest_bytes += len(tail)
-            if self._rest_bytes > LINE_BYTES_MAX:
-                raise AnswerLostError(f"a line of the stream exceeds {LINE_BYTES_MAX} bytes")
-
-
-async def _read_capped(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The whole body; refuses one that is longer before it is all in memory."""
-    length = response.content_length
-    if length is not None and length > bytes_max:
-        raise aiohttp.ClientPayloadError(f"an answer of {length} bytes exceeds {bytes_max} bytes")
-    if length is not None:
-        return await response.read()
-    chunks, total = [], 0
-    while chunk := await response.content.readany():
-        total += len(chunk)
-        if total > bytes_max:
-            raise aiohttp.ClientPayloadError(f"the answer exceeds {bytes_max} bytes")
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _lower(headers: Mapping[str, str]) -> Mapping[str, str]:
-    return MappingProxyType({name.lower(): value for name, value in headers.items()})
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__} {error}".strip()[:256]
+            await retired.close()

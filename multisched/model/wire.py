@@ -1,6 +1,6 @@
 """The shape of a conversation with a Kubernetes API server, without any HTTP library.
 
-Owns nothing; promises only names and types. Three things speak it: `multisched.client` (aiohttp, the real network),
+Owns nothing; promises only names and types. Three things speak it: `multisched.client` (the real network),
 `multisched.cluster` (in process, no socket) and the simulation of `multisched.testing` (in process, with faults).
 """
 

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.client import line_stream
 from multisched.client import transport as transport_module
-from multisched.client.transport import HttpLineStream
+from multisched.client.auth import REREAD_INTERVAL_S
+from multisched.client.line_stream import HttpLineStream
+from multisched.cluster.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError
 from tests.unit.client.servers import connected, raw_serving, read_head, serving
 
@@ -179,6 +183,114 @@ async def test_a_cancelled_request_leaves_the_transport_usable(tmp_path: Path) -
         assert transport._channel.users == 0
 
 
+@pytest.mark.parametrize("path", ["/x HTTP/1.1\r\nX: y\r\n\r\n", "/x\ny", "/x y", "x", "", "/\u00fc", "/x\0"])
+async def test_a_path_that_is_none_is_not_sent(tmp_path: Path, path: str) -> None:
+    async with raw_answer() as address, connected(tmp_path, address) as transport:
+        with pytest.raises(ConnectFailedError, match="not a request line"):
+            await transport.request("POST", path, body=b"{}")
+        with pytest.raises(ConnectFailedError, match="not a request line"):
+            await transport.request("GET / HTTP/1.1\r\n", "/x")
+        assert transport._channel.pool is not None
+        assert not transport._channel.pool._connections
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\0", "\u00fc"])
+async def test_a_header_that_would_be_two_is_not_sent(tmp_path: Path, value: str) -> None:
+    async with raw_answer() as address:
+        async with connected(tmp_path, address, {"token": f"a{value}b"}) as transport:
+            with pytest.raises(ConnectFailedError, match="Authorization"):
+                await transport.request("GET", "/x")
+        async with connected(tmp_path, address) as transport:
+            with pytest.raises(ConnectFailedError, match="Content-Type"):
+                await transport.request("POST", "/x", body=b"{}", content_type=value)
+
+
+async def test_the_bytes_of_a_request_are_all_there_and_no_more(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            heads.append(await reader.read(10_000))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with (
+        raw_serving(handle) as address,
+        connected(tmp_path, f"{address}/k8s/clusters/c-x/", {"token": "t"}) as transport,
+    ):
+        await transport.request("POST", "/x?a=b%20c", body=b"{}")
+        await transport.request("POST", "/x")
+        await transport.request("DELETE", "/x")
+    host = address.removeprefix("http://").encode()
+    lines = (
+        b"\r\nHost: "
+        + host
+        + b"\r\nAccept: application/json\r\nAccept-Encoding: identity\r\nUser-Agent: multisched\r\n"
+    )
+    typed = lines + b"Content-Type: application/json\r\n"
+    base = b"/k8s/clusters/c-x/x"
+    token = b"Authorization: Bearer t\r\n"
+    assert heads == [
+        b"POST " + base + b"?a=b%20c HTTP/1.1" + typed + token + b"Content-Length: 2\r\n\r\n{}",
+        b"POST " + base + b" HTTP/1.1" + lines + token + b"Content-Length: 0\r\n\r\n",
+        b"DELETE " + base + b" HTTP/1.1" + lines + token + b"\r\n",
+    ]
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:6443", "ftp://x", "http://127.0.0.1:x", "http://[::1", "http://a b"])
+async def test_a_server_address_that_is_none_is_no_reason_to_fall(tmp_path: Path, server: str) -> None:
+    async with connected(tmp_path, server) as transport:
+        with pytest.raises(ConnectFailedError, match="no http or https URL"):
+            await transport.request("GET", "/x")
+        with pytest.raises(ConnectFailedError, match="no http or https URL"):
+            async with transport.stream("/x"):
+                pass
+
+
+async def test_new_certificates_end_the_connections_made_with_the_old_ones(tmp_path: Path) -> None:
+    authority = Authority(datetime.now(UTC))
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(authority.certificate)
+    peers: list[object] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        assert request.transport is not None
+        peers.append(request.transport.get_extra_info("peername"))
+        return web.Response()
+
+    async with (
+        serving(handle, server_context(authority, ["127.0.0.1"])) as address,
+        connected(tmp_path, address, cluster={"certificate-authority": str(ca)}) as transport,
+    ):
+        await transport.request("GET", "/x")
+        old = transport._channel.pool
+        assert old is not None
+        assert len(old._connections) == 1
+        ca.write_bytes(authority.certificate + b"\n")
+        transport._credentials._read_at -= REREAD_INTERVAL_S
+        await transport.request("GET", "/x")
+        assert not old._connections
+        assert transport._channel.pool is not old
+    assert len(set(peers)) == 2
+
+
+async def test_a_proxy_is_asked_for_everything(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        asked.append(str(request.raw_path))
+        return web.Response(body=b"by proxy")
+
+    async with (
+        serving(handle) as proxy,
+        connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
+    ):
+        assert (await transport.request("GET", "/x")).body == b"by proxy"
+        async with transport.stream("/y") as stream:
+            assert await stream.read_body() == b"by proxy"
+        assert transport._channel.pool is None
+    assert asked == ["http://api.invalid/x", "http://api.invalid/y"]
+
+
 # ---- streams
 
 
@@ -210,7 +322,7 @@ async def test_a_line_of_eight_mebibytes_is_one_line(tmp_path: Path) -> None:
 
 
 async def test_a_line_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "LINE_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(line_stream, "LINE_BYTES_MAX", 1_000_000)
     with pytest.raises(AnswerLostError, match="exceeds 1000000 bytes"):
         await read_lines(tmp_path, *[b"x" * 100_000] * 50)
 

@@ -1,0 +1,103 @@
+"""Puts the bytes of HTTP/1.1 answers together, whatever portions they come in. No I/O; httptools does the parsing.
+
+Owns one answer at a time. Promises that an answer is given out only if it is whole by its own framing, that no more
+than its cap and one head is held, and that a second answer behind the first is noticed. Called by `connection_pool` only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+
+from multisched.model.wire import Response
+
+HEAD_BYTES_MAX: Final = 256 * 1024
+"""Status line and headers, interim answers (1xx) included."""
+
+
+class BrokenAnswerError(Exception):
+    """What arrived is no HTTP answer, or too much of one."""
+
+
+class AnswerReader:
+    """Puts together one answer at a time from bytes in any portions. No I/O."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        # The parser holds this object's methods and so makes a cycle with it; `discard` breaks it.
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the last answer, which may be large, and waits for the next."""
+        self.response: Response | None = None
+        self.may_be_followed = False
+        self.bytes_read = 0
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._pieces: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        """Sets `response` when it is whole. Raises BrokenAnswerError."""
+        if self._parser is None:
+            return
+        self.bytes_read += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.may_be_followed = False
+            if self.response is None:
+                raise BrokenAnswerError(f"{type(error).__name__} {error}") from error
+        if self.response is None:
+            self._check_size()
+
+    def close(self) -> Response | None:
+        """The answer, if the end of the connection is the end of its body, as HTTP allows."""
+        has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
+        if self._status == 0 or has_length or self.response is not None:
+            return None
+        return Response(self._status, b"".join(self._pieces), self._headers)
+
+    def discard(self) -> None:
+        """Nothing is read any more."""
+        self._parser = None
+
+    def _check_size(self) -> None:
+        if self._status == 0:
+            if self.bytes_read > HEAD_BYTES_MAX:
+                raise BrokenAnswerError(f"the head of the answer exceeds {HEAD_BYTES_MAX} bytes")
+            return
+        declared = int(self._headers.get("content-length", "0"))
+        # Chunk sizes and trailers count as well: they too must end.
+        if declared > self._bytes_max or self.bytes_read > self._bytes_max + HEAD_BYTES_MAX:
+            raise BrokenAnswerError(f"the answer exceeds {self._bytes_max} bytes")
+
+    # ---- called by the parser
+
+    def on_message_begin(self) -> None:
+        """Of the answer, of an interim one before it, or of one too many."""
+        if self.response is not None:
+            self.may_be_followed = False
+        else:
+            self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._status == 0:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if self._status == 0 and status >= 200:
+            self._status = status
+            self.may_be_followed = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        if self.response is None:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._status != 0 and self.response is None:
+            pieces = self._pieces
+            self.response = Response(self._status, pieces[0] if len(pieces) == 1 else b"".join(pieces), self._headers)

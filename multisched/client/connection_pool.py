@@ -1,0 +1,346 @@
+"""Short HTTP/1.1 exchanges over kept connections: what binds, events and reads cost is mostly here.
+
+Owns its connections to one server and one timer. Promises that `ConnectFailedError` means that nothing was sent; that
+a connection is used again only if the server said it may be, the answer ended exactly where it says and the request
+was sent whole; that every wait ends by its deadline; and that no answer is held past its cap. Called by `transport` only.
+
+Hand-written on `asyncio.Protocol` and httptools because a general client costs more CPU than the rest of a bind (see
+tests/perf/measure_client.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+from aiohappyeyeballs import start_connection
+
+from multisched.client.answer_reader import AnswerReader, BrokenAnswerError
+from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+
+CONNECT_TIMEOUT_S: Final = 5.0
+IDLE_TIMEOUT_S: Final = 30.0
+"""An unused connection is closed before a server (kube-apiserver: 90 s) or a load balancer (often 60 s) does it."""
+NEXT_ADDRESS_DELAY_S: Final = 0.25
+"""The next address of a name is tried if the last one has not answered (RFC 8305)."""
+TIMER_SLACK_S: Final = 0.002
+"""uvloop's timers count milliseconds and may ring a little early."""
+
+
+class StaleConnectionError(AnswerLostError):
+    """A kept connection died under a request before a byte of an answer: most likely the server had closed it before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens, and how to convince oneself that it is the right one."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    server_name: str | None
+    """The name in its certificate; None without TLS."""
+    authority: str
+    """For the Host header."""
+    base_path: str
+    """Before every path; without a slash at its end."""
+
+    @classmethod
+    def of(cls, url: str, tls: ssl.SSLContext, server_name: str | None) -> Endpoint:
+        """Raises ValueError for anything but http and https."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("not an http or https address")
+        is_secure = parts.scheme == "https"
+        return cls(
+            host=parts.hostname,
+            port=parts.port or (443 if is_secure else 80),
+            tls=tls if is_secure else None,
+            server_name=(server_name or parts.hostname.rstrip(".")) if is_secure else None,
+            authority=parts.netloc.rpartition("@")[2],
+            base_path=parts.path.rstrip("/"),
+        )
+
+    async def connect(self, new_connection: Callable[[], Connection]) -> Connection:
+        """A connection with its handshake done. Raises OSError or ValueError."""
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_DELAY_S, loop=loop)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _, connection = await loop.create_connection(
+                new_connection, sock=sock, ssl=self.tls, server_hostname=self.server_name
+            )
+        except BaseException:
+            sock.close()
+            raise
+        return connection
+
+
+class Connection(asyncio.Protocol):
+    """One connection; at most one answer is outstanding."""
+
+    def __init__(self, pool: ConnectionPool, answer_bytes_max: int) -> None:
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = AnswerReader(answer_bytes_max)
+        self._answer: asyncio.Future[Response] | None = None
+        self._answers = 0
+        self.is_lost = False
+        self.deadline = float("inf")
+        """On the loop's clock: when the answer must be here, or when an idle connection is closed."""
+
+    def send(self, request: bytes, deadline: float) -> asyncio.Future[Response]:
+        """The answer to come, or an AnswerLostError."""
+        assert self._answer is None
+        assert self._transport is not None
+        self.deadline = deadline
+        self._answer = answer = self._loop.create_future()
+        self._transport.write(request)
+        return answer
+
+    def owes(self, answer: asyncio.Future[Response]) -> bool:
+        """True if it is still to come, wanted or not."""
+        return self._answer is answer
+
+    def end(self, error: Exception) -> None:
+        """Cuts the connection; whoever waits for an answer gets `error`.
+
+        There is no TLS goodbye: half a minute long to a silent peer, and nothing here depends on one.
+        """
+        if self.is_lost:
+            return
+        self.is_lost = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._reader.discard()
+        self._pool.forget(self)
+        self._settle(error)
+
+    def _settle(self, outcome: Response | Exception) -> None:
+        answer, self._answer = self._answer, None
+        if answer is None or answer.done():
+            return
+        if isinstance(outcome, Response):
+            answer.set_result(outcome)
+        else:
+            answer.set_exception(outcome)
+
+    # ---- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            self.end(AnswerLostError("bytes that nobody asked for"))
+            return
+        reader = self._reader
+        try:
+            reader.feed(data)
+        except BrokenAnswerError as error:
+            self.end(AnswerLostError(str(error)))
+            return
+        response = reader.response
+        if response is None:
+            return
+        assert self._transport is not None
+        is_reusable = reader.may_be_followed and self._transport.get_write_buffer_size() == 0
+        self._answers += 1
+        reader.begin()
+        self._settle(response)
+        if is_reusable:
+            self._pool.give_back(self)
+        else:
+            self.end(AnswerLostError("closed after its last answer"))
+
+    def eof_received(self) -> None:
+        self._on_closed(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_closed(exc)
+
+    def _on_closed(self, error: Exception | None) -> None:
+        if self._answer is not None and error is None:
+            response = self._reader.close()
+            if response is not None:
+                self._settle(response)
+        is_stale = self._answers > 0 and self._reader.bytes_read == 0
+        lost = (StaleConnectionError if is_stale else AnswerLostError)(
+            f"{type(error).__name__} {error}" if error is not None else "the server closed the connection"
+        )
+        lost.__cause__ = error
+        self.end(lost)
+
+
+class ConnectionPool:
+    """Connections to one endpoint: the one used last is used next, so that those too many grow old and are closed."""
+
+    def __init__(self, endpoint: Endpoint, *, connections_max: int, answer_bytes_max: int) -> None:
+        self._endpoint = endpoint
+        self._connections_max = connections_max
+        self._answer_bytes_max = answer_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Connection] = set()
+        self._idle: list[Connection] = []
+        self._places_taken = 0
+        """Connections open or being opened."""
+        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        """First come, first served; bounded by the callers, each of which waits no longer than its deadline."""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = float("inf")
+        self._is_closed = False
+
+    async def exchange(self, request: bytes, *, is_repeatable: bool, timeout_s: float) -> Response:
+        """Sends a whole request. Raises ConnectFailedError if surely nothing was sent, else AnswerLostError.
+
+        A repeatable one that meets a stale connection is sent once more on another.
+        """
+        now = self._loop.time()
+        deadline = now + timeout_s
+        # Connecting ends first, so that a server that cannot be reached is told from one that did not answer.
+        connect_by = now + min(CONNECT_TIMEOUT_S, timeout_s * 0.8)
+        connection = self._idle.pop() if self._idle else await self._obtain_by(connect_by)
+        try:
+            return await self._converse(connection, request, deadline)
+        except StaleConnectionError:
+            if not is_repeatable:
+                raise
+        try:
+            connection = await self._obtain_by(connect_by)
+        except ConnectFailedError as error:
+            raise AnswerLostError(f"sent once, then: {error}") from error
+        return await self._converse(connection, request, deadline)
+
+    async def _converse(self, connection: Connection, request: bytes, deadline: float) -> Response:
+        answer = connection.send(request, deadline)
+        self._ring_at(deadline)
+        try:
+            return await answer
+        finally:
+            if connection.owes(answer):  # whoever is cancelled gives the connection up: the answer comes all the same
+                connection.end(AnswerLostError("cancelled"))
+
+    def close(self) -> None:
+        """Cuts every connection; exchanges under way and later ones fail."""
+        self._is_closed = True
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(ConnectFailedError("the transport was closed"))
+        for connection in list(self._connections):
+            connection.end(AnswerLostError("the transport was closed"))
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    # ---- called by connections
+
+    def give_back(self, connection: Connection) -> None:
+        """After a whole answer."""
+        connection.deadline = self._loop.time() + IDLE_TIMEOUT_S
+        self._ring_at(connection.deadline)
+        if not self._pass_on(connection):
+            self._idle.append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """It is lost."""
+        if connection in self._connections:
+            self._connections.discard(connection)
+            if connection in self._idle:
+                self._idle.remove(connection)
+            self._vacate()
+
+    # ---- places
+
+    async def _obtain_by(self, deadline: float) -> Connection:
+        if self._is_closed:
+            raise ConnectFailedError("the transport is closed")
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._obtain()
+        except (OSError, ValueError) as error:  # ValueError: a name that is none
+            raise ConnectFailedError(f"{type(error).__name__} {error}".strip()) from error
+
+    async def _obtain(self) -> Connection:
+        """A connection that is new, or that just gave a good answer to somebody else: never one that has been idle."""
+        while self._places_taken >= self._connections_max:
+            if self._idle:
+                self._idle[0].end(AnswerLostError("idle"))
+                continue
+            handed = await self._wait_turn()
+            if handed is None:
+                return await self._open()
+            if not handed.is_lost:
+                return handed
+        self._places_taken += 1
+        return await self._open()
+
+    async def _wait_turn(self) -> Connection | None:
+        """A connection, or None: a place for one."""
+        turn: asyncio.Future[Connection | None] = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._return_turn(turn.result())
+            raise
+
+    def _return_turn(self, handed: Connection | None) -> None:
+        """What came too late for the one who waited goes to the next."""
+        if handed is None:
+            self._vacate()
+        elif not handed.is_lost:
+            self.give_back(handed)
+
+    async def _open(self) -> Connection:
+        """In a place that the caller has taken."""
+        connection: Connection | None = None
+        try:
+            connection = await self._endpoint.connect(lambda: Connection(self, self._answer_bytes_max))
+        finally:
+            if connection is None:
+                self._vacate()
+        if connection.is_lost or self._is_closed:
+            connection.end(AnswerLostError("closed at once"))
+            self._vacate()
+            raise ConnectionAbortedError("closed at once")
+        self._connections.add(connection)
+        return connection
+
+    def _vacate(self) -> None:
+        if not self._pass_on(None):
+            self._places_taken -= 1
+
+    def _pass_on(self, handed: Connection | None) -> bool:
+        """To whoever has waited longest; False if nobody waits."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(handed)
+                return True
+        return False
+
+    # ---- deadlines: one timer for all, since nearly all exchanges end long before theirs
+
+    def _ring_at(self, deadline: float) -> None:
+        if deadline < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = deadline
+            self._alarm = self._loop.call_at(deadline, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        self._alarm, self._alarm_at = None, float("inf")
+        latest = self._loop.time() + TIMER_SLACK_S
+        for connection in [connection for connection in self._connections if connection.deadline <= latest]:
+            connection.end(AnswerLostError("TimeoutError: no whole answer in time"))
+        if self._connections:
+            self._ring_at(min(connection.deadline for connection in self._connections))
