@@ -23,6 +23,7 @@ CONFIGURATION = {
     "domains": [{"name": "forecast"}],
     "lease": {"duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"},
     "server": {"port": 0},
+    "logging": {"level": "debug"},
     "client": {"bindTimeout": "1s"},
 }
 
