@@ -435,7 +435,9 @@ class DomainWorker:
     def _bound(self, bind: _Bind) -> None:
         self._leave_flight()
         pod, node = bind.placed.pod, bind.placed.node
-        if logger.isEnabledFor(logging.DEBUG):  # the event says it too; a line for each costs a twentieth of a pod's CPU
+        if logger.isEnabledFor(
+            logging.DEBUG
+        ):  # the event says it too; a line for each costs a twentieth of a pod's CPU
             logger.debug("pod bound", extra=self._named(bind.placed) | {"attempts": bind.attempts})
         now_s = self._outside.clock.monotonic()
         entry = self.queue.entry(pod.uid)
