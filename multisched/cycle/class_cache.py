@@ -7,9 +7,12 @@ What comes out is exactly what asking every plugin about every row would give; o
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
 from multisched.framework.cycle_state import CycleState
@@ -18,6 +21,7 @@ from multisched.framework.plugin import (
     MAX_SCORE,
     CycleView,
     Dependency,
+    FilterPlugin,
     Plugin,
     PreScorePlugin,
     ScorePlugin,
@@ -39,6 +43,11 @@ BYTES_PER_ROW = 48
 CLASSES_MIN = 8
 SPECS_MAX = 65_536
 """Specs whose number is remembered, by identity."""
+
+SHARED_MAX = 64
+"""Answers that classes share; 8 bytes a row each at most."""
+
+A = TypeVar("A", bound=NDArray[Any])
 
 NOWHERE = np.int32(-1)
 """The total of a row that is not feasible."""
@@ -88,6 +97,7 @@ class ClassCache:
         kept_pre_filters = [p for p in plugins.pre_filter if isinstance(p, SignPlugin) and not _is_for_one_attempt(p)]
         reading: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *kept_pre_filters)}
         signers = [p for p in reading.values() if isinstance(p, SignPlugin)]
+        self._signers = {p.name: p for p in signers}
         self._spec_signers = [p for p in signers if _signs_spec_only(p)]
         self._pod_signers = [p for p in signers if not _signs_spec_only(p)]
         self._unsigned = [name for name, p in reading.items() if not isinstance(p, SignPlugin)]
@@ -105,6 +115,7 @@ class ClassCache:
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._spec_numbers: dict[Hashable, int] = {}
         self._spec_numbers_given = 0
+        self._shared: dict[Hashable, tuple[tuple[int, int], NDArray[Any]]] = {}
         self.hits = 0
         self.misses = 0
         self.unsigned: dict[str, int] = dict.fromkeys(self._unsigned, 0)
@@ -183,6 +194,7 @@ class ClassCache:
         self._classes.clear()
         self._specs.clear()
         self._spec_numbers.clear()
+        self._shared.clear()
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
@@ -195,9 +207,30 @@ class ClassCache:
         entry.rows = self._rows.rows if entry.narrowed is None else self._rows_named(entry.narrowed)
         for plugin in self._plugins.filter:
             if plugin.name not in entry.skipped and plugin.name not in self._asking:
-                codes = self._runner.filter(plugin, entry.view, entry.pod, entry.rows)
-                entry.add_filter(FilterColumn(plugin, codes))
+                ask = partial(self._runner.filter, plugin, entry.view, entry.pod, entry.rows)
+                entry.add_filter(FilterColumn(plugin, self._shared_answer("Filter", plugin, entry, ask)))
         self._join_filters(entry)
+
+    def _shared_answer(
+        self, point: str, plugin: FilterPlugin | ScorePlugin, entry: PodClass, ask: Callable[[], A]
+    ) -> A:
+        """What the plugin says of all the domain's rows. Classes that are alike to a plugin which reads node objects only
+        share the answer until a node object changes: most workloads differ in what they request and in nothing else."""
+        signer = self._signers.get(plugin.name)
+        if signer is None or plugin.depends_on.reads_pods or entry.narrowed is not None:
+            return ask()
+        pod = entry.pod
+        fragment = self._runner.call(signer, "Sign", _signed, signer, pod)
+        if fragment is None:
+            return ask()
+        key = (point, plugin.name, pod.namespace, pod.spec.priority, pod.nominated_node, fragment)
+        mark = (entry.generation, entry.nodes_version)
+        known = self._shared.get(key)
+        if known is None or known[0] != mark:
+            if len(self._shared) >= SHARED_MAX:
+                del self._shared[next(iter(self._shared))]
+            known = self._shared[key] = (mark, ask().copy())  # the plugin may use its own array again
+        return cast(A, known[1])
 
     def _mark(self, entry: PodClass) -> None:
         entry.generation = self._rows.generation
@@ -320,7 +353,7 @@ class ClassCache:
             is_left_out = scorer.name in skipped and not _is_for_one_attempt(scorer)
             if not is_left_out and scorer.name not in self._asking:
                 custom, weight = self._plugins.normalize.get(scorer.name), self._plugins.weight(scorer)
-                column = ScoreColumn(scorer, custom, weight, len(entry.rows))
+                column = ScoreColumn(scorer, custom, weight)
                 self._score_all(entry, column, is_skipped=scorer.name in skipped)
                 entry.add_score(column)
         self._join_scores(entry)
@@ -339,17 +372,18 @@ class ClassCache:
         """Scores every row the plugin may be asked about."""
         plugin = column.plugin
         if is_skipped:
-            column.final[:] = 0
+            column.final = np.zeros(len(entry.rows), np.uint8)
             return
         if _is_for_one_attempt(plugin):
             raw = np.zeros(len(entry.rows), np.int64)
             raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, entry.rows[entry.feasible])
         else:
-            raw = self._runner.score(plugin, entry.view, entry.pod, entry.rows)
+            ask = partial(self._runner.score, plugin, entry.view, entry.pod, entry.rows)
+            raw = self._shared_answer("Score", plugin, entry, ask)
         if column.is_plain:
-            column.final[:] = self._in_range(entry, plugin, raw, None)
+            column.final = self._in_range(entry, plugin, raw, None).astype(np.uint8)
         else:
-            column.raw[:] = raw
+            column.raw = raw.copy()
             self._normalize_all(entry, column)
 
     def _join_scores(self, entry: PodClass) -> None:
@@ -424,10 +458,10 @@ class ClassCache:
     def _normalize_all(self, entry: PodClass, column: ScoreColumn) -> None:
         if column.normalizer is not None:
             column.largest = _largest(entry, column)
-            column.final[:] = column.normalizer.apply(column.raw, column.largest)
+            column.final = column.normalizer.apply(column.raw, column.largest).astype(np.uint8)
         elif column.custom is not None:
             at = np.flatnonzero(entry.feasible)
-            column.final[:] = 0
+            column.final = np.zeros(len(entry.rows), np.uint8)
             if len(at):
                 column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
 

@@ -34,7 +34,7 @@ class ScoreColumn:
 
     __slots__ = ("custom", "depends_on", "final", "is_plain", "largest", "normalizer", "plugin", "raw", "weight")
 
-    def __init__(self, plugin: ScorePlugin, custom: NormalizeScorePlugin | None, weight: int, count: int) -> None:
+    def __init__(self, plugin: ScorePlugin, custom: NormalizeScorePlugin | None, weight: int) -> None:
         """`custom`: the plugin again, if it has a NormalizeScore of its own."""
         self.plugin = plugin
         self.custom = custom
@@ -44,9 +44,9 @@ class ScoreColumn:
         self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
         self.is_plain = self.normalizer is None and self.custom is None
         """True if raw scores count as they are."""
-        self.raw: Scores = np.zeros(0 if self.is_plain else count, np.int64)
+        self.raw: Scores = np.zeros(0, np.int64)
         """Kept where something normalises it: plain scores are final as they come."""
-        self.final: Finals = np.zeros(count, np.uint8)
+        self.final: Finals = np.zeros(0, np.uint8)
         self.largest = -1
 
 

@@ -43,6 +43,9 @@ PODS_BEFORE: Final = 5
 CHUNK: Final = 2_500
 """Decisions timed in one piece. The best piece counts: what else the machine does only ever adds."""
 
+FRESH_ROUNDS: Final = 10
+"""How often each class is made anew."""
+
 BARS: Final = {5_000: 8_000.0, 100_000: 1_000.0}
 """Nodes -> decisions per second at least."""
 
@@ -182,7 +185,7 @@ def measure(profile: str, nodes: int, pods: int, rounds: int) -> Figures:
                 raise AssertionError(f"{CHUNK - placed} of {CHUNK} pods found no node: the cluster is too small")
     gc.unfreeze()
     core.cache.validate()
-    return Figures(profile, nodes, best, _fresh_class_us(core, decoder, rounds), _bytes_per_pod(profile))
+    return Figures(profile, nodes, best, _fresh_class_us(core, decoder), _bytes_per_pod(profile))
 
 
 def _enqueue(core: Core, decoder: Decoder, indices: Iterator[int], count: int) -> None:
@@ -190,11 +193,11 @@ def _enqueue(core: Core, decoder: Decoder, indices: Iterator[int], count: int) -
         core.queue.add(decoder.pod(pending(index)), 0.0)
 
 
-def _fresh_class_us(core: Core, decoder: Decoder, rounds: int) -> float:
+def _fresh_class_us(core: Core, decoder: Decoder) -> float:
     """Filters and scores of every row for a class nobody has seen: the mean over all 50, each at its best."""
     best = [float("inf")] * CLASSES
     groups = [decoder.pod(pending(index)) for index in range(CLASSES)]
-    for _ in range(rounds):
+    for _ in range(FRESH_ROUNDS):
         core.cycle.classes.forget_all()
         for index, one in enumerate(groups):
             began = time.process_time()
