@@ -82,6 +82,9 @@ Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
 def main() -> None:
     """The entry point `multisched`."""
+    # numpy is imported by the commands only. Its BLAS, of which nothing here makes use, would start a thread per core that
+    # spins between calls.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app()
 
 
