@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.capacity import UNKNOWN, Capacity
 from domains.forecast.predictor import Predictor
-from multisched.framework.node_view import Rows
+from multisched.framework.node_view import Rows, columns_at
 from multisched.model.objects import Node, Pod
 
 Amounts = NDArray[np.float64]
@@ -92,16 +92,16 @@ class PeakLedger:
 
     def peak(self, rows: Rows) -> Amounts:
         """float64[dimensions, len(rows)]: milli-units at the peak."""
-        at = self._at(rows)
+        self._grow_to(rows)
         for row in self._stale:
             self._peak[:, row] = self._sums[row]
         self._stale.clear()
-        return self._peak.take(at, axis=1) if isinstance(at, np.ndarray) else self._peak[:, at]
+        return columns_at(self._peak, rows)
 
     def capacity(self, rows: Rows) -> Amounts:
         """float64[dimensions, len(rows)]: milli-units the node has, or UNKNOWN."""
-        at = self._at(rows)
-        return self._capacity.take(at, axis=1) if isinstance(at, np.ndarray) else self._capacity[:, at]
+        self._grow_to(rows)
+        return columns_at(self._capacity, rows)
 
     # -- keeping ---------------------------------------------------------------------------------------------------
 
@@ -115,13 +115,10 @@ class PeakLedger:
         self._stale.add(row)
         self._version[row] += 1
 
-    def _at(self, rows: Rows) -> Rows | slice:
-        """The index of these rows (ascending): a slice, which copies nothing, where they have no gaps."""
-        if not len(rows):
-            return rows
-        first, last = int(rows[0]), int(rows[-1])
-        self._grow(last + 1)
-        return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+    def _grow_to(self, rows: Rows) -> None:
+        """Rows ascend."""
+        if len(rows):
+            self._grow(rows.item(-1) + 1)
 
     def _grow(self, needed: int) -> None:
         size = len(self._version)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,12 @@ Codes = NDArray[np.uint8]
 """One reason code per row of a Filter call; 0 passes (see ReasonTable)."""
 Scores = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+M = TypeVar("M", bound=NDArray[Any])
+
+VIEW_FROM = 256
+"""Rows from which on looking for a run is worth it."""
 
 
 class Amount(Enum):
@@ -121,6 +127,16 @@ class NodeView(Protocol):
     def version(self, row: int) -> int:
         """The row's version counter, raised at each write to the row."""
         ...
+
+
+def columns_at(matrix: M, rows: Rows) -> M:
+    """The matrix's columns at these rows (ascending), read-only: a view where many rows have no gaps, else a copy."""
+    count = len(rows)
+    if count > VIEW_FROM and rows.item(-1) - rows.item(0) == count - 1:
+        view = matrix[:, rows.item(0) : rows.item(-1) + 1]
+        view.flags.writeable = False
+        return cast(M, view)
+    return cast(M, matrix.take(rows, axis=1))
 
 
 def any_true(mask: Bools) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
+from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of, columns_at
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
 from multisched.state.change_log import ChangeLog
@@ -27,9 +27,6 @@ RESOURCES_MAX = 256
 
 SCORED = (CPU, MEMORY)
 NOTHING, PODS_INDEX = 0, 1
-VIEW_FROM = 256
-"""Rows from which on looking for a run is worth it."""
-
 BLOCKS_MAX = 1_024
 """Combinations of resources whose place is remembered."""
 
@@ -118,13 +115,13 @@ class NodeTable:
         if kind is Amount.SCORING:
             if resources != SCORED:
                 return amounts_of(self, kind, resources, rows)
-            return _at(self._scoring, rows)
+            return columns_at(self._scoring, rows)
         block = self._blocks.get(resources)
         if block is None:
             block = self._block(resources)
         array = self._allocatable if kind is Amount.ALLOCATABLE else self._requested
         if isinstance(block, slice):
-            return _at(array[block], rows)
+            return columns_at(array[block], rows)
         found: Int64 = array[block, rows]
         return found
 
@@ -442,14 +439,6 @@ class NodeTable:
 def scoring_amounts(pod: Pod) -> tuple[int, int]:
     """CPU and memory as scores count them."""
     return pod.scoring_requests
-
-
-def _at(block: Int64, rows: Rows) -> Int64:
-    """Columns of a matrix at ascending rows: a view where the rows have no gaps."""
-    count = len(rows)
-    if count > VIEW_FROM and rows.item(-1) - rows.item(0) == count - 1:
-        return frozen(block[:, rows.item(0) : rows.item(-1) + 1])
-    return block.take(rows, axis=1)
 
 
 def frozen(array: A) -> A:
