@@ -16,6 +16,22 @@ from typing import Any, TypeVar
 import msgspec
 
 from multisched.model import resources
+from multisched.model.decode_volumes import (
+    WireResourceClaim,
+    WireVolume,
+    pod_resource_claims,
+    pod_volumes,
+    without_unread,
+)
+from multisched.model.decode_selectors import (
+    AFFINITY_TERMS_MAX,
+    SELECTOR_VALUES_MAX,
+    Refusal,
+    Wire,
+    WireNodeSelector,
+    WireNodeTerm,
+    compile_term,
+)
 from multisched.model.objects import (
     CPU,
     MEMORY,
@@ -34,22 +50,16 @@ from multisched.model.quantity import QuantityError, milli_of_nano, value_of_nan
 from multisched.model.resources import NAME_SHOWN_MAX, ContainerRequests, QuantityMap, ResourceBlock
 from multisched.model.selectors import (
     NodeSelector,
-    NodeTerm,
     Operator,
     PreferredTerm,
     Requirement,
     Taint,
     Toleration,
-    is_label_value,
-    is_qualified_name,
-    parse_int64,
 )
 
 INTERNED_MAX = 200_000
 LABELS_MAX = 1_024
 TOLERATIONS_MAX = 256
-AFFINITY_TERMS_MAX = 64
-SELECTOR_VALUES_MAX = 256
 CONTAINERS_MAX = 512
 ANNOTATION_BYTES_MAX = 4_096
 """Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7)."""
@@ -65,7 +75,6 @@ VERSION_DIGITS_MAX = 20
 
 _UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 _EMPTY: Mapping[str, str] = {}
-_OPERATORS = frozenset(operator.value for operator in Operator)
 
 T = TypeVar("T")
 
@@ -74,18 +83,14 @@ class DecodeError(ValueError):
     """The document is no Kubernetes object at all."""
 
 
-class _Wire(msgspec.Struct, gc=False, rename="camel"):
-    """Base of the wire shapes: camelCase names, unknown fields ignored."""
-
-
-class _OwnerReference(_Wire):
+class _OwnerReference(Wire):
     kind: str = ""
     name: str = ""
     uid: str = ""
     controller: bool | None = None
 
 
-class _Metadata(_Wire):
+class _Metadata(Wire):
     name: str
     namespace: str = ""
     uid: str = ""
@@ -97,13 +102,13 @@ class _Metadata(_Wire):
     deletion_timestamp: datetime | None = None
 
 
-class _Port(_Wire):
+class _Port(Wire):
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
 
-class _Container(_Wire):
+class _Container(Wire):
     name: str = ""
     image: str = ""
     ports: list[_Port] | None = None
@@ -111,45 +116,32 @@ class _Container(_Wire):
     restart_policy: str | None = None
 
 
-class _Toleration(_Wire):
+class _Toleration(Wire):
     key: str = ""
     operator: str = ""
     value: str = ""
     effect: str = ""
 
 
-class _Gate(_Wire):
+class _Gate(Wire):
     name: str = ""
 
 
-class _Expression(_Wire):
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class _NodeTerm(_Wire):
-    match_expressions: list[_Expression] | None = None
-    match_fields: list[_Expression] | None = None
-
-
-class _NodeSelector(_Wire):
-    node_selector_terms: list[_NodeTerm] | None = None
-
-
-class _Preferred(_Wire):
+class _Preferred(Wire):
     weight: int = 0
-    preference: _NodeTerm = msgspec.field(default_factory=_NodeTerm)
+    preference: WireNodeTerm = msgspec.field(default_factory=WireNodeTerm)
 
 
-class _NodeAffinity(_Wire):
-    required: _NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+class _NodeAffinity(Wire):
+    required: WireNodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
     preferred: list[_Preferred] | None = msgspec.field(
         default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
     )
 
 
-class _PodAffinity(_Wire):
+class _PodAffinity(Wire):
     required: list[msgspec.Raw] | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -158,31 +150,31 @@ class _PodAffinity(_Wire):
     )
 
 
-class _Affinity(_Wire):
+class _Affinity(Wire):
     node_affinity: _NodeAffinity | None = None
     pod_affinity: _PodAffinity | None = None
     pod_anti_affinity: _PodAffinity | None = None
 
 
-class _Spread(_Wire):
+class _Spread(Wire):
     when_unsatisfiable: str = ""
 
 
-class _Claim(_Wire):
+class _Claim(Wire):
     claim_name: str = ""
 
 
-class _ImageVolume(_Wire):
+class _ImageVolume(Wire):
     reference: str = ""
 
 
-class _Volume(_Wire):
+class _Volume(Wire):
     persistent_volume_claim: _Claim | None = None
     image: _ImageVolume | None = None
     ephemeral: msgspec.Raw | None = None
 
 
-class _SharedSpec(_Wire):
+class _SharedSpec(Wire):
     """The part of a pod's spec that pods of one workload have in common; its encoding is the intern key."""
 
     scheduler_name: str = "default-scheduler"
@@ -197,8 +189,8 @@ class _SharedSpec(_Wire):
     affinity: _Affinity | None = None
     host_network: bool = False
     topology_spread_constraints: list[_Spread] | None = None
-    resource_claims: list[_Gate] | None = None
-    volumes: list[_Volume] | None = None
+    resource_claims: list[WireResourceClaim] | None = None
+    volumes: list[WireVolume] | None = None
 
 
 class _Spec(_SharedSpec):
@@ -206,19 +198,19 @@ class _Spec(_SharedSpec):
     scheduling_gates: list[_Gate] | None = None
 
 
-class _ContainerStatus(_Wire):
+class _ContainerStatus(Wire):
     name: str = ""
     resources: ResourceBlock | None = None
     allocated_resources: QuantityMap = None
 
 
-class _Condition(_Wire):
+class _Condition(Wire):
     type: str = ""
     status: str = ""
     reason: str = ""
 
 
-class _PodStatus(_Wire):
+class _PodStatus(Wire):
     phase: str = "Pending"
     nominated_node_name: str = ""
     start_time: datetime | None = None
@@ -229,62 +221,58 @@ class _PodStatus(_Wire):
     allocated_resources: QuantityMap = None
 
 
-class _Pod(_Wire):
+class _Pod(Wire):
     metadata: _Metadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
-class _Taint(_Wire):
+class _Taint(Wire):
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
-class _NodeSpec(_Wire):
+class _NodeSpec(Wire):
     unschedulable: bool = False
     taints: list[_Taint] | None = None
 
 
-class _Image(_Wire):
+class _Image(Wire):
     names: list[str] | None = None
     size_bytes: int = 0
 
 
-class _NodeStatus(_Wire):
+class _NodeStatus(Wire):
     allocatable: QuantityMap = None
     images: list[_Image] | None = None
 
 
-class _Node(_Wire):
+class _Node(Wire):
     metadata: _Metadata
     spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
     status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
 
 
-class _BareMetadata(_Wire):
+class _BareMetadata(Wire):
     name: str
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
 
 
-class _Bare(_Wire):
+class _Bare(Wire):
     metadata: _BareMetadata
 
 
-class _NodeNameOnly(_Wire):
+class _NodeNameOnly(Wire):
     node_name: str = ""
     scheduler_name: str = ""
 
 
-class _BarePod(_Wire):
+class _BarePod(Wire):
     metadata: _BareMetadata
     spec: _NodeNameOnly = msgspec.field(default_factory=_NodeNameOnly)
-
-
-class Refusal(ValueError):
-    """A field that cannot be scheduled by: its path and the fix."""
 
 
 class Decoder:
@@ -406,6 +394,7 @@ class Decoder:
     def _shared_spec(self, wire: _Spec) -> tuple[PodSpec, str]:
         node_name, gates = wire.node_name, wire.scheduling_gates
         wire.node_name, wire.scheduling_gates = "", None
+        wire.volumes = without_unread(wire.volumes)
         key = self._spec_key.encode(wire)
         wire.node_name, wire.scheduling_gates = node_name, gates
         spec = self._specs.get(key)
@@ -472,6 +461,8 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
         host_ports=_host_ports(containers, inits),
         images=tuple(c.image for c in (*inits, *containers)),
         image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
+        volumes=_bounded(pod_volumes, wire.volumes),
+        resource_claims=_bounded(pod_resource_claims, wire.resource_claims),
         unsupported=_unsupported(wire),
     )
 
@@ -597,43 +588,9 @@ def _affinity(wire: _SharedSpec) -> NodeAffinity:
         raise Refusal(f"{path}: {count} terms, more than the {AFFINITY_TERMS_MAX} that are read; merge some")
     return NodeAffinity(
         node_selector=selector,
-        required=NodeSelector(tuple(_term(t, path) for t in required)) if affinity.required else None,
-        preferred=tuple(PreferredTerm(p.weight, _term(p.preference, path)) for p in preferred),
+        required=NodeSelector(tuple(compile_term(t, path) for t in required)) if affinity.required else None,
+        preferred=tuple(PreferredTerm(p.weight, compile_term(p.preference, path)) for p in preferred),
     )
-
-
-def _term(wire: _NodeTerm, path: str) -> NodeTerm:
-    expressions, fields = wire.match_expressions or [], wire.match_fields or []
-    if sum(len(e.values or ()) + 1 for e in (*expressions, *fields)) > SELECTOR_VALUES_MAX:
-        raise Refusal(f"{path}: a term of more than {SELECTOR_VALUES_MAX} keys and values; split or shorten it")
-    compiled = NodeTerm(_requirements(expressions), _requirements(fields))
-    is_valid = (
-        len(compiled.expressions) == len(expressions)
-        and len(compiled.fields) == len(fields)
-        and all(_is_valid_expression(e) for e in compiled.expressions)
-        and all(f.operator in (Operator.IN, Operator.NOT_IN) and len(f.values) == 1 for f in compiled.fields)
-    )
-    return compiled if is_valid else NodeTerm(compiled.expressions, compiled.fields, is_valid=False)
-
-
-def _requirements(wire: list[_Expression]) -> tuple[Requirement, ...]:
-    """Those whose operator is known."""
-    return tuple(
-        Requirement(e.key, Operator(e.operator), tuple(e.values or ())) for e in wire if e.operator in _OPERATORS
-    )
-
-
-def _is_valid_expression(requirement: Requirement) -> bool:
-    """Source: apimachinery labels.NewRequirement."""
-    if not is_qualified_name(requirement.key) or not all(is_label_value(v) for v in requirement.values):
-        return False
-    match requirement.operator:
-        case Operator.IN | Operator.NOT_IN:
-            return len(requirement.values) > 0
-        case Operator.EXISTS | Operator.DOES_NOT_EXIST:
-            return not requirement.values
-        case Operator.GT | Operator.LT:
-            return len(requirement.values) == 1 and parse_int64(requirement.values[0]) is not None
 
 
 def node_affinity(document: Mapping[str, Any], path: str) -> NodeAffinity:

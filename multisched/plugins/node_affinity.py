@@ -14,7 +14,8 @@ from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
-from multisched.model.decode import Refusal, node_affinity
+from multisched.model.decode import node_affinity
+from multisched.model.decode_selectors import Refusal
 from multisched.model.objects import Node, Pod
 from multisched.model.objects import NodeAffinity as Affinity
 from multisched.model.selectors import (

@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.model.decode import (
-    AFFINITY_TERMS_MAX,
     ALLOCATABLE_MAX,
     CONTAINERS_MAX,
     IMAGE_BYTES_MAX,
-    SELECTOR_VALUES_MAX,
     TOLERATIONS_MAX,
     DecodeError,
     Decoder,
 )
+from multisched.model.decode_selectors import AFFINITY_TERMS_MAX, SELECTOR_VALUES_MAX
 from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Owner, QosClass
 from tests.unit.model.documents import Document, container, decode_node, decode_pod, node_document, pod_document
 
