@@ -16,13 +16,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from multisched.model import resources
-from multisched.model.decode_volumes import (
-    WireResourceClaim,
-    WireVolume,
-    pod_resource_claims,
-    pod_volumes,
-    without_unread,
-)
 from multisched.model.decode_selectors import (
     AFFINITY_TERMS_MAX,
     SELECTOR_VALUES_MAX,
@@ -31,6 +24,13 @@ from multisched.model.decode_selectors import (
     WireNodeSelector,
     WireNodeTerm,
     compile_term,
+)
+from multisched.model.decode_volumes import (
+    WireResourceClaim,
+    WireVolume,
+    pod_resource_claims,
+    pod_volumes,
+    without_unread,
 )
 from multisched.model.objects import (
     CPU,
@@ -461,8 +461,8 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
         host_ports=_host_ports(containers, inits),
         images=tuple(c.image for c in (*inits, *containers)),
         image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
-        volumes=_bounded(pod_volumes, wire.volumes),
-        resource_claims=_bounded(pod_resource_claims, wire.resource_claims),
+        volumes=pod_volumes(wire.volumes),
+        resource_claims=pod_resource_claims(wire.resource_claims),
         unsupported=_unsupported(wire),
     )
 

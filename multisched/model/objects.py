@@ -12,6 +12,7 @@ from enum import Enum
 import msgspec
 
 from multisched.model.selectors import NodeSelector, PreferredTerm, Requirement, Taint, Toleration
+from multisched.model.volumes import PodResourceClaim, PodVolume
 
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
 
@@ -72,6 +73,9 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Image of each init container and container, in order, duplicates kept."""
     image_volumes: tuple[str, ...] = ()
     """Image of each volume that is one, in order, duplicates kept."""
+    volumes: tuple[PodVolume, ...] = ()
+    """Those that scheduling reads, in the order of the spec."""
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     unsupported: tuple[str, ...] = ()
     """Constraints this version cannot honour; a pending pod that has any is refused with their names, never misplaced."""
 
