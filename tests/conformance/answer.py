@@ -1,18 +1,23 @@
 """Answers scheduling problems with the product's own runner, caches and plugins.
 
-    zcat tests/conformance/problems.jsonl.gz | python -m tests.conformance.answer [--warm] > answers.jsonl
+    zcat tests/conformance/problems.jsonl.gz | python tests/conformance/answer.py [--warm] > answers.jsonl
+    python tests/conformance/answer.py --compare [--family NAME] [--warm] [--show 3]
 
-Reads one problem per line, prints one answer per line, in the form of answers.jsonl (see README.md). Any family is
-answered, as far as the in-tree plugins go. `--warm` lets each problem's class cache live through changes that are taken
-back before the answer that counts.
+Reads one problem per line, prints one answer per line, in the form of answers.jsonl (see README.md). `--warm` lets each
+problem's class cache live through changes that are taken back before the answer that counts. `--compare` answers the
+recorded problems instead (or those of `--problems FILE --answers FILE`) and prints, per family, how many answers are
+exactly kube-scheduler's, and the first differences; it ends with 1 if there are any.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import traceback
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,6 +39,11 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 from multisched.state.overlay import OverlayCycle
+from tests.conformance.families import CLAIMED
+from tests.conformance.vectors import ANSWERS_FILE, PROBLEMS_FILE, differences, read_lines
+
+DIFFERENCES_SHOWN = 6
+"""Lines per problem that `--compare` prints."""
 
 Problem = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -223,15 +233,65 @@ def _status(status: Status) -> dict[str, Any]:
     return {"code": status.code.value, "plugin": status.plugin, "reasons": list(status.reasons)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--warm", action="store_true", help="answer from class caches that have seen changes")
-    warm = parser.parse_args().warm
+def attempted(problem: Problem, decoder: Decoder, *, warm: bool = False) -> Answer:
+    """`answer`, or what was raised instead of one: a comparison goes on over a plugin that fails."""
+    try:
+        return answer(problem, decoder, warm=warm)
+    except Exception as error:  # noqa: BLE001  (one problem ends here, whatever its plugins do; the error is its answer)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        return {"id": problem["id"], "feasible": [], "rejected": {}, "raised": text}
+
+
+def compare(problems: Iterable[Problem], answers: Mapping[str, Answer], *, warm: bool, show: int) -> bool:
+    """Prints the table; True if every answer is the recorded one."""
     decoder = Decoder()
-    for line in sys.stdin.buffer:
+    exact: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    first: defaultdict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        family = problem["family"]
+        total[family] += 1
+        lines = differences(attempted(problem, decoder, warm=warm), answers[problem["id"]])
+        if not lines:
+            exact[family] += 1
+        elif len(first[family]) < show:
+            first[family].append("\n".join(f"    {line}" for line in (problem["id"], *lines[:DIFFERENCES_SHOWN])))
+    for family, count in total.items():
+        claimed = "claimed" if family in CLAIMED else ""
+        print(f"{family:16} {exact[family]:4}/{count:<4} {claimed}")
+        for text in first[family]:
+            print(text)
+    print(f"{'all':16} {exact.total():4}/{total.total():<4}")
+    return exact.total() == total.total()
+
+
+def print_answers(lines: Iterable[bytes], *, warm: bool) -> None:
+    decoder = Decoder()
+    for line in lines:
         if line.strip():
             found = answer(orjson.loads(line), decoder, warm=warm)
             sys.stdout.buffer.write(orjson.dumps(found, option=orjson.OPT_SORT_KEYS) + b"\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--warm", action="store_true", help="answer from class caches that have seen changes")
+    parser.add_argument("--compare", action="store_true", help="compare with recorded answers instead of reading stdin")
+    parser.add_argument("--family", default="", help="only problems of this family")
+    parser.add_argument("--id", default="", help="only this problem")
+    parser.add_argument("--show", type=int, default=3, help="differing problems to show per family")
+    parser.add_argument("--problems", type=Path, default=PROBLEMS_FILE, help="one problem per line, .gz or not")
+    parser.add_argument("--answers", type=Path, default=ANSWERS_FILE, help="one answer per line, .gz or not")
+    options = parser.parse_args()
+    if not options.compare:
+        print_answers(sys.stdin.buffer, warm=options.warm)
+        return
+    problems = (
+        p for p in read_lines(options.problems) if options.family in ("", p["family"]) and options.id in ("", p["id"])
+    )
+    answers = {one["id"]: one for one in read_lines(options.answers)}
+    sys.exit(0 if compare(problems, answers, warm=options.warm, show=options.show) else 1)
 
 
 if __name__ == "__main__":
