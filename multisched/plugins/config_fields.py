@@ -10,7 +10,7 @@ _TYPE_META = ("apiVersion", "kind")
 
 
 class PluginArgsError(ValueError):
-    """An argument that a plugin cannot use; the message names the field and the fix."""
+    """An argument that a plugin cannot use; the message is the field's path, a colon and what to write there."""
 
 
 class Fields:
@@ -52,6 +52,14 @@ class Fields:
         if isinstance(found, bool) or not isinstance(found, int):
             raise PluginArgsError(f"{self.at(name)}: is {_kind(found)}; write a whole number of {low}..{high}")
         return within(found, low, high, self.at(name))
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        found = self._document.get(name)
+        if found is None:
+            return default
+        if not isinstance(found, bool):
+            raise PluginArgsError(f"{self.at(name)}: is {_kind(found)}; write true or false")
+        return found
 
     def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
         found = self.text(name, default)

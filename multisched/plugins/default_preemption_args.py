@@ -1,0 +1,37 @@
+"""The arguments of DefaultPreemption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from multisched.plugins.config_fields import Fields, PluginArgsError
+
+PERCENTAGE_DEFAULT: Final = 10
+ABSOLUTE_DEFAULT: Final = 100
+INT32_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultPreemptionArgs:
+    """As upstream's DefaultPreemptionArgs: how many candidate nodes are enough, as a share of all and as a number.
+
+    They are read and checked, and change nothing here: every candidate is looked at, as upstream does at 100 percent.
+    """
+
+    min_candidate_nodes_percentage: int = PERCENTAGE_DEFAULT
+    min_candidate_nodes_absolute: int = ABSOLUTE_DEFAULT
+
+    @classmethod
+    def from_config(cls, document: Mapping[str, Any], path: str = "args") -> DefaultPreemptionArgs:
+        """Reads DefaultPreemptionArgs of a configuration. Raises PluginArgsError."""
+        fields = Fields(document, path, ("minCandidateNodesPercentage", "minCandidateNodesAbsolute"))
+        percentage = fields.integer("minCandidateNodesPercentage", PERCENTAGE_DEFAULT, 0, 100)
+        absolute = fields.integer("minCandidateNodesAbsolute", ABSOLUTE_DEFAULT, 0, INT32_MAX)
+        if percentage == 0 and absolute == 0:
+            raise PluginArgsError(
+                f"{fields.at('minCandidateNodesPercentage')}: is 0 while minCandidateNodesAbsolute is 0 too;"
+                " raise one of them"
+            )
+        return cls(percentage, absolute)

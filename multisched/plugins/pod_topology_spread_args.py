@@ -1,0 +1,108 @@
+"""The arguments of PodTopologySpread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from multisched.model.selectors import is_qualified_name
+from multisched.plugins.config_fields import Fields, PluginArgsError
+
+DO_NOT_SCHEDULE: Final = "DoNotSchedule"
+SCHEDULE_ANYWAY: Final = "ScheduleAnyway"
+HONOR: Final = "Honor"
+IGNORE: Final = "Ignore"
+SYSTEM: Final = "System"
+LIST: Final = "List"
+INT32_MAX: Final = 2**31 - 1
+
+_CONSTRAINT_FIELDS: Final = (
+    "maxSkew",
+    "topologyKey",
+    "whenUnsatisfiable",
+    "labelSelector",
+    "minDomains",
+    "nodeAffinityPolicy",
+    "nodeTaintsPolicy",
+    "matchLabelKeys",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultConstraint:
+    """A spread constraint for pods that have none; its selector comes from what the pod belongs to."""
+
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    """DoNotSchedule or ScheduleAnyway."""
+    min_domains: int | None = None
+    node_affinity_policy: str = HONOR
+    node_taints_policy: str = IGNORE
+    match_label_keys: tuple[str, ...] = ()
+
+
+SYSTEM_CONSTRAINTS: Final = (
+    DefaultConstraint(3, "kubernetes.io/hostname", SCHEDULE_ANYWAY),
+    DefaultConstraint(5, "topology.kubernetes.io/zone", SCHEDULE_ANYWAY),
+)
+"""What defaultingType System stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTopologySpreadArgs:
+    """As upstream's PodTopologySpreadArgs."""
+
+    default_constraints: tuple[DefaultConstraint, ...] = SYSTEM_CONSTRAINTS
+    is_system: bool = True
+    """True for defaultingType System; the constraints are then `SYSTEM_CONSTRAINTS`."""
+
+    @classmethod
+    def from_config(cls, document: Mapping[str, Any], path: str = "args") -> PodTopologySpreadArgs:
+        """Reads PodTopologySpreadArgs of a configuration. Raises PluginArgsError."""
+        fields = Fields(document, path, ("defaultConstraints", "defaultingType"))
+        kind = fields.choice("defaultingType", SYSTEM, (SYSTEM, LIST)) if fields.text("defaultingType") else SYSTEM
+        constraints: list[DefaultConstraint] = []
+        for at, item in fields.items("defaultConstraints"):
+            found = _read_constraint(item, at)
+            _refuse_repeated(found, constraints, at)
+            constraints.append(found)
+        if kind == LIST:
+            return cls(tuple(constraints), is_system=False)
+        if constraints:
+            raise PluginArgsError(
+                f"{fields.at('defaultingType')}: is System, which has its own constraints;"
+                " write List, or remove defaultConstraints"
+            )
+        return cls()
+
+
+def _read_constraint(item: object, path: str) -> DefaultConstraint:
+    fields = Fields(item, path, _CONSTRAINT_FIELDS)
+    for name in ("maxSkew", "topologyKey", "whenUnsatisfiable"):
+        if not fields.has(name):
+            raise PluginArgsError(f"{fields.at(name)}: is missing; each constraint needs it")
+    if fields.has("labelSelector"):
+        raise PluginArgsError(
+            f"{fields.at('labelSelector')}: is deduced for each pod from what it belongs to; remove it"
+        )
+    key = fields.text("topologyKey")
+    if not is_qualified_name(key):
+        example = "topology.kubernetes.io/zone"
+        raise PluginArgsError(f"{fields.at('topologyKey')}: {key!r} is no label key; write for example {example}")
+    return DefaultConstraint(
+        fields.integer("maxSkew", 1, 1, INT32_MAX),
+        key,
+        fields.choice("whenUnsatisfiable", "", (DO_NOT_SCHEDULE, SCHEDULE_ANYWAY)),
+        fields.integer("minDomains", 1, 1, INT32_MAX) if fields.has("minDomains") else None,
+        fields.choice("nodeAffinityPolicy", HONOR, (HONOR, IGNORE)),
+        fields.choice("nodeTaintsPolicy", IGNORE, (HONOR, IGNORE)),
+        tuple(text for _, text in fields.texts("matchLabelKeys")),
+    )
+
+
+def _refuse_repeated(found: DefaultConstraint, before: list[DefaultConstraint], path: str) -> None:
+    pair = (found.topology_key, found.when_unsatisfiable)
+    if any((c.topology_key, c.when_unsatisfiable) == pair for c in before):
+        raise PluginArgsError(f"{path}: {{{pair[0]}, {pair[1]}}} stands above already; remove one")
