@@ -23,6 +23,7 @@ from multisched.framework.events import EventRegistration
 from multisched.framework.ledger import Ledger
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
+from multisched.framework.objects_view import ObjectKind, ObjectsView
 from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
@@ -333,6 +334,13 @@ class AskingPlugin(Plugin, Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsObjects(Plugin, Protocol):
+    """A plugin that reads objects besides pods and nodes by `PluginContext.objects`: the program watches those kinds."""
+
+    reads_objects: tuple[ObjectKind, ...]
+
+
 class WaitingPods(Protocol):
     """Pods held by Permit, for plugins that decide about several at once (coscheduling)."""
 
@@ -358,6 +366,8 @@ class PluginContext:
     waiting_pods: WaitingPods
     hold: Ledgers
     """Where a plugin registers the ledgers it owns."""
+    objects: ObjectsView
+    """Services, volumes, claims, …: the kinds that enabled plugins declare by `reads_objects`; see objects_view."""
 
 
 class Ledgers(Protocol):

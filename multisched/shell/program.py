@@ -166,7 +166,7 @@ class Program:
         rows = DomainRows(domain.name, nodes.usable_by(domain.name))
         self.cache.add_domain(rows)
         waiting = WaitingPodTable()
-        context = PluginContext(domain.name, self.cache.nodes, waiting, self.cache.ledgers)
+        context = PluginContext(domain.name, self.cache.nodes, waiting, self.cache.ledgers, self.cache.objects)
         plugins = build_profile(resolve_profile(domain, registry), registry, context, Isolator(self.workshop))
         observer = self._outside.observer(domain.name)
         runner = Runner(observer, self.clock.monotonic)

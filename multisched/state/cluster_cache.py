@@ -18,6 +18,7 @@ from multisched.model.objects import Node, Pod
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
 from multisched.state.node_table import NodeTable
+from multisched.state.object_store import ObjectStore
 
 NO_ROW = -1
 
@@ -59,6 +60,7 @@ class ClusterCache:
     def __init__(self, ledgers: LedgerBook | None = None) -> None:
         self.nodes = NodeTable()
         self.ledgers = ledgers if ledgers is not None else LedgerBook()
+        self.objects = ObjectStore()
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
         self._strays: dict[str, set[str]] = {}

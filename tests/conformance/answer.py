@@ -124,7 +124,7 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
             nominator.set(pod)
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
-    context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers)
+    context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers, cache.objects)
     plugins = build_profile(profile_of(problem.get("profile")), registry, context)
     runner = Runner(NobodyWatches(), lambda: 0.0)
     cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)

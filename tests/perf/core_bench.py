@@ -126,7 +126,7 @@ class Core:
         rows = DomainRows("forecast", lambda node: True)
         self.cache.add_domain(rows)
         registry = plugin_registry()
-        context = PluginContext("forecast", self.cache.nodes, WaitingPodTable(), self.cache.ledgers)
+        context = PluginContext("forecast", self.cache.nodes, WaitingPodTable(), self.cache.ledgers, self.cache.objects)
         self.plugins: PluginSet = build_profile(base_profile(profile), registry, context)
         self.cycle = SchedulingCycle(self.plugins, Runner(NobodyWatches(), lambda: 0.0), self.cache, rows, Nominator())
         self.queue = PodQueue(

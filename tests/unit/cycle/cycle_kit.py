@@ -132,7 +132,7 @@ class Domain:
         self.heard = Heard()
         self.seed = seed
         weighted = {**IN_TREE_USED, **(weights or {})}
-        context = PluginContext("test", self.cache.nodes, self.waiting, self.cache.ledgers)
+        context = PluginContext("test", self.cache.nodes, self.waiting, self.cache.ledgers, self.cache.objects)
         registry = Registry()
         registry.add_all(IN_TREE, "in-tree")
         shipped = [registry.build(PluginUse(name), context) for name in in_tree]

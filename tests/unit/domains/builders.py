@@ -71,7 +71,13 @@ def make_context(
     cache: ClusterCache | None = None, *, domain: str = "test", waiting: WaitingPods | None = None
 ) -> PluginContext:
     cache = cache if cache is not None else ClusterCache()
-    return PluginContext(domain=domain, nodes=cache.nodes, waiting_pods=waiting or NobodyWaits(), hold=cache.ledgers)
+    return PluginContext(
+        domain=domain,
+        nodes=cache.nodes,
+        waiting_pods=waiting or NobodyWaits(),
+        hold=cache.ledgers,
+        objects=cache.objects,
+    )
 
 
 def make_view(cache: ClusterCache) -> CycleView:

@@ -1,0 +1,118 @@
+"""What plugins read of the cluster besides pods and nodes: services, volumes, claims, budgets and their like.
+
+A plugin that reads such objects declares the kinds, as an attribute of its class, and keeps the view it is given:
+
+    class VolumeZone:
+        reads_objects = (ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM)
+
+        def __init__(self, context: PluginContext) -> None:
+            self._objects = context.objects
+
+The program watches the union of what the enabled plugins declare and nothing else: a kind that nobody declares is always
+empty here. The view shows what the watch brought, synchronously kept; what a plugin has promised about an object and the
+server does not know yet (an assumed binding) is in that plugin's ledger, not here. Never change what is handed out.
+
+`version(kind)` rises at each change of any object of the kind: a plugin that caches something made of objects of some kinds
+keys its cache by `versions(*kinds)`. Collections are live, in the order in which objects came, and cost nothing to get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+from typing import Protocol
+
+from multisched.model.cluster_objects import (
+    ClusterObject,
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
+    Service,
+    StatefulSet,
+    StorageClass,
+    VolumeAttachment,
+)
+
+
+class ObjectKind(Enum):
+    """Kinds that plugins may read; the value is the kind's name in the API."""
+
+    NAMESPACE = "Namespace"
+    SERVICE = "Service"
+    REPLICA_SET = "ReplicaSet"
+    STATEFUL_SET = "StatefulSet"
+    REPLICATION_CONTROLLER = "ReplicationController"
+    POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    PERSISTENT_VOLUME = "PersistentVolume"
+    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    STORAGE_CLASS = "StorageClass"
+    CSI_NODE = "CSINode"
+    CSI_DRIVER = "CSIDriver"
+    CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
+    VOLUME_ATTACHMENT = "VolumeAttachment"
+
+
+class ObjectsView(Protocol):
+    """Read access to the object store. `namespace` is empty for cluster-wide kinds."""
+
+    def get(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
+        """The object, or None if there is none; the typed accessors below say the same with the struct's type."""
+        ...
+
+    def in_namespace(self, kind: ObjectKind, namespace: str) -> Collection[ClusterObject]:
+        """All objects of the kind in one namespace. A live view: copy to keep it."""
+        ...
+
+    def all(self, kind: ObjectKind) -> Collection[ClusterObject]:
+        """All objects of the kind. A live view: copy to keep it."""
+        ...
+
+    def version(self, kind: ObjectKind) -> int:
+        """Raised at each change of any object of the kind. Never falls; 0 before the first."""
+        ...
+
+    def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:
+        """`version` of each: a key for what is made of several kinds."""
+        ...
+
+    def namespace(self, name: str) -> Namespace | None: ...
+
+    def volume(self, name: str) -> PersistentVolume | None: ...
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None: ...
+
+    def storage_class(self, name: str) -> StorageClass | None: ...
+
+    def csi_node(self, node: str) -> CsiNode | None: ...
+
+    def csi_driver(self, name: str) -> CsiDriver | None: ...
+
+    def services(self, namespace: str) -> Collection[Service]: ...
+
+    def replica_sets(self, namespace: str) -> Collection[ReplicaSet]: ...
+
+    def stateful_sets(self, namespace: str) -> Collection[StatefulSet]: ...
+
+    def replication_controllers(self, namespace: str) -> Collection[ReplicationController]: ...
+
+    def disruption_budgets(self, namespace: str) -> Collection[PodDisruptionBudget]: ...
+
+    def volumes(self) -> Collection[PersistentVolume]: ...
+
+    def volumes_of_class(self, storage_class: str) -> Collection[PersistentVolume]:
+        """The volumes of one storage class (empty for those without)."""
+        ...
+
+    def storage_capacities(self, storage_class: str) -> Collection[CsiStorageCapacity]:
+        """What CSI drivers say of the room there is for volumes of a class."""
+        ...
+
+    def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
+        """Volume attachments that name the node."""
+        ...

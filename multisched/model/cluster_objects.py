@@ -1,0 +1,196 @@
+"""Slim objects besides pods and nodes: what the in-tree plugins read of services, volumes and their like.
+
+All are frozen values, replaced as a whole at each update, decoded by `multisched.model.decode_objects`, kept by
+`multisched.state.object_store`, and read by plugins through `framework.objects_view.ObjectsView`. Every struct has `name`,
+`namespace` (empty for cluster-wide kinds), `uid`, `version` (resourceVersion; 0 where it is no integer) and `malformed`
+(the first field that cannot be read, empty for a good object). A malformed object keeps what could be read; a plugin that
+needs the rest asks `malformed` first.
+
+Conventions. `selector is None` means that the object has none, which is not the same as an empty one. Sizes are bytes rounded
+up, as upstream's `Value()`; where upstream compares quantities exactly (matching volumes) there are nano-units beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from multisched.model.objects import Owner
+from multisched.model.selectors import LabelSelector, NodeSelector
+from multisched.model.volumes import MigratedDisk
+
+NO_TEXTS: Mapping[str, str] = {}
+
+BETA_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+BIND_COMPLETED_ANNOTATION = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER_ANNOTATION = "pv.kubernetes.io/bound-by-controller"
+SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
+MIGRATED_PLUGINS_ANNOTATION = "storage.alpha.kubernetes.io/migrated-plugins"
+
+WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
+READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+
+
+class ClusterObject(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
+    """What all kinds have in common."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    version: int = 0
+    malformed: str = ""
+
+    @property
+    def key(self) -> str:
+        """namespace/name, or the bare name."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Namespace(ClusterObject, frozen=True, gc=False, eq=False):
+    labels: Mapping[str, str] = NO_TEXTS
+
+
+class Service(ClusterObject, frozen=True, gc=False, eq=False):
+    selector: LabelSelector | None = None
+    """None for a service without selector (it matches nothing); its labels are In requirements of one value."""
+
+
+class ReplicaSet(ClusterObject, frozen=True, gc=False, eq=False):
+    selector: LabelSelector | None = None
+
+
+class StatefulSet(ClusterObject, frozen=True, gc=False, eq=False):
+    selector: LabelSelector | None = None
+
+
+class ReplicationController(ClusterObject, frozen=True, gc=False, eq=False):
+    selector: LabelSelector | None = None
+    """Its label map as In requirements of one value; None where it is empty."""
+
+
+class PodDisruptionBudget(ClusterObject, frozen=True, gc=False, eq=False):
+    selector: LabelSelector | None = None
+    """None selects nothing; an empty one every pod of the namespace."""
+    disruptions_allowed: int = 0
+    disrupted_pods: frozenset[str] = frozenset()
+    """Names of pods whose eviction the budget has counted already."""
+
+
+class ClaimRef(msgspec.Struct, frozen=True, gc=False):
+    """PersistentVolume.spec.claimRef. An empty uid is a reservation for whichever claim comes by that name."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+
+class PersistentVolume(ClusterObject, frozen=True, gc=False, eq=False):
+    labels: Mapping[str, str] = NO_TEXTS
+    annotations: Mapping[str, str] = NO_TEXTS
+    capacity_bytes: int = 0
+    capacity_nano: int = 0
+    access_modes: tuple[str, ...] = ()
+    storage_class: str = ""
+    """The class it belongs to: the beta annotation before the field."""
+    volume_mode: str = "Filesystem"
+    attributes_class: str = ""
+    claim: ClaimRef | None = None
+    node_affinity: NodeSelector | None = None
+    """spec.nodeAffinity.required; None where any node will do."""
+    csi_driver: str = ""
+    csi_handle: str = ""
+    """spec.csi; both empty for any other source."""
+    migrated: MigratedDisk | None = None
+    """An in-tree source as the CSI driver sees it that took its plugin over; None for any other source."""
+    phase: str = ""
+    is_deleting: bool = False
+
+
+class PersistentVolumeClaim(ClusterObject, frozen=True, gc=False, eq=False):
+    annotations: Mapping[str, str] = NO_TEXTS
+    owner: Owner | None = None
+    """The controlling owner: the pod, for the claim of a generic ephemeral volume."""
+    volume: str = ""
+    """spec.volumeName: the volume it is bound to, or is to be bound to."""
+    storage_class: str | None = None
+    """The class it asks for, the beta annotation before the field; None where neither is there."""
+    request_bytes: int | None = None
+    """None where it names no size."""
+    request_nano: int = 0
+    access_modes: tuple[str, ...] = ()
+    selector: LabelSelector | None = None
+    volume_mode: str = "Filesystem"
+    attributes_class: str = ""
+    phase: str = ""
+    is_deleting: bool = False
+
+    @property
+    def is_fully_bound(self) -> bool:
+        """True once the persistent volume controller is done with it."""
+        return bool(self.volume) and BIND_COMPLETED_ANNOTATION in self.annotations
+
+    @property
+    def class_name(self) -> str:
+        """The class it asks for, or an empty text."""
+        return self.storage_class or ""
+
+
+class TopologyTerm(msgspec.Struct, frozen=True, gc=False):
+    """One of a class's allowedTopologies: label key -> the values of which the node must have one, for every key."""
+
+    expressions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class StorageClass(ClusterObject, frozen=True, gc=False, eq=False):
+    provisioner: str = ""
+    binding_mode: str | None = None
+    """Immediate or WaitForFirstConsumer; None where the server did not default it."""
+    allowed_topologies: tuple[TopologyTerm, ...] = ()
+    """A node must match one of them; none means any node."""
+
+
+class CsiNodeDriver(msgspec.Struct, frozen=True, gc=False):
+    """A CSI driver as installed on a node."""
+
+    name: str
+    node_id: str = ""
+    topology_keys: tuple[str, ...] = ()
+    volumes_max: int | None = None
+    """allocatable.count; None where the driver reports no limit."""
+
+
+class CsiNode(ClusterObject, frozen=True, gc=False, eq=False):
+    """Has its node's name."""
+
+    drivers: tuple[CsiNodeDriver, ...] = ()
+    migrated_plugins: frozenset[str] = frozenset()
+    """In-tree plugins that have been migrated to CSI on this node."""
+
+
+class CsiDriver(ClusterObject, frozen=True, gc=False, eq=False):
+    tracks_capacity: bool = False
+    """spec.storageCapacity: volumes are created only where a CSIStorageCapacity says there is room."""
+    refuses_without_driver: bool = False
+    """spec.preventPodSchedulingIfMissing."""
+
+
+class CsiStorageCapacity(ClusterObject, frozen=True, gc=False, eq=False):
+    storage_class: str = ""
+    node_topology: LabelSelector | None = None
+    """None: accessible from no node."""
+    capacity_bytes: int | None = None
+    maximum_volume_bytes: int | None = None
+
+    @property
+    def volume_limit_bytes(self) -> int | None:
+        """The largest volume that can be created there; None where nothing is said, which means none."""
+        return self.capacity_bytes if self.maximum_volume_bytes is None else self.maximum_volume_bytes
+
+
+class VolumeAttachment(ClusterObject, frozen=True, gc=False, eq=False):
+    attacher: str = ""
+    node: str = ""
+    volume: str = ""
+    """The PersistentVolume's name; empty for a volume that a pod names itself."""
+    is_attached: bool = False

@@ -1,0 +1,544 @@
+"""JSON of the API server to the slim objects of `cluster_objects`: partial, typed, never raising upward for a bad object.
+
+`decoders()` gives one function per API kind, by the kind's name in the API (`ObjectKind.value`): JSON in, struct out. An
+object with a field that cannot be read comes back with `malformed` set and with what could be read of it; only a document
+without metadata raises DecodeError. Used by `shell/object_ingest.py`, by the audit, and by whoever loads objects from files
+(`explain --snapshot`, the conformance answers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from multisched.model.cluster_objects import (
+    BETA_CLASS_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_PLUGINS_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    ClaimRef,
+    ClusterObject,
+    CsiDriver,
+    CsiNode,
+    CsiNodeDriver,
+    CsiStorageCapacity,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
+    Service,
+    StatefulSet,
+    StorageClass,
+    TopologyTerm,
+    VolumeAttachment,
+)
+from multisched.model.decode import DecodeError
+from multisched.model.decode_selectors import (
+    Refusal,
+    Wire,
+    WireLabelSelector,
+    WireNodeSelector,
+    compile_label_selector,
+    compile_node_selector,
+    equality_selector,
+)
+from multisched.model.decode_volumes import InTreeSource, migrated_disk
+from multisched.model.objects import Owner
+from multisched.model.quantity import QuantityError, parse_nano, value_of_nano
+
+Decode = Callable[[bytes | msgspec.Raw], ClusterObject]
+Quantity = str | int | float
+
+DRIVERS_MAX = 256
+TOPOLOGY_TERMS_MAX = 256
+MODES_MAX = 16
+DISRUPTED_MAX = 10_000
+VERSION_DIGITS_MAX = 20
+"""Work and memory per object are bounded: their authors are not trusted."""
+
+_READ_ANNOTATIONS = frozenset(
+    {BETA_CLASS_ANNOTATION, BIND_COMPLETED_ANNOTATION, BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION}
+)
+_EMPTY: Mapping[str, str] = {}
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _OwnerReference(Wire):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class _Metadata(Wire):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[_OwnerReference] | None = None
+    deletion_timestamp: datetime | None = None
+
+
+class _BareMetadata(Wire):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Bare(Wire):
+    metadata: _BareMetadata
+
+
+class _Named(Wire):
+    metadata: _Metadata
+
+
+class _MapSpec(Wire):
+    selector: dict[str, str] | None = None
+
+
+class _MapSelected(Wire):
+    """Services and ReplicationControllers."""
+
+    metadata: _Metadata
+    spec: _MapSpec | None = None
+
+
+class _SelectorSpec(Wire):
+    selector: WireLabelSelector | None = None
+
+
+class _DisruptionStatus(Wire):
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, msgspec.Raw] | None = None
+
+
+class _Selected(Wire):
+    """ReplicaSets, StatefulSets and PodDisruptionBudgets; only these have the status that is read."""
+
+    metadata: _Metadata
+    spec: _SelectorSpec | None = None
+    status: _DisruptionStatus | None = None
+
+
+class _CsiSource(Wire):
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class _WireClaimRef(Wire):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _VolumeAffinity(Wire):
+    required: WireNodeSelector | None = None
+
+
+class _VolumeSpec(InTreeSource):
+    capacity: dict[str, Quantity] | None = None
+    access_modes: list[str] | None = None
+    storage_class_name: str = ""
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    claim_ref: _WireClaimRef | None = None
+    node_affinity: _VolumeAffinity | None = None
+    csi: _CsiSource | None = None
+
+
+class _Phase(Wire):
+    phase: str = ""
+
+
+class _Volume(Wire):
+    metadata: _Metadata
+    spec: _VolumeSpec = msgspec.field(default_factory=_VolumeSpec)
+    status: _Phase | None = None
+
+
+class _Resources(Wire):
+    requests: dict[str, Quantity] | None = None
+
+
+class _ClaimSpec(Wire):
+    access_modes: list[str] | None = None
+    selector: WireLabelSelector | None = None
+    resources: _Resources | None = None
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+
+
+class _Claim(Wire):
+    metadata: _Metadata
+    spec: _ClaimSpec = msgspec.field(default_factory=_ClaimSpec)
+    status: _Phase | None = None
+
+
+class _TopologyExpression(Wire):
+    key: str = ""
+    values: list[str] | None = None
+
+
+class _WireTopologyTerm(Wire):
+    match_label_expressions: list[_TopologyExpression] | None = None
+
+
+class _StorageClass(Wire):
+    metadata: _Metadata
+    provisioner: str = ""
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[_WireTopologyTerm] | None = None
+
+
+class _Allocatable(Wire):
+    count: int | None = None
+
+
+class _NodeDriver(Wire):
+    name: str = ""
+    node_id: str = msgspec.field(default="", name="nodeID")
+    topology_keys: list[str] | None = None
+    allocatable: _Allocatable | None = None
+
+
+class _CsiNodeSpec(Wire):
+    drivers: list[_NodeDriver] | None = None
+
+
+class _CsiNode(Wire):
+    metadata: _Metadata
+    spec: _CsiNodeSpec = msgspec.field(default_factory=_CsiNodeSpec)
+
+
+class _CsiDriverSpec(Wire):
+    storage_capacity: bool | None = None
+    prevent_pod_scheduling_if_missing: bool | None = None
+
+
+class _CsiDriver(Wire):
+    metadata: _Metadata
+    spec: _CsiDriverSpec = msgspec.field(default_factory=_CsiDriverSpec)
+
+
+class _Capacity(Wire):
+    metadata: _Metadata
+    storage_class_name: str = ""
+    node_topology: WireLabelSelector | None = None
+    capacity: Quantity | None = None
+    maximum_volume_size: Quantity | None = None
+
+
+class _AttachedSource(Wire):
+    persistent_volume_name: str | None = None
+
+
+class _AttachmentSpec(Wire):
+    attacher: str = ""
+    node_name: str = ""
+    source: _AttachedSource = msgspec.field(default_factory=_AttachedSource)
+
+
+class _AttachmentStatus(Wire):
+    attached: bool = False
+
+
+class _Attachment(Wire):
+    metadata: _Metadata
+    spec: _AttachmentSpec = msgspec.field(default_factory=_AttachmentSpec)
+    status: _AttachmentStatus | None = None
+
+
+_bare_decoder = msgspec.json.Decoder(_Bare)
+
+
+def decoders() -> dict[str, Decode]:
+    """API kind -> its decoder. Each raises DecodeError for a document that is no object, and nothing else."""
+    return {
+        "Namespace": _decoder(_Named, _namespace, Namespace),
+        "Service": _decoder(_MapSelected, _service, Service),
+        "ReplicaSet": _decoder(_Selected, _replica_set, ReplicaSet),
+        "StatefulSet": _decoder(_Selected, _stateful_set, StatefulSet),
+        "ReplicationController": _decoder(_MapSelected, _replication_controller, ReplicationController),
+        "PodDisruptionBudget": _decoder(_Selected, _disruption_budget, PodDisruptionBudget),
+        "PersistentVolume": _decoder(_Volume, _volume, PersistentVolume),
+        "PersistentVolumeClaim": _decoder(_Claim, _claim, PersistentVolumeClaim),
+        "StorageClass": _decoder(_StorageClass, _storage_class, StorageClass),
+        "CSINode": _decoder(_CsiNode, _csi_node, CsiNode),
+        "CSIDriver": _decoder(_CsiDriver, _csi_driver, CsiDriver),
+        "CSIStorageCapacity": _decoder(_Capacity, _capacity, CsiStorageCapacity),
+        "VolumeAttachment": _decoder(_Attachment, _attachment, VolumeAttachment),
+    }
+
+
+def _decoder(wire: type[S], compile_it: Callable[[S], ClusterObject], struct: type[ClusterObject]) -> Decode:
+    reader = msgspec.json.Decoder(wire)
+
+    def decode(document: bytes | msgspec.Raw) -> ClusterObject:
+        try:
+            return compile_it(reader.decode(document))
+        except (msgspec.ValidationError, Refusal, QuantityError) as error:
+            return _bare(struct, document, str(error))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise DecodeError(str(error)) from error
+
+    return decode
+
+
+def _bare(struct: type[ClusterObject], document: bytes | msgspec.Raw, reason: str) -> ClusterObject:
+    """An object of which nothing but its name can be used."""
+    try:
+        meta = _bare_decoder.decode(document).metadata
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DecodeError(str(error)) from error
+    version = _version(meta.resource_version)
+    return struct(name=meta.name, namespace=meta.namespace, uid=meta.uid, version=version, malformed=reason)
+
+
+def _namespace(wire: _Named) -> Namespace:
+    meta = wire.metadata
+    return Namespace(
+        name=meta.name, uid=meta.uid, version=_version(meta.resource_version), labels=meta.labels or _EMPTY
+    )
+
+
+def _service(wire: _MapSelected) -> Service:
+    meta = wire.metadata
+    selector = equality_selector(wire.spec.selector if wire.spec else None)
+    return Service(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        selector=selector,
+    )
+
+
+def _replication_controller(wire: _MapSelected) -> ReplicationController:
+    meta = wire.metadata
+    selector = equality_selector(wire.spec.selector if wire.spec else None)
+    return ReplicationController(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        selector=selector,
+    )
+
+
+def _replica_set(wire: _Selected) -> ReplicaSet:
+    meta = wire.metadata
+    selector = compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector")
+    return ReplicaSet(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        selector=selector,
+    )
+
+
+def _stateful_set(wire: _Selected) -> StatefulSet:
+    meta = wire.metadata
+    selector = compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector")
+    return StatefulSet(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        selector=selector,
+    )
+
+
+def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
+    meta, status = wire.metadata, wire.status or _DisruptionStatus()
+    disrupted = status.disrupted_pods or {}
+    if len(disrupted) > DISRUPTED_MAX:
+        raise Refusal(f"status.disruptedPods: {len(disrupted)} entries, more than the {DISRUPTED_MAX} that are read")
+    return PodDisruptionBudget(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        selector=compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector"),
+        disruptions_allowed=status.disruptions_allowed,
+        disrupted_pods=frozenset(disrupted),
+    )
+
+
+def _volume(wire: _Volume) -> PersistentVolume:
+    meta, spec = wire.metadata, wire.spec
+    labels, annotations = meta.labels or _EMPTY, _annotations(meta.annotations)
+    capacity_nano = _storage(spec.capacity, "spec.capacity")
+    claim = spec.claim_ref
+    return PersistentVolume(
+        name=meta.name,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        labels=labels,
+        annotations=annotations,
+        capacity_bytes=value_of_nano(capacity_nano or 0),
+        capacity_nano=capacity_nano or 0,
+        access_modes=_modes(spec.access_modes),
+        storage_class=annotations.get(BETA_CLASS_ANNOTATION, spec.storage_class_name),
+        volume_mode=spec.volume_mode or "Filesystem",
+        attributes_class=spec.volume_attributes_class_name or "",
+        claim=ClaimRef(claim.namespace, claim.name, claim.uid) if claim else None,
+        node_affinity=compile_node_selector(
+            spec.node_affinity.required if spec.node_affinity else None, "spec.nodeAffinity.required"
+        ),
+        csi_driver=spec.csi.driver if spec.csi else "",
+        csi_handle=spec.csi.volume_handle if spec.csi else "",
+        migrated=migrated_disk(spec, labels),
+        phase=wire.status.phase if wire.status else "",
+        is_deleting=meta.deletion_timestamp is not None,
+    )
+
+
+def _claim(wire: _Claim) -> PersistentVolumeClaim:
+    meta, spec = wire.metadata, wire.spec
+    annotations = _annotations(meta.annotations)
+    request_nano = _storage(spec.resources.requests if spec.resources else None, "spec.resources.requests")
+    return PersistentVolumeClaim(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        annotations=annotations,
+        owner=_owner(meta.owner_references),
+        volume=spec.volume_name,
+        storage_class=annotations.get(BETA_CLASS_ANNOTATION, spec.storage_class_name),
+        request_bytes=None if request_nano is None else value_of_nano(request_nano),
+        request_nano=request_nano or 0,
+        access_modes=_modes(spec.access_modes),
+        selector=compile_label_selector(spec.selector, "spec.selector"),
+        volume_mode=spec.volume_mode or "Filesystem",
+        attributes_class=spec.volume_attributes_class_name or "",
+        phase=wire.status.phase if wire.status else "",
+        is_deleting=meta.deletion_timestamp is not None,
+    )
+
+
+def _storage_class(wire: _StorageClass) -> StorageClass:
+    meta, terms = wire.metadata, wire.allowed_topologies or []
+    if sum(len(t.match_label_expressions or ()) + 1 for t in terms) > TOPOLOGY_TERMS_MAX:
+        raise Refusal(f"allowedTopologies: more than the {TOPOLOGY_TERMS_MAX} terms and keys that are read; merge some")
+    return StorageClass(
+        name=meta.name,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        provisioner=wire.provisioner,
+        binding_mode=wire.volume_binding_mode,
+        allowed_topologies=tuple(
+            TopologyTerm(tuple((e.key, tuple(e.values or ())) for e in term.match_label_expressions or ()))
+            for term in terms
+        ),
+    )
+
+
+def _csi_node(wire: _CsiNode) -> CsiNode:
+    meta, drivers = wire.metadata, wire.spec.drivers or []
+    if len(drivers) > DRIVERS_MAX:
+        raise Refusal(f"spec.drivers: {len(drivers)} entries, more than the {DRIVERS_MAX} that are read")
+    migrated = (meta.annotations or {}).get(MIGRATED_PLUGINS_ANNOTATION, "")
+    return CsiNode(
+        name=meta.name,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        drivers=tuple(
+            CsiNodeDriver(
+                d.name, d.node_id, tuple(d.topology_keys or ()), d.allocatable.count if d.allocatable else None
+            )
+            for d in drivers
+        ),
+        migrated_plugins=frozenset(migrated.split(",")) if migrated else frozenset(),
+    )
+
+
+def _csi_driver(wire: _CsiDriver) -> CsiDriver:
+    meta = wire.metadata
+    return CsiDriver(
+        name=meta.name,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        tracks_capacity=bool(wire.spec.storage_capacity),
+        refuses_without_driver=bool(wire.spec.prevent_pod_scheduling_if_missing),
+    )
+
+
+def _capacity(wire: _Capacity) -> CsiStorageCapacity:
+    meta = wire.metadata
+    return CsiStorageCapacity(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        storage_class=wire.storage_class_name,
+        node_topology=compile_label_selector(wire.node_topology, "nodeTopology"),
+        capacity_bytes=_bytes(wire.capacity),
+        maximum_volume_bytes=_bytes(wire.maximum_volume_size),
+    )
+
+
+def _attachment(wire: _Attachment) -> VolumeAttachment:
+    meta, spec = wire.metadata, wire.spec
+    return VolumeAttachment(
+        name=meta.name,
+        uid=meta.uid,
+        version=_version(meta.resource_version),
+        attacher=spec.attacher,
+        node=spec.node_name,
+        volume=spec.source.persistent_volume_name or "",
+        is_attached=wire.status.attached if wire.status else False,
+    )
+
+
+def _annotations(pairs: dict[str, str] | None) -> Mapping[str, str]:
+    """Those that scheduling reads: the others, often long, are not kept."""
+    if not pairs:
+        return _EMPTY
+    return {key: value for key, value in pairs.items() if key in _READ_ANNOTATIONS} or _EMPTY
+
+
+def _owner(references: list[_OwnerReference] | None) -> Owner | None:
+    for reference in references or ():
+        if reference.controller:
+            return Owner(reference.kind, reference.name, reference.uid)
+    return None
+
+
+def _modes(modes: list[str] | None) -> tuple[str, ...]:
+    if modes is not None and len(modes) > MODES_MAX:
+        raise Refusal(f"spec.accessModes: {len(modes)} entries, more than the {MODES_MAX} that are read")
+    return tuple(modes or ())
+
+
+def _storage(quantities: dict[str, Quantity] | None, path: str) -> int | None:
+    """The amount of storage in nano-units; None where none is named."""
+    text = (quantities or {}).get("storage")
+    if text is None:
+        return None
+    try:
+        return parse_nano(text)
+    except QuantityError as error:
+        raise Refusal(f"{path}.storage: {error}") from error
+
+
+def _bytes(quantity: Quantity | None) -> int | None:
+    return None if quantity is None else value_of_nano(parse_nano(quantity))
+
+
+def _version(text: str) -> int:
+    return int(text) if len(text) <= VERSION_DIGITS_MAX and text.isascii() and text.isdigit() else 0

@@ -1,0 +1,165 @@
+"""ObjectStore: the cluster's objects besides pods and nodes, as the watches brought them.
+
+Implements `framework.objects_view.ObjectsView`. Written synchronously by `shell/object_ingest.py` (and by whoever loads a
+snapshot), read by plugins through `PluginContext.objects`; `ClusterCache.objects` is the one of a process. Holds the API's
+truth only: what a plugin assumes about an object (a binding on its way) is in that plugin's ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import cast
+
+from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.model.cluster_objects import (
+    ClusterObject,
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
+    Service,
+    StatefulSet,
+    StorageClass,
+    VolumeAttachment,
+)
+
+_Key = tuple[str, str]
+_Found = dict[_Key, ClusterObject]
+
+_INDEXED_BY: Mapping[ObjectKind, Callable[[ClusterObject], str]] = {
+    ObjectKind.PERSISTENT_VOLUME: lambda o: cast(PersistentVolume, o).storage_class,
+    ObjectKind.CSI_STORAGE_CAPACITY: lambda o: cast(CsiStorageCapacity, o).storage_class,
+    ObjectKind.VOLUME_ATTACHMENT: lambda o: cast(VolumeAttachment, o).node,
+}
+"""Kinds that are asked for by something else than their namespace. An index is a dictionary, so nothing is ever scanned."""
+
+
+class _Shelf:
+    """All objects of one kind."""
+
+    def __init__(self, index_of: Callable[[ClusterObject], str]) -> None:
+        self.version = 0
+        self.found: _Found = {}
+        self.by_index: dict[str, _Found] = {}
+        self._index_of = index_of
+
+    def set(self, item: ClusterObject) -> ClusterObject | None:
+        key = (item.namespace, item.name)
+        before = self.found.get(key)
+        index = self._index_of(item)
+        if before is not None and self._index_of(before) != index:
+            self._unindex(key, before)
+        self.found[key] = item
+        self.by_index.setdefault(index, {})[key] = item
+        self.version += 1
+        return before
+
+    def remove(self, namespace: str, name: str) -> ClusterObject | None:
+        key = (namespace, name)
+        before = self.found.pop(key, None)
+        if before is not None:
+            self._unindex(key, before)
+            self.version += 1
+        return before
+
+    def _unindex(self, key: _Key, item: ClusterObject) -> None:
+        index = self._index_of(item)
+        entries = self.by_index[index]
+        del entries[key]
+        if not entries:
+            del self.by_index[index]
+
+
+class ObjectStore(ObjectsView):
+    """Objects by kind, namespace and name."""
+
+    def __init__(self) -> None:
+        self._shelves = {kind: _Shelf(_INDEXED_BY.get(kind, lambda o: o.namespace)) for kind in ObjectKind}
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
+        """The object appeared or changed. Returns what was known of it before."""
+        return self._shelves[kind].set(item)
+
+    def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
+        """The object is gone. Returns what was known of it; None for one that was not known."""
+        return self._shelves[kind].remove(namespace, name)
+
+    def __len__(self) -> int:
+        return sum(len(shelf.found) for shelf in self._shelves.values())
+
+    # -- reading (ObjectsView) -------------------------------------------------------------------------------------
+
+    def get(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
+        return self._shelves[kind].found.get((namespace, name))
+
+    def in_namespace(self, kind: ObjectKind, namespace: str) -> Collection[ClusterObject]:
+        if kind in _INDEXED_BY:
+            return [item for (place, _), item in self._shelves[kind].found.items() if place == namespace]
+        return self._by_index(kind, namespace)
+
+    def all(self, kind: ObjectKind) -> Collection[ClusterObject]:
+        return self._shelves[kind].found.values()
+
+    def version(self, kind: ObjectKind) -> int:
+        return self._shelves[kind].version
+
+    def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:
+        return tuple(self._shelves[kind].version for kind in kinds)
+
+    def _by_index(self, kind: ObjectKind, index: str) -> Collection[ClusterObject]:
+        entries = self._shelves[kind].by_index.get(index)
+        return entries.values() if entries is not None else ()
+
+    def namespace(self, name: str) -> Namespace | None:
+        return cast(Namespace | None, self.get(ObjectKind.NAMESPACE, "", name))
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        return cast(PersistentVolume | None, self.get(ObjectKind.PERSISTENT_VOLUME, "", name))
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        return cast(PersistentVolumeClaim | None, self.get(ObjectKind.PERSISTENT_VOLUME_CLAIM, namespace, name))
+
+    def storage_class(self, name: str) -> StorageClass | None:
+        return cast(StorageClass | None, self.get(ObjectKind.STORAGE_CLASS, "", name))
+
+    def csi_node(self, node: str) -> CsiNode | None:
+        return cast(CsiNode | None, self.get(ObjectKind.CSI_NODE, "", node))
+
+    def csi_driver(self, name: str) -> CsiDriver | None:
+        return cast(CsiDriver | None, self.get(ObjectKind.CSI_DRIVER, "", name))
+
+    def services(self, namespace: str) -> Collection[Service]:
+        return cast(Collection[Service], self._by_index(ObjectKind.SERVICE, namespace))
+
+    def replica_sets(self, namespace: str) -> Collection[ReplicaSet]:
+        return cast(Collection[ReplicaSet], self._by_index(ObjectKind.REPLICA_SET, namespace))
+
+    def stateful_sets(self, namespace: str) -> Collection[StatefulSet]:
+        return cast(Collection[StatefulSet], self._by_index(ObjectKind.STATEFUL_SET, namespace))
+
+    def replication_controllers(self, namespace: str) -> Collection[ReplicationController]:
+        found = self._by_index(ObjectKind.REPLICATION_CONTROLLER, namespace)
+        return cast(Collection[ReplicationController], found)
+
+    def disruption_budgets(self, namespace: str) -> Collection[PodDisruptionBudget]:
+        return cast(Collection[PodDisruptionBudget], self._by_index(ObjectKind.POD_DISRUPTION_BUDGET, namespace))
+
+    def volumes(self) -> Collection[PersistentVolume]:
+        return cast(Collection[PersistentVolume], self.all(ObjectKind.PERSISTENT_VOLUME))
+
+    def volumes_of_class(self, storage_class: str) -> Collection[PersistentVolume]:
+        return cast(Collection[PersistentVolume], self._by_index(ObjectKind.PERSISTENT_VOLUME, storage_class))
+
+    def storage_capacities(self, storage_class: str) -> Collection[CsiStorageCapacity]:
+        found = self._by_index(ObjectKind.CSI_STORAGE_CAPACITY, storage_class)
+        return cast(Collection[CsiStorageCapacity], found)
+
+    def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
+        return cast(Collection[VolumeAttachment], self._by_index(ObjectKind.VOLUME_ATTACHMENT, node))
