@@ -22,7 +22,15 @@ from domains.gpu.device_row import (
 )
 from domains.gpu.gpu_ledger import GpuLedger, Milli
 from multisched.framework.cycle_state import CycleState, StateKey
-from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import (
+    ASSIGNED_POD_DELETE,
+    Action,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    Hint,
+    Resource,
+)
 from multisched.framework.node_view import Codes, Int64, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
@@ -172,15 +180,15 @@ def _hold_in_thought(other: Pod, devices: DeviceRow) -> Hold | None:
     return Hold(demand.milli, demand.count, demand.is_whole, devices.choose(demand))
 
 
-def _after_pod_delete(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_pod_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     return Hint.QUEUE if isinstance(old, Pod) and has_demand(old) else Hint.SKIP
 
 
-def _after_node_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     has_gpus = isinstance(new, Node) and new.allocatable.get(GPU, 0) > 0
     return Hint.QUEUE if has_gpus else Hint.SKIP
 
 
-def _after_own_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_own_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     changed = isinstance(old, Pod) and isinstance(new, Pod) and demand_of(old) != demand_of(new)
     return Hint.QUEUE if changed else Hint.SKIP

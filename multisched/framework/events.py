@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.objects import Node, Pod
 
 
@@ -17,6 +18,13 @@ class Resource(Enum):
     UNSCHEDULED_POD = "UnscheduledPod"
     TARGET_POD = "TargetPod"
     """The waiting pod itself."""
+    PERSISTENT_VOLUME = "PersistentVolume"
+    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    STORAGE_CLASS = "StorageClass"
+    CSI_NODE = "CSINode"
+    CSI_DRIVER = "CSIDriver"
+    CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
+    VOLUME_ATTACHMENT = "VolumeAttachment"
     WILDCARD = "*"
 
 
@@ -36,6 +44,8 @@ class Action(Flag):
     UPDATE_POD_TOLERATION = auto()
     UPDATE_POD_GATES = auto()
     UPDATE_POD_OTHER = auto()
+    UPDATE = auto()
+    """Of anything but nodes and pods."""
     ALL = (
         ADD
         | DELETE
@@ -50,6 +60,7 @@ class Action(Flag):
         | UPDATE_POD_TOLERATION
         | UPDATE_POD_GATES
         | UPDATE_POD_OTHER
+        | UPDATE
     )
 
 
@@ -82,7 +93,10 @@ class Hint(Enum):
     SKIP = "QueueSkip"
 
 
-QueueingHint = Callable[[Pod, Node | Pod | None, Node | Pod | None], Hint]
+EventObject = Node | Pod | ClusterObject | None
+"""What an event is about; None for the state before an addition or after a deletion."""
+
+QueueingHint = Callable[[Pod, EventObject, EventObject], Hint]
 """(waiting pod, old object, new object) -> may this event make the pod schedulable? Sync and cheap.
 
 Asked once for all waiting pods of one class: it must not read the waiting pod's name, uid, version or creation time, save

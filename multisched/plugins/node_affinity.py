@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
@@ -122,7 +122,7 @@ class NodeAffinity:
         event = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, "NodeAddOrLabel")
         return (EventRegistration(event, self._after_node_change),)
 
-    def _after_node_change(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """A node that matches now and did not before."""
         if not isinstance(new, Node):
             return Hint.SKIP

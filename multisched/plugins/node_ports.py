@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code
-from multisched.model.objects import HostPort, Node, Pod
+from multisched.model.objects import HostPort, Pod
 from multisched.plugins.columns import zeros
 
 _NOBODY: Mapping[str, int] = {}
@@ -64,7 +64,7 @@ def _conflicts(wanted: str, held: Mapping[str, int]) -> bool:
     return bool(held) if not wanted else "" in held or wanted in held
 
 
-def _after_delete(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     """A pod that held, or was promised, one of the ports is gone."""
     if not isinstance(old, Pod) or not (old.node or old.nominated_node):
         return Hint.SKIP

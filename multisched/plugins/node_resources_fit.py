@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from multisched.framework.cycle_state import StateKey
-from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores, any_true
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
@@ -179,7 +179,7 @@ class NodeResourcesFit:
             return False
         return resource in self._ignored or resource.split("/")[0] in self._ignored_groups
 
-    def _after_pod_event(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    def _after_pod_event(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """A pod on a node, or promised one, is gone; or it, or the waiting pod, now asks for less."""
         if not isinstance(old, Pod):
             return Hint.QUEUE
@@ -192,7 +192,7 @@ class NodeResourcesFit:
         frees = any(old.requests.get(name, 0) > new.requests.get(name, 0) for name in pod.spec.requests)
         return Hint.QUEUE if frees else Hint.SKIP
 
-    def _after_node_change(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """A node that could hold the pod if it were empty, and has grown in something the pod asks for.
 
         Ignored resources are left out here; upstream forgets to, and leaves such a pod waiting for the flush.

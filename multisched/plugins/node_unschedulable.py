@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows, any_true
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.reasons import ReasonTable
@@ -56,12 +56,12 @@ def _tolerates_cordon(pod: Pod) -> bool:
     return any(t.tolerates(UNSCHEDULABLE_TAINT) for t in pod.spec.tolerations)
 
 
-def _after_node_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     """A node that can be used now and could not before."""
     if not isinstance(new, Node) or new.is_unschedulable:
         return Hint.SKIP
     return Hint.SKIP if isinstance(old, Node) and not old.is_unschedulable else Hint.QUEUE
 
 
-def _after_toleration_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_toleration_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     return Hint.QUEUE if isinstance(new, Pod) and new.uid == pod.uid and _tolerates_cordon(new) else Hint.SKIP

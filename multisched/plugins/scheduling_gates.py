@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Pod
 
 
 class SchedulingGates:
@@ -25,5 +25,5 @@ class SchedulingGates:
         return (EventRegistration(gates_gone, _after_gates_gone),)
 
 
-def _after_gates_gone(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_gates_gone(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     return Hint.QUEUE if new is None or new.uid == pod.uid else Hint.SKIP

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
-from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, Dependency
@@ -87,7 +87,7 @@ def _count_untolerated(taints: Taints, tolerations: Tolerations) -> int:
     )
 
 
-def _after_node_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     """A node whose taints the pod tolerates now and did not before."""
     if not isinstance(new, Node) or _is_untolerated(new.taints, pod.spec.tolerations):
         return Hint.SKIP
@@ -95,5 +95,5 @@ def _after_node_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None)
     return Hint.SKIP if could_before else Hint.QUEUE
 
 
-def _after_toleration_change(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+def _after_toleration_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     return Hint.QUEUE if isinstance(new, Pod) and new.uid == pod.uid else Hint.SKIP

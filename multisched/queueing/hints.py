@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
-from multisched.framework.events import ClusterEvent, EventRegistration, Hint, QueueingHint, Resource
+from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource
 from multisched.framework.plugin import EnqueueExtensions, Plugin
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Pod
 
-Object = Node | Pod | None
+Object = EventObject
 OnError = Callable[[str, Exception], None]
 Listener = QueueingHint | None
 """A hint, or None: the event always queues."""

@@ -18,7 +18,7 @@ import msgspec
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent
+from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent, EventObject
 from multisched.framework.isolation import IsolatedError
 from multisched.framework.plugin import QueuedPod
 from multisched.framework.ports import (
@@ -37,7 +37,7 @@ from multisched.framework.ports import (
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
@@ -108,7 +108,7 @@ class DomainWorker:
         cycles: int,
         bind_workers: int,
         bind_timeout_s: float,
-        tell_all: Callable[[ClusterEvent, Node | Pod | None, Node | Pod | None], None],
+        tell_all: Callable[[ClusterEvent, EventObject, EventObject], None],
     ) -> None:
         self.name = name
         self.queue = queue

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, Resource
+from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, EventObject, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.objects import Node, Pod, PodSpec
@@ -50,7 +50,7 @@ class Router:
     def workers(self) -> list[DomainWorker]:
         return [worker for worker, _ in self._workers]
 
-    def tell(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None, now_s: float) -> None:
+    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
         """Wakes the pods the event may help, in every domain."""
         for worker, _ in self._workers:
             self._tell(worker, event, old, new, now_s)
@@ -62,9 +62,7 @@ class Router:
                 self._tell(worker, event, old, new, now_s)
 
     @staticmethod
-    def _tell(
-        worker: DomainWorker, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None, now_s: float
-    ) -> None:
+    def _tell(worker: DomainWorker, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
         moved = worker.queue.on_event(event, old, new, now_s)
         if moved.active or moved.backoff:
             worker.wake()

@@ -27,14 +27,13 @@ from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.events import ClusterEvent
+from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.isolation import Isolator, Workshop
 from multisched.framework.plugin import PluginContext
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
-from multisched.model.objects import Node, Pod
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
@@ -221,7 +220,7 @@ class Program:
                 if self._groups[domain] == group:
                     lost.set()
 
-    def _tell_all(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None) -> None:
+    def _tell_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------

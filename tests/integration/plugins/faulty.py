@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from multisched.framework.events import Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.plugin import Dependency, PermitResult, PostFilterResult, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Pod
 
 VICTIM = "victim"
 NONSENSE: Any = [0.5]
@@ -127,7 +127,7 @@ class NeedsMate:
     def events_to_register(self) -> Sequence[EventRegistration]:
         return [EventRegistration(self._event, self._hint)]
 
-    def _hint(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    def _hint(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         other = old if self._event.action is Action.DELETE else new
         assert isinstance(other, Pod)
         if "mate" not in other.labels:

@@ -10,6 +10,7 @@ from multisched.framework.events import (
     NODE_ADD,
     Action,
     ClusterEvent,
+    EventObject,
     EventRegistration,
     Hint,
     Resource,
@@ -87,9 +88,9 @@ class AffinityHint:
     def __init__(self) -> None:
         self.asked = 0
 
-    def __call__(self, pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    def __call__(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         self.asked += 1
-        assert new is not None
+        assert isinstance(new, Node)
         return Hint.QUEUE if new.labels.get("zone") == pod.labels.get("zone") else Hint.SKIP
 
 

@@ -11,13 +11,14 @@ from multisched.framework.events import (
     NODE_ADD,
     Action,
     ClusterEvent,
+    EventObject,
     EventRegistration,
     Hint,
     Resource,
 )
 from multisched.framework.plugin import QueuedPod
 from multisched.framework.status import Code, Status
-from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Failure, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place, QueueInvariantError
@@ -299,7 +300,7 @@ def test_the_answer_of_a_pending_plugin_wins_over_that_of_a_rejector() -> None:
 
 
 def test_a_hint_that_raises_counts_as_queue_and_is_reported() -> None:
-    def broken(pod: Pod, old: Node | Pod | None, new: Node | Pod | None) -> Hint:
+    def broken(pod: Pod, old: EventObject, new: EventObject) -> Hint:
         raise KeyError("zone")
 
     errors = Errors()

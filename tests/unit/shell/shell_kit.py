@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.events import ClusterEvent
+from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.plugin import Plugin
 from multisched.framework.ports import (
     BindAnswer,
@@ -25,7 +25,7 @@ from multisched.framework.ports import (
     UnreachableError,
 )
 from multisched.model.decode import Decoder
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.domain import DomainWorker, Outside
@@ -138,7 +138,7 @@ class House:
         for name in nodes:
             self.see_node(name)
 
-    def _tell(self, event: ClusterEvent, old: Node | Pod | None, new: Node | Pod | None) -> None:
+    def _tell(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())
 
     def _queue_error(self, plugin: str, error: BaseException) -> None:
