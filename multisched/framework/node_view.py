@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import Taint
 
@@ -96,6 +97,11 @@ class NodeView(Protocol):
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         """Row -> host ip ("" for all addresses) -> number of pods that hold this port there."""
+        ...
+
+    @property
+    def volume_users(self) -> VolumeUsers:
+        """Which rows hold pods that use a claim or an inline disk."""
         ...
 
     def image_users(self, name: str) -> Mapping[int, int]:

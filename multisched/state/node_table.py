@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of, columns_at
+from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
 from multisched.state.change_log import ChangeLog
@@ -86,6 +87,7 @@ class NodeTable:
         self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}
         self._labels: dict[str, LabelColumn] = {}
         self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
+        self._volume_users = VolumeUsers()
         self._images: dict[str, dict[int, int]] = {}
         self._absent: Int64 = frozen(np.zeros(ROWS_INITIAL, np.int64))
         self._views: dict[tuple[str, str], Int64] = {}
@@ -153,6 +155,10 @@ class NodeTable:
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         return self._ports.get((protocol, port), _NO_USERS)
 
+    @property
+    def volume_users(self) -> VolumeUsers:
+        return self._volume_users
+
     def image_users(self, name: str) -> Mapping[int, int]:
         return self._images.get(name, _NO_SIZES)
 
@@ -184,6 +190,7 @@ class NodeTable:
             row = self._take_row()
             self._row_of[node.name] = row
             before = None
+            self._volume_users.note_row(row)
         else:
             before = self._nodes[row]
         self._nodes[row] = node
@@ -212,6 +219,7 @@ class NodeTable:
         for column in self._labels.values():
             column.set(row, None)
         heapq.heappush(self._free, row)
+        self._volume_users.note_row(row)
         self.nodes_version += 1
         self.node_log.note(row)
         self._touch(row)
@@ -243,6 +251,7 @@ class NodeTable:
         self._pods[row] = {}
         self._requested[:, row] = 0
         self._scoring[:, row] = 0
+        self._volume_users.forget_row(row)
         for key in [key for key, users in self._ports.items() if row in users]:
             del self._ports[key][row]
             if not self._ports[key]:
@@ -399,6 +408,8 @@ class NodeTable:
         requested[PODS_INDEX, row] += sign
         if pod.spec.host_ports:
             self._account_ports(row, pod, sign)
+        if pod.spec.volumes:
+            self._volume_users.account(row, pod, sign)
         self._touch(row)
 
     def _account_ports(self, row: int, pod: Pod, sign: int) -> None:

@@ -18,6 +18,7 @@ from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, am
 from multisched.framework.plugin import CycleView, PreFilterExtensions
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
+from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
 from multisched.state.node_table import NodeTable, frozen, scoring_amounts
@@ -32,6 +33,7 @@ class Overlay:
         self._pod_count: Int64 | None = None
         self._pods: dict[int, dict[str, Pod]] = {}
         self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
+        self._volume_users: VolumeUsers | None = None
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -59,6 +61,10 @@ class Overlay:
         if self._pod_count is None:
             self._pod_count = self._table.pod_count.copy()
         self._pod_count[row] += sign
+        if pod.spec.volumes:
+            if self._volume_users is None:
+                self._volume_users = VolumeUsers(self._table.volume_users)
+            self._volume_users.account(row, pod, sign)
         for port in pod.spec.host_ports:
             key = (port.protocol, port.port)
             if key not in self._ports:
@@ -123,6 +129,10 @@ class Overlay:
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         changed = self._ports.get((protocol, port))
         return self._table.port_users(protocol, port) if changed is None else changed
+
+    @property
+    def volume_users(self) -> VolumeUsers:
+        return self._table.volume_users if self._volume_users is None else self._volume_users
 
     def image_users(self, name: str) -> Mapping[int, int]:
         return self._table.image_users(name)

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from multisched.framework.volume_users import ClaimKey, users_of
 from multisched.model.objects import PODS, Node, Pod
+from multisched.model.volumes import Disk
 from multisched.state.node_table import SCORED, NodeTable, scoring_amounts
 
 Ports = dict[tuple[str, int, str], int]
 """(protocol, port, ip) -> pods on the row that hold it."""
 
 
+Volumes = dict[ClaimKey | Disk, int]
+"""Claim or disk -> volumes of pods on the row that use it."""
+
+
 def row_faults(table: NodeTable, rows: Sequence[int]) -> dict[int, str]:
     """Row -> what is wrong there, with both sides; rows without a node are passed over."""
     ports = _ports_held(table, rows)
+    volumes = _volumes_held(table, rows)
     columns = {name: table.requested(name) for name in table.resources}
     faults: dict[int, str] = {}
     for row in rows:
@@ -28,6 +35,7 @@ def row_faults(table: NodeTable, rows: Sequence[int]) -> dict[int, str]:
         fault = (
             _sums_fault(table, row, pods.values(), said)
             or _ports_fault(pods.values(), ports.get(row, {}))
+            or _volumes_fault(row, pods.values(), volumes.get(row, {}))
             or _node_fault(table, row, node)
         )
         if fault:
@@ -73,6 +81,28 @@ def _ports_fault(pods: Iterable[Pod], said: Ports) -> str:
             key = (port.protocol, port.port, port.ip)
             wanted[key] = wanted.get(key, 0) + 1
     return "" if wanted == said else f"held ports say {said}, its pods {wanted}"
+
+
+def _volumes_held(table: NodeTable, rows: Sequence[int]) -> dict[int, Volumes]:
+    """What the table says of the claims and disks in use on these rows."""
+    wanted = set(rows)
+    held: dict[int, Volumes] = {}
+    claims, disks = table.volume_users.counts()
+    for claim, users in claims.items():
+        for row in users.keys() & wanted:
+            held.setdefault(row, {})[claim] = users[row]
+    for uses in disks.values():
+        for row in uses.keys() & wanted:
+            held.setdefault(row, {}).update(uses[row].items())
+    return held
+
+
+def _volumes_fault(row: int, pods: Iterable[Pod], said: Volumes) -> str:
+    claims, disks = users_of([(row, pods)]).counts()
+    wanted: Volumes = {claim: users[row] for claim, users in claims.items()}
+    for uses in disks.values():
+        wanted.update(uses[row].items())
+    return "" if wanted == said else f"volumes in use say {said}, its pods {wanted}"
 
 
 def _node_fault(table: NodeTable, row: int, node: Node) -> str:

@@ -1,0 +1,123 @@
+"""Who uses which claim and disk is known without a walk over pods: in the table, in overlays, and after any events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.framework.node_view import NodeView
+from multisched.framework.recency import KEYS_MAX, Recency
+from multisched.framework.volume_users import VolumeUsers, users_of
+from multisched.model.objects import PodSpec
+from multisched.model.volumes import Disk, DiskKind, PodVolume
+from multisched.state.node_table import NodeTable
+from multisched.state.overlay import Overlay
+from multisched.state.row_check import row_faults
+from tests.unit.state.state_kit import make_node, make_pod
+
+ROWS = range(3)
+CLAIMS = ("a", "b", "web-0-scratch")
+DISKS = (
+    Disk(DiskKind.GCE, "d"),
+    Disk(DiskKind.GCE, "d", is_read_only=True),
+    Disk(DiskKind.AWS, "d"),
+    Disk(DiskKind.RBD, "p/i", monitors=frozenset({"m"})),
+)
+
+volume = st.one_of(
+    st.sampled_from(CLAIMS).map(lambda name: PodVolume(claim=name)),
+    st.sampled_from(DISKS).map(lambda disk: PodVolume("v", disk=disk)),
+    st.just(PodVolume("scratch", is_ephemeral=True)),
+)
+spec = st.lists(volume, max_size=3).map(lambda volumes: PodSpec(volumes=tuple(volumes)))
+changes = st.lists(st.tuples(st.booleans(), st.sampled_from(ROWS), st.integers(0, 4), spec), max_size=15)
+
+
+def seen(users: VolumeUsers) -> Any:
+    claims = {name: dict(users.claim_users("default", name)) for name in CLAIMS}
+    disks = {disk: {row: dict(held) for row, held in users.disk_users(disk.kind, disk.id).items()} for disk in DISKS}
+    return claims, disks
+
+
+def counted(view: NodeView) -> Any:
+    return seen(users_of((row, view.pods_on(row)) for row in ROWS))
+
+
+def make_table() -> NodeTable:
+    table = NodeTable()
+    for row in ROWS:
+        table.set_node(make_node(f"n{row}"))
+    return table
+
+
+@given(changes, changes)
+def test_users_equal_a_recount_in_the_table_and_in_overlays(drawn: list[Any], in_thought: list[Any]) -> None:
+    table = make_table()
+    for is_added, row, number, made in drawn:
+        uids = [pod.uid for at in ROWS for pod in table.pods_on(at)]
+        if is_added and f"p{number}" not in uids:
+            table.add_pod(row, make_pod(f"p{number}", made))
+        elif not is_added and table.pods_on(row):
+            table.remove_pod(row, table.pods_on(row)[0].uid)
+        assert seen(table.volume_users) == counted(table)
+    before, overlay = seen(table.volume_users), Overlay(table)
+    for number, (is_added, row, _, made) in enumerate(in_thought):
+        if is_added:
+            overlay.add_pod(row, make_pod(f"thought{number}", made))
+        elif overlay.pods_on(row):
+            overlay.remove_pod(row, overlay.pods_on(row)[0].uid)
+        assert seen(overlay.volume_users) == counted(overlay)
+    assert seen(table.volume_users) == before
+    assert row_faults(table, ROWS) == {}
+
+
+def test_an_overlay_names_the_rows_it_changed_and_the_table_none() -> None:
+    table = make_table()
+    table.add_pod(0, make_pod("p", PodSpec(volumes=(PodVolume(claim="a"),))))
+    overlay = Overlay(table)
+    overlay.add_pod(1, make_pod("plain", PodSpec()))
+    assert set(overlay.volume_users.overlaid_rows) == set()
+    overlay.remove_pod(0, "p")
+    assert set(overlay.volume_users.overlaid_rows) == {0}
+    assert set(table.volume_users.overlaid_rows) == set()
+
+
+def test_rows_are_noted_for_pods_with_volumes_and_for_nodes_that_come_and_go() -> None:
+    table = make_table()
+    recency = table.volume_users.recency
+    start = recency.sequence
+    table.add_pod(0, make_pod("plain", PodSpec()))
+    assert recency.since(start) == []
+    table.add_pod(1, make_pod("p", PodSpec(volumes=(PodVolume(claim="a"),))))
+    table.remove_node("n2")
+    assert recency.since(start) == [2, 1]
+
+
+def test_a_row_that_lies_about_its_volumes_is_found_and_counted_anew() -> None:
+    table = make_table()
+    pod = make_pod("p", PodSpec(volumes=(PodVolume(claim="a"), PodVolume("d", disk=DISKS[0]))))
+    table.add_pod(1, pod)
+    table.volume_users.account(1, pod, 1)
+    assert "volumes in use say" in row_faults(table, ROWS)[1]
+    table.recount(1, {pod.uid: pod})
+    assert row_faults(table, ROWS) == {}
+    assert seen(table.volume_users) == counted(table)
+
+
+@given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 40))
+def test_recency_tells_each_key_once_latest_first(keys: list[int], since: int) -> None:
+    recency: Recency[int] = Recency()
+    for key in keys:
+        recency.note(key)
+    since = min(since, len(keys))
+    assert recency.since(since) == list(dict.fromkeys(reversed(keys[since:])))
+
+
+def test_recency_knows_what_it_has_forgotten() -> None:
+    recency: Recency[int] = Recency()
+    for key in range(KEYS_MAX + 2):
+        recency.note(key)
+    assert recency.since(1) is None
+    assert recency.since(KEYS_MAX) == [KEYS_MAX + 1, KEYS_MAX]
