@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from multisched.model import resources
+from multisched.model.decode_placement import WirePodAffinity, WireSpread, compile_pod_affinity, compile_spread
 from multisched.model.decode_selectors import (
     AFFINITY_TERMS_MAX,
     SELECTOR_VALUES_MAX,
@@ -46,6 +47,7 @@ from multisched.model.objects import (
     QosClass,
     Requests,
 )
+from multisched.model.placement import PodAffinity
 from multisched.model.quantity import QuantityError, milli_of_nano, value_of_nano
 from multisched.model.resources import NAME_SHOWN_MAX, ContainerRequests, QuantityMap, ResourceBlock
 from multisched.model.selectors import (
@@ -84,6 +86,7 @@ class DecodeError(ValueError):
 
 
 class _OwnerReference(Wire):
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -141,23 +144,10 @@ class _NodeAffinity(Wire):
     )
 
 
-class _PodAffinity(Wire):
-    required: list[msgspec.Raw] | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    preferred: list[msgspec.Raw] | None = msgspec.field(
-        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
-    )
-
-
 class _Affinity(Wire):
     node_affinity: _NodeAffinity | None = None
-    pod_affinity: _PodAffinity | None = None
-    pod_anti_affinity: _PodAffinity | None = None
-
-
-class _Spread(Wire):
-    when_unsatisfiable: str = ""
+    pod_affinity: WirePodAffinity | None = None
+    pod_anti_affinity: WirePodAffinity | None = None
 
 
 class _Claim(Wire):
@@ -188,7 +178,7 @@ class _SharedSpec(Wire):
     node_selector: dict[str, str] | None = None
     affinity: _Affinity | None = None
     host_network: bool = False
-    topology_spread_constraints: list[_Spread] | None = None
+    topology_spread_constraints: list[WireSpread] | None = None
     resource_claims: list[WireResourceClaim] | None = None
     volumes: list[WireVolume] | None = None
 
@@ -288,7 +278,7 @@ class Decoder:
         self._refused: dict[bytes, str] = {}
         self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._names: dict[str, str] = {}
-        self._owners: dict[tuple[str, str, str], Owner] = {}
+        self._owners: dict[tuple[str, str, str, str], Owner] = {}
 
     def pod(self, document: bytes | msgspec.Raw) -> Pod:
         """One pod; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
@@ -435,7 +425,7 @@ class Decoder:
     def _owner(self, references: list[_OwnerReference] | None) -> Owner | None:
         for reference in references or ():
             if reference.controller:
-                key = (reference.kind, reference.name, reference.uid)
+                key = (reference.kind, reference.name, reference.uid, reference.api_version)
                 if len(self._owners) >= INTERNED_MAX:
                     self._owners.clear()
                 return self._owners.setdefault(key, Owner(*key))
@@ -458,6 +448,8 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
         qos=_qos(wire),
         tolerations=_tolerations(wire.tolerations),
         affinity=_affinity(wire),
+        pod_affinity=_pod_affinity(wire),
+        spread=compile_spread(wire.topology_spread_constraints),
         host_ports=_host_ports(containers, inits),
         images=tuple(c.image for c in (*inits, *containers)),
         image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
@@ -591,6 +583,10 @@ def _affinity(wire: _SharedSpec) -> NodeAffinity:
         required=NodeSelector(tuple(compile_term(t, path) for t in required)) if affinity.required else None,
         preferred=tuple(PreferredTerm(p.weight, compile_term(p.preference, path)) for p in preferred),
     )
+
+
+def _pod_affinity(wire: _SharedSpec) -> PodAffinity | None:
+    return compile_pod_affinity(wire.affinity.pod_affinity, wire.affinity.pod_anti_affinity) if wire.affinity else None
 
 
 def node_affinity(document: Mapping[str, Any], path: str) -> NodeAffinity:

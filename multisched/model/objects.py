@@ -11,6 +11,7 @@ from enum import Enum
 
 import msgspec
 
+from multisched.model.placement import PodAffinity, SpreadConstraint
 from multisched.model.selectors import NodeSelector, PreferredTerm, Requirement, Taint, Toleration
 from multisched.model.volumes import PodResourceClaim, PodVolume
 
@@ -68,6 +69,9 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     qos: QosClass = QosClass.BEST_EFFORT
     tolerations: tuple[Toleration, ...] = ()
     affinity: NodeAffinity = NodeAffinity()
+    pod_affinity: PodAffinity | None = None
+    """None where it has no term about other pods."""
+    spread: tuple[SpreadConstraint, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
     images: tuple[str, ...] = ()
     """Image of each init container and container, in order, duplicates kept."""
@@ -89,6 +93,7 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
     kind: str
     name: str
     uid: str
+    api_version: str = ""
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
