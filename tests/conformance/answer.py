@@ -24,14 +24,15 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.pod_class import PodClass
-from multisched.cycle.scheduling_cycle import SchedulingCycle
-from multisched.framework.plugin import CycleView, PluginContext
+from multisched.cycle.scheduling_cycle import SchedulingCycle, Unplaced
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.plugin import CycleView, PluginContext, QueuedPod
 from multisched.framework.registry import PluginSet, PluginUse, Profile, Registry, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.decode import Decoder
+from multisched.model.decode_objects import decoders as object_decoders
 from multisched.model.objects import Image, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint
 from multisched.plugins import DEFAULT_WEIGHTS, IN_TREE
@@ -44,6 +45,24 @@ from tests.conformance.vectors import ANSWERS_FILE, PROBLEMS_FILE, differences, 
 
 DIFFERENCES_SHOWN = 6
 """Lines per problem that `--compare` prints."""
+
+DECODE_OBJECT = object_decoders()
+OBJECT_FIELDS = {
+    "namespaces": ObjectKind.NAMESPACE,
+    "services": ObjectKind.SERVICE,
+    "replicaSets": ObjectKind.REPLICA_SET,
+    "statefulSets": ObjectKind.STATEFUL_SET,
+    "replicationControllers": ObjectKind.REPLICATION_CONTROLLER,
+    "pdbs": ObjectKind.POD_DISRUPTION_BUDGET,
+    "pvs": ObjectKind.PERSISTENT_VOLUME,
+    "pvcs": ObjectKind.PERSISTENT_VOLUME_CLAIM,
+    "storageClasses": ObjectKind.STORAGE_CLASS,
+    "csiNodes": ObjectKind.CSI_NODE,
+    "csiDrivers": ObjectKind.CSI_DRIVER,
+    "csiStorageCapacities": ObjectKind.CSI_STORAGE_CAPACITY,
+    "volumeAttachments": ObjectKind.VOLUME_ATTACHMENT,
+}
+"""Field of a problem -> the kind of the objects in it."""
 
 Problem = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -108,10 +127,19 @@ class Scene:
 
 
 def load(problem: Problem, decoder: Decoder) -> Scene:
-    """Puts a problem's objects into a fresh cache, by way of their JSON."""
+    """Builds the plugins, then brings a problem's objects by way of their JSON, as the watches of the program would."""
     cache, nominator = ClusterCache(), Nominator()
     rows = DomainRows("conformance", lambda node: True)
     cache.add_domain(rows)
+    registry = Registry()
+    registry.add_all(IN_TREE, "in-tree")
+    context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers, cache.objects)
+    plugins = build_profile(profile_of(problem.get("profile")), registry, context)
+    runner = Runner(NobodyWatches(), lambda: 0.0)
+    cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)
+    for field, kind in OBJECT_FIELDS.items():
+        for document in problem.get(field) or ():
+            cache.objects.set(kind, DECODE_OBJECT[kind.value](orjson.dumps(document)))
     for node in problem["nodes"]:
         cache.set_node(decoder.node(orjson.dumps(node)))
     for document in problem["pods"]:
@@ -122,12 +150,6 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
             cache.place(pod)
         elif pod.nominated_node:
             nominator.set(pod)
-    registry = Registry()
-    registry.add_all(IN_TREE, "in-tree")
-    context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers, cache.objects)
-    plugins = build_profile(profile_of(problem.get("profile")), registry, context)
-    runner = Runner(NobodyWatches(), lambda: 0.0)
-    cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)
     return Scene(cache, cycle, plugins, runner, nominator, decoder.pod(orjson.dumps(problem["pod"])))
 
 
@@ -157,7 +179,14 @@ def disturb(scene: Scene) -> None:
         scene.cache.set_node(changed)
     for pod in placed[::2]:
         scene.cache.remove(pod.uid)
+    objects = {kind: list(scene.cache.objects.all(kind)) for kind in ObjectKind}
+    for kind, items in objects.items():
+        for item in items[::2]:
+            scene.cache.objects.remove(kind, item.namespace, item.name)
     evaluate(scene)
+    for kind, items in objects.items():
+        for item in items[::2]:
+            scene.cache.objects.set(kind, item)
     for node in reversed(nodes):
         scene.cache.set_node(node)
     for pod in placed[::2]:
@@ -169,27 +198,40 @@ def evaluate(scene: Scene) -> Answer:
     """Filters and scores the pod through the class cache; everything but the id."""
     try:
         group = scene.cycle.classes.find(scene.pod, 1)
+        if group.refusal is not None:
+            return {"preFilter": _status(group.refusal), "feasible": [], "rejected": {}, **refusal_of(scene)}
+        names = [scene.cache.nodes.node(int(row)).name for row in group.rows]
+        refused = refusals(scene, group)
+        result: Answer = {
+            "feasible": sorted(name for name, status in zip(names, refused, strict=True) if status.is_success),
+            "rejected": {n: _status(s) for n, s in zip(names, refused, strict=True) if not s.is_success},
+        }
+        if group.narrowed is not None:
+            result["preFilterNodes"] = sorted(group.narrowed)
+        if not result["feasible"]:
+            return {**result, **refusal_of(scene)}
+        scene.cycle.classes.score(group)
+        return {**result, **scores(group, names, [s.is_success for s in refused])}
     except PluginFailure as failure:
         return {"feasible": [], "rejected": {}, "error": failure.status.message}
-    if group.refusal is not None:
-        found = diagnose(group, scene.cache.nodes, held={}, with_names=True)
-        return {"preFilter": _status(group.refusal), "feasible": [], "rejected": {}, "fitError": fit_error(found)}
-    names = [scene.cache.nodes.node(int(row)).name for row in group.rows]
-    refused = refusals(scene, group)
-    result: Answer = {
-        "feasible": sorted(name for name, status in zip(names, refused, strict=True) if status.is_success),
-        "rejected": {n: _status(s) for n, s in zip(names, refused, strict=True) if not s.is_success},
-    }
-    if group.narrowed is not None:
-        result["preFilterNodes"] = sorted(group.narrowed)
-    if not result["feasible"]:
-        found = diagnose(group, scene.cache.nodes, held={}, with_names=True)
-        return {**result, "fitError": fit_error(found)}
+
+
+def refusal_of(scene: Scene) -> Answer:
+    """What one attempt of the cycle says of a pod that fits nowhere, and whom it would preempt."""
+    attempt = scene.cycle.attempt(QueuedPod(scene.pod, queued_s=0.0, attempts=1))
     try:
-        scene.cycle.classes.score(group)
-    except PluginFailure as failure:
-        return {**result, "error": failure.status.message}
-    return {**result, **scores(group, names, [s.is_success for s in refused])}
+        next(attempt)
+    except StopIteration as end:
+        result = end.value
+        assert isinstance(result, Unplaced), f"the cycle found a place that answer.py did not: {result}"
+        return {"fitError": result.message, "preemptions": [preemption_of(result)]}
+    raise AssertionError("no plugin of these profiles asks outside")
+
+
+def preemption_of(result: Unplaced) -> dict[str, Any]:
+    """The node that PostFilter nominated, and its victims."""
+    victims = getattr(result, "victims", ())
+    return {"nominatedNode": result.nominated_node, "victims": sorted(f"{v.namespace}/{v.name}" for v in victims)}
 
 
 def scores(group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
