@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from multisched import config
 from multisched.cli_tables import as_document, as_table
-from multisched.config_plugins import plugin_registry, resolve_profile
-from multisched.framework.registry import EXTENSION_POINTS, Factory
+from multisched.config_plugins import plugin_registry, points_of, resolve_profile
 
 
 def show(output: str) -> str:
@@ -43,14 +41,3 @@ def _plugins() -> list[dict[str, Any]]:
 
 def _weights(weights: Mapping[str, int]) -> str:
     return ", ".join(f"{domain} ({weight})" for domain, weight in weights.items())
-
-
-def points_of(factory: Factory) -> list[str]:
-    """The extension points a plugin class has methods for; of a function, those of the class it says it returns."""
-    made = factory if inspect.isclass(factory) else get_type_hints(factory).get("return", factory)
-    return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(made, protocol)]
-
-
-def _has_methods(made: object, protocol: type) -> bool:
-    methods = [name for name, item in vars(protocol).items() if inspect.isfunction(item) and not name.startswith("_")]
-    return bool(methods) and all(callable(getattr(made, name, None)) for name in methods)

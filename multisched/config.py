@@ -7,19 +7,19 @@ plugins named by import path are imported. Called by `cli` and the composition r
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from multisched import config_document
 from multisched.config_document import ConfigError as ConfigError
 from multisched.config_document import Document, Problem, read_document
 from multisched.config_nodes import surely_share
-from multisched.config_plugins import domain_module, is_queue_sort, plugin_registry, resolve_profile
+from multisched.config_plugins import domain_module, plugin_registry
+from multisched.config_profile import check_profile
 from multisched.config_schema import (
     API_VERSION,
     BUILT_IN_DOMAINS,
@@ -30,37 +30,40 @@ from multisched.config_schema import (
     Nodes,
     Policy,
 )
+from multisched.config_structure import nearest, validated
 from multisched.framework.registry import PluginSetupError, Registry
 
 _BUILT_IN_RULES: Final = {"gpu": NodeRule.GPU, "job": NodeRule.VIRTUAL, "forecast": NodeRule.REST}
-_SILENT: Final = frozenset({"default_factory_not_called"})
-"""Consequences of an error that is reported anyway."""
 
 
 def load(path: Path) -> Configuration:
     """The configuration in a file. Raises ConfigError, also for a file that cannot be read."""
+    return parse(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """A file's text, one byte beyond what `read_document` takes at most. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             content = file.read(config_document.DOCUMENT_BYTES_MAX + 1)
-        text = content.decode()
+        return content.decode()
     except OSError as error:
         raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(str(path), 1, 1, "", "is not UTF-8 text")]) from error
-    return parse(text, str(path))
 
 
 def parse(text: str, file: str) -> Configuration:
     """The configuration in `text`; `file` names it in problems. Raises ConfigError."""
     document = read_document(text, file)
-    configuration = _validate(document)
+    configuration = validated(document, Configuration)
     domains = _good_domains(document) if configuration is None else dict(enumerate(configuration.domains))
     complete = {index: _complete_domain(domain) for index, domain in domains.items()}
     registry = plugin_registry()
     _check_names(document, registry)
     _check_nodes(document, complete)
     for index, domain in complete.items():
-        _check_profile(document, ("domains", index, "profile"), domain, registry)
+        check_profile(document, ("domains", index, "profile"), domain, registry)
     if document.problems or configuration is None:
         raise ConfigError(document.problems)
     return configuration.model_copy(update={"domains": tuple(complete.values())})
@@ -70,71 +73,6 @@ def default() -> Configuration:
     """What `run` uses without a file: the three built-in domains."""
     configuration = Configuration.model_validate({"apiVersion": API_VERSION, "kind": KIND})
     return configuration.model_copy(update={"domains": tuple(_complete_domain(d) for d in configuration.domains)})
-
-
-# ---- structure
-
-
-def _validate(document: Document) -> Configuration | None:
-    try:
-        return Configuration.model_validate_json(json.dumps(document.data))
-    except ValidationError as error:
-        found = [e for e in error.errors(include_url=False, include_input=True) if e["type"] not in _SILENT]
-    for item in found:
-        path = tuple(item["loc"])
-        if item["type"] == "too_short" and any(e["loc"][: len(path)] == path and e is not item for e in found):
-            continue
-        _add_error(document, path, item)
-    return None
-
-
-def _add_error(document: Document, path: config_document.Path, error: Any) -> None:
-    match error["type"]:
-        case "extra_forbidden":
-            document.add(path, "unknown key", suggestion=_near(str(path[-1]), _keys_at(path[:-1])), of_key=True)
-        case "missing":
-            document.add(path, "is missing", of_key=True)
-        case "enum" | "literal_error":
-            expected = error["ctx"]["expected"].replace("'", "")
-            choices = expected.replace(" or ", ", ").split(", ")
-            near = _near(str(error["input"]), choices) if len(choices) > 1 else ""
-            document.add(path, f"{error['input']!r} is not known here; write {expected}", suggestion=near)
-        case "string_pattern_mismatch":
-            message = f"{error['input']!r} is not a name of this kind; it must match {error['ctx']['pattern']}"
-            document.add(path, message)
-        case "too_short":
-            document.add(path, f"needs at least {error['ctx']['min_length']}")
-        case "too_long":
-            document.add(path, f"has too many; at most {error['ctx']['max_length']}")
-        case "value_error":
-            document.add(path, str(error["ctx"]["error"]))
-        case _:
-            text = error["msg"].replace("Input should be", "must be")
-            document.add(path, text)
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower(), lower, n=1)
-    return lower[near[0]] if near else ""
-
-
-def _keys_at(path: config_document.Path) -> list[str]:
-    """The keys that the model at `path` knows; empty where the path leads into a plugin's args."""
-    model: type[BaseModel] | None = Configuration
-    for part in path:
-        if isinstance(part, int) or model is None:
-            continue
-        fields = {field.alias: field for field in model.model_fields.values()}
-        model = next(_models_in(fields[part].annotation), None) if part in fields else None
-    return [] if model is None else [str(field.alias) for field in model.model_fields.values()]
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
 
 
 def _good_domains(document: Document) -> dict[int, DomainConfig]:
@@ -218,7 +156,7 @@ def _check_lenders(document: Document, domain: config_document.Path, known: list
             if lender in own:
                 document.add(path, "a domain cannot lend to itself")
             elif lender not in known:
-                document.add(path, f"no domain is called {lender!r}", suggestion=_near(lender, known))
+                document.add(path, f"no domain is called {lender!r}", suggestion=nearest(lender, known))
 
 
 def _check_plugins(document: Document, profile: config_document.Path, registry: Registry) -> None:
@@ -236,7 +174,7 @@ def _check_plugin(document: Document, path: config_document.Path, name: str, reg
     try:
         registry.factory(name)
     except PluginSetupError as error:
-        near = "" if ":" in name else _near(name, registry.names())
+        near = "" if ":" in name else nearest(name, registry.names())
         reason = "is not a plugin" if near else str(error).removeprefix(f"plugin {name}: ")
         document.add(path, f"{name!r} {reason}" if near else f"{name!r}: {reason}", suggestion=near)
 
@@ -310,30 +248,3 @@ def _check_selector(document: Document, index: int, domain: DomainConfig, before
                 f" set the selectors apart, or borrow them by loans: [{{from: {other.name}}}]",
                 of_key=True,
             )
-
-
-def _check_profile(document: Document, path: config_document.Path, domain: DomainConfig, registry: Registry) -> None:
-    """Exactly one plugin orders the queue. Unknown plugins are `_check_names`' to tell."""
-    profile = domain.profile
-    names = [entry.name for entry in profile.plugins.enabled] + [n for n in profile.plugins.disabled if n != "*"]
-    if profile.queue_sort is not None:
-        names.append(profile.queue_sort)
-    if any(not _is_known(name, registry) for name in names):
-        return
-    try:
-        resolved = resolve_profile(domain, registry)
-    except PluginSetupError as error:
-        document.add((*path, "queueSort"), str(error))
-        return
-    sorts = [use.name for use in resolved.plugins if is_queue_sort(registry.factory(use.name))]
-    if len(sorts) != 1:
-        found = ", ".join(sorts) or "none"
-        document.add((*path, "queueSort"), f"exactly one plugin must order the queue, found {found}; set queueSort")
-
-
-def _is_known(name: str, registry: Registry) -> bool:
-    try:
-        registry.factory(name)
-    except PluginSetupError:
-        return False
-    return True

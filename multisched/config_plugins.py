@@ -7,11 +7,19 @@ domains. Pure after import; called by `config`, `cli` and the composition root.
 from __future__ import annotations
 
 import importlib
+import inspect
 from types import ModuleType
-from typing import Final
+from typing import Final, get_type_hints
 
 from multisched.config_schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
-from multisched.framework.registry import PluginSetupError, PluginUse, Profile, Registry
+from multisched.framework.registry import (
+    EXTENSION_POINTS,
+    Factory,
+    PluginSetupError,
+    PluginUse,
+    Profile,
+    Registry,
+)
 from multisched.plugins import IN_TREE
 
 ALL: Final = "*"
@@ -75,7 +83,7 @@ def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
         uses[entry.name] = _changed(uses.get(entry.name, PluginUse(entry.name)), entry)
     if config.queue_sort is not None:
         uses = _with_queue_sort(uses, config.queue_sort, registry)
-    return Profile(tuple(uses.values()))
+    return Profile(tuple(uses.values()), config.points.by_point())
 
 
 def _changed(use: PluginUse, entry: PluginEntry) -> PluginUse:
@@ -100,3 +108,14 @@ def _with_queue_sort(uses: dict[str, PluginUse], queue_sort: str, registry: Regi
 def is_queue_sort(factory: object) -> bool:
     """True for a class that implements QueueSort."""
     return callable(getattr(factory, "sort_key", None))
+
+
+def points_of(factory: Factory) -> list[str]:
+    """The extension points a plugin class has methods for; of a function, those of the class it says it returns."""
+    made = factory if inspect.isclass(factory) else get_type_hints(factory).get("return", factory)
+    return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(made, protocol)]
+
+
+def _has_methods(made: object, protocol: type) -> bool:
+    methods = [name for name, item in vars(protocol).items() if inspect.isfunction(item) and not name.startswith("_")]
+    return bool(methods) and all(callable(getattr(made, name, None)) for name in methods)

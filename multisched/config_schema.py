@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_pascal
 
 from multisched.framework.plugin import Isolation
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
@@ -183,12 +183,18 @@ class Loan(Section):
     """Which of its nodes; without, all."""
 
 
+WEIGHT_MAX: Final = 10_000
+"""So that the totals of all plugins fit into 32 bits."""
+
+PointPlugins = Annotated[tuple[str, ...] | None, Field(max_length=256)]
+
+
 class PluginEntry(Section):
     """One enabled plugin: a new one, or other settings for one of the base."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
     """A name of `multisched plugins list`, or `package.module:Class`."""
-    weight: int | None = Field(default=None, ge=0, le=100)
+    weight: int | None = Field(default=None, ge=0, le=WEIGHT_MAX)
     """Multiplies its scores; 0 filters without scoring. Without: the base's, or 1."""
     args: Mapping[str, Any] | None = None
     """The plugin's own settings, instead of the base's."""
@@ -207,6 +213,30 @@ class Plugins(Section):
     """Plugins to add, or to change where they stand."""
 
 
+class Points(Section):
+    """The plugins that run at an extension point, in their order there. A point that is left out runs every plugin of the
+    profile that has it, in the profile's order."""
+
+    pre_enqueue: PointPlugins = None
+    queue_sort: PointPlugins = None
+    pre_filter: PointPlugins = None
+    filter: PointPlugins = None
+    post_filter: PointPlugins = None
+    pre_score: PointPlugins = None
+    score: PointPlugins = None
+    """NormalizeScore goes with it."""
+    reserve: PointPlugins = None
+    permit: PointPlugins = None
+    pre_bind: PointPlugins = None
+    bind: PointPlugins = None
+    post_bind: PointPlugins = None
+
+    def by_point(self) -> dict[str, tuple[str, ...]]:
+        """PreFilter -> names, as the framework calls the points."""
+        named = ((to_pascal(name), getattr(self, name)) for name in type(self).model_fields)
+        return {point: names for point, names in named if names is not None}
+
+
 class ProfileConfig(Section):
     """The plugins of a domain."""
 
@@ -216,6 +246,8 @@ class ProfileConfig(Section):
     """The plugin that orders the queue, instead of the base's: QOSSort, PrioritySort or one of your own."""
     plugins: Plugins = Plugins()
     """Changes to the base."""
+    points: Points = Points()
+    """Which plugins run at an extension point, where that is not simply all that have it."""
 
 
 class Concurrency(Section):

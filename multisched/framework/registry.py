@@ -38,7 +38,7 @@ from multisched.framework.plugin import (
 from multisched.framework.reasons import ReasonTable
 
 Factory = Callable[..., Plugin]
-P = TypeVar("P")
+P = TypeVar("P", bound=Plugin)
 _NO_REASONS = ReasonTable("")
 
 EXTENSION_POINTS: Mapping[str, type] = {
@@ -80,6 +80,8 @@ class Profile:
     """The plugins of one domain."""
 
     plugins: tuple[PluginUse, ...]
+    points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Extension point -> the plugins that run there, in this order; a point that is not named runs all that have it."""
 
 
 class Registry:
@@ -170,24 +172,26 @@ class BuiltPlugin:
 
 
 class PluginSet:
-    """The built plugins of one domain, by extension point, each in profile order."""
+    """The built plugins of one domain, by extension point, each in profile order or in the order given for the point."""
 
-    def __init__(self, built: Iterable[BuiltPlugin]) -> None:
+    def __init__(self, built: Iterable[BuiltPlugin], points: Mapping[str, tuple[str, ...]] | None = None) -> None:
         self.built = tuple(built)
+        self._points = points or {}
         plugins = [b.plugin for b in self.built]
         self.uses = {b.plugin.name: b.use for b in self.built}
         _refuse_doubles(plugins)
-        self.pre_enqueue = _those(plugins, PreEnqueuePlugin)
-        self.pre_filter = _those(plugins, PreFilterPlugin)
-        self.filter = _those(plugins, FilterPlugin)
-        self.post_filter = _those(plugins, PostFilterPlugin)
-        self.pre_score = _those(plugins, PreScorePlugin)
-        self.score = tuple(p for p in _those(plugins, ScorePlugin) if self.uses[p.name].weight > 0)
-        self.reserve = _those(plugins, ReservePlugin)
-        self.permit = _those(plugins, PermitPlugin)
-        self.pre_bind = _those(plugins, PreBindPlugin)
-        self.bind = _those(plugins, BindPlugin)
-        self.post_bind = _those(plugins, PostBindPlugin)
+        self.pre_enqueue = self._at("PreEnqueue", plugins, PreEnqueuePlugin)
+        self.pre_filter = self._at("PreFilter", plugins, PreFilterPlugin)
+        self.filter = self._at("Filter", plugins, FilterPlugin)
+        self.post_filter = self._at("PostFilter", plugins, PostFilterPlugin)
+        self.pre_score = self._at("PreScore", plugins, PreScorePlugin)
+        scorers = self._at("Score", plugins, ScorePlugin)
+        self.score = tuple(p for p in scorers if self.uses[p.name].weight > 0)
+        self.reserve = self._at("Reserve", plugins, ReservePlugin)
+        self.permit = self._at("Permit", plugins, PermitPlugin)
+        self.pre_bind = self._at("PreBind", plugins, PreBindPlugin)
+        self.bind = self._at("Bind", plugins, BindPlugin)
+        self.post_bind = self._at("PostBind", plugins, PostBindPlugin)
         self.enqueue_extensions = _those(plugins, EnqueueExtensions)
         self.asking = _those(plugins, AskingPlugin)
         # Whether a plugin has an extension point is asked here once: isinstance on a Protocol takes 40 us.
@@ -197,7 +201,7 @@ class PluginSet:
         self.normalize = {p.name: p for p in _those(plugins, NormalizeScorePlugin)}
         self.pre_flight = {p.name: p for p in _those(plugins, PreBindPreFlightPlugin)}
         self.asking_names = asking
-        sorts = _those(plugins, QueueSortPlugin)
+        sorts = self._at("QueueSort", plugins, QueueSortPlugin)
         if len(sorts) != 1:
             names = ", ".join(p.name for p in sorts) or "none"
             raise PluginSetupError(f"profile: exactly one QueueSort plugin is needed, found {names}")
@@ -208,6 +212,20 @@ class PluginSet:
     def weight(self, plugin: Plugin) -> int:
         return self.uses[plugin.name].weight
 
+    def _at(self, point: str, plugins: list[Plugin], protocol: type[P]) -> tuple[P, ...]:
+        """The plugins that run at a point. Raises PluginSetupError for a name that cannot run there."""
+        having = _those(plugins, protocol)
+        if point not in self._points:
+            return having
+        by_name = {self.uses[p.name].name: p for p in having}
+        known = {use.name for use in self.uses.values()}
+        names = self._points[point]
+        for name in names:
+            if name not in by_name:
+                why = "has no such point" if name in known else "is not enabled in the profile"
+                raise PluginSetupError(f"profile: plugin {name} is listed for {point} and {why}; remove it there")
+        return tuple(by_name[name] for name in names)
+
 
 Isolate = Callable[[Plugin, PluginUse, Factory], Plugin]
 """Puts a plugin behind a thread or a process; `isolation.Isolator`."""
@@ -217,7 +235,8 @@ def build_profile(
     profile: Profile, registry: Registry, context: PluginContext, isolate: Isolate | None = None
 ) -> PluginSet:
     """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be."""
-    return PluginSet(BuiltPlugin(_built(use, registry, context, isolate), use) for use in profile.plugins)
+    built = (BuiltPlugin(_built(use, registry, context, isolate), use) for use in profile.plugins)
+    return PluginSet(built, profile.points)
 
 
 def _built(use: PluginUse, registry: Registry, context: PluginContext, isolate: Isolate | None) -> Plugin:

@@ -201,3 +201,32 @@ def test_whatever_stands_in_a_file_is_a_configuration_or_a_list_of_problems(part
 def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
     with pytest.raises(ConfigError):
         config.parse(text, "f.yaml")
+
+
+def test_args_and_points_are_checked_at_the_field_itself() -> None:
+    told = problems(
+        f"""\
+{HEAD}domains:
+  - name: own
+    profile:
+      plugins:
+        enabled:
+          - name: NodeResourcesFit
+            args:
+              scoringStrategy:
+                type: LeastAllocated
+                resources: [{{name: cpu, weight: 101}}]
+          - {{name: NodeAffinity, args: {{addedAffinty: {{}}}}}}
+      points:
+        score: [NodeAffinity, NodeName, NodeAfinity]
+        filter: [NodePorts, NodePorts]
+"""
+    )
+    at = "domains[0].profile"
+    assert told == [
+        f"f.yaml:12:49: {at}.plugins.enabled[0].args.scoringStrategy.resources[0].weight: 101 is not within 0..100",
+        f"f.yaml:13:41: {at}.plugins.enabled[1].args.addedAffinty: unknown field; did you mean addedAffinity?",
+        f"f.yaml:15:31: {at}.points.score[1]: NodeName has no Score; remove it here",
+        f"f.yaml:15:41: {at}.points.score[2]: 'NodeAfinity' is not enabled in this profile (did you mean NodeAffinity?)",
+        f"f.yaml:16:29: {at}.points.filter[1]: NodePorts is listed above already; remove one",
+    ]

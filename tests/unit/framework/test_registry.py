@@ -208,3 +208,37 @@ def test_thirteen_points_in_the_order_of_a_pods_way() -> None:
     ]
     assert extension_points(Plain()) == ["PreEnqueue"]
     assert extension_points(Nothing()) == []
+
+
+def uses_of(*names: str) -> tuple[PluginUse, ...]:
+    return tuple(PluginUse(name) for name in names)
+
+
+def test_a_point_runs_the_plugins_listed_for_it_in_that_order_and_others_run_all() -> None:
+    uses = uses_of("PrioritySort", "NodeName", "TaintToleration", "NodeAffinity", "DefaultBinder", f"{HERE}:Plain")
+    profile = Profile(uses, {"Filter": ("TaintToleration", "NodeName"), "Score": (), "PreEnqueue": (f"{HERE}:Plain",)})
+
+    plugins = build_profile(profile, in_tree(), make_context())
+
+    assert [p.name for p in plugins.filter] == ["TaintToleration", "NodeName"]
+    assert plugins.score == ()
+    assert [p.name for p in plugins.pre_enqueue] == ["Plain"]
+    assert [p.name for p in plugins.pre_score] == ["TaintToleration", "NodeAffinity"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ("NodeName", "profile: plugin NodeName is listed for Score and has no such point; remove it there"),
+        (
+            "NodePorts",
+            "profile: plugin NodePorts is listed for Score and is not enabled in the profile; remove it there",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_run_at_a_point_is_refused_there(listed: str, message: str) -> None:
+    profile = Profile(uses_of("PrioritySort", "NodeName", "DefaultBinder"), {"Score": (listed,)})
+
+    with pytest.raises(PluginSetupError) as refused:
+        build_profile(profile, in_tree(), make_context())
+    assert str(refused.value) == message

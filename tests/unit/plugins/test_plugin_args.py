@@ -9,6 +9,7 @@ import pytest
 
 from multisched.plugins.config_fields import PluginArgsError
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
+from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.pod_topology_spread_args import SYSTEM_CONSTRAINTS, DefaultConstraint, PodTopologySpreadArgs
 from multisched.plugins.volume_binding_args import VolumeBindingArgs
@@ -39,6 +40,12 @@ def listed(*constraints: object, kind: str = "List") -> dict[str, Any]:
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesPercentage": 0}, DefaultPreemptionArgs(0, 100)),
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesAbsolute": 0}, DefaultPreemptionArgs(10, 0)),
         (VolumeBindingArgs.from_config, {}, VolumeBindingArgs(600)),
+        (DynamicResourcesArgs.from_config, {}, DynamicResourcesArgs(10.0, 600.0)),
+        (
+            DynamicResourcesArgs.from_config,
+            {"filterTimeout": "0", "bindingTimeout": "1m1.5s"},
+            DynamicResourcesArgs(0.0, 61.5),
+        ),
         (VolumeBindingArgs.from_config, {"bindTimeoutSeconds": 0}, VolumeBindingArgs(0)),
         (PodTopologySpreadArgs.from_config, {}, PodTopologySpreadArgs(SYSTEM_CONSTRAINTS, True)),
         (PodTopologySpreadArgs.from_config, {"defaultingType": ""}, PodTopologySpreadArgs(SYSTEM_CONSTRAINTS, True)),
@@ -93,6 +100,16 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
             VolumeBindingArgs.from_config,
             {"bindTimeoutSeconds": -1},
             "args.bindTimeoutSeconds: -1 is not within 0..2147483647",
+        ),
+        (
+            DynamicResourcesArgs.from_config,
+            {"filterTimeout": "5"},
+            'args.filterTimeout: \'5\' is no duration; write for instance "5s", "500ms" or "1m30s"',
+        ),
+        (
+            DynamicResourcesArgs.from_config,
+            {"bindingTimeout": "999ms"},
+            "args.bindingTimeout: 999ms is too short; write at least 1s",
         ),
         (
             VolumeBindingArgs.from_config,

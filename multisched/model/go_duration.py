@@ -1,0 +1,22 @@
+"""Durations as Go writes them, which is how the Kubernetes APIs write them: `5s`, `1m30s`, `1.5h`, `250ms`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+TEXT_CHARS_MAX: Final = 64
+
+_UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_WHOLE: Final = re.compile(rf"[-+]?(?:{_PART.pattern})+", re.ASCII)
+
+
+def parse_go_duration(text: str) -> float:
+    """Seconds. Raises ValueError, as `time.ParseDuration` refuses: a number needs its unit, only 0 goes without."""
+    if text in ("0", "+0", "-0"):
+        return 0.0
+    if len(text) > TEXT_CHARS_MAX or _WHOLE.fullmatch(text) is None:
+        raise ValueError(f'{text[:TEXT_CHARS_MAX]!r} is no duration; write for instance "5s", "500ms" or "1m30s"')
+    total_s = sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
+    return -total_s if text.startswith("-") else total_s

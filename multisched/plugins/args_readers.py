@@ -1,0 +1,29 @@
+"""Who reads the arguments of which plugin: the configuration is checked with them before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
+from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
+from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
+from multisched.plugins.node_affinity import NodeAffinityArgs
+from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
+from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
+from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
+from multisched.plugins.volume_binding_args import VolumeBindingArgs
+
+ArgsReader = Callable[[Mapping[str, Any], str], object]
+
+ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
+    "DefaultPreemption": DefaultPreemptionArgs.from_config,
+    "DynamicResources": DynamicResourcesArgs.from_config,
+    "InterPodAffinity": InterPodAffinityArgs.from_config,
+    "NodeAffinity": NodeAffinityArgs.from_config,
+    "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocationArgs.from_config,
+    "NodeResourcesFit": NodeResourcesFitArgs.from_config,
+    "PodTopologySpread": PodTopologySpreadArgs.from_config,
+    "VolumeBinding": VolumeBindingArgs.from_config,
+}
+"""Plugin -> reader of (args, path); it raises PluginArgsError. These are all whose arguments v1 knows."""
