@@ -25,6 +25,7 @@ from multisched.framework.node_view import Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
 from multisched.framework.objects_view import ObjectKind, ObjectsView
 from multisched.framework.ports import Binder, BindReply, BindRequest
+from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, PreemptionsUnderWay
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
@@ -161,11 +162,16 @@ class PostFilterResult:
     """Success with the node to nominate, or a rejection whose reasons end the pod's message."""
 
     status: Status
-    nominated_node: str = ""
+    nominated_node: str | None = None
+    """Empty: the pod loses its nomination; None: it stays as it is."""
+    preemption: Preemption | None = None
+    """Who must go for the pod; the shell removes them."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.status, Status) or not isinstance(self.nominated_node, str):
-            raise TypeError("PostFilterResult takes a Status and the name of a node")
+        if not isinstance(self.status, Status) or not isinstance(self.nominated_node, str | None):
+            raise TypeError("PostFilterResult takes a Status and the name of a node, or None")
+        if not isinstance(self.preemption, Preemption | None):
+            raise TypeError("PostFilterResult takes a Preemption, or None")
 
 
 class Refusals(Protocol):
@@ -174,6 +180,10 @@ class Refusals(Protocol):
     def status_of(self, node: str) -> Status: ...
 
     def nodes(self) -> Sequence[str]: ...
+
+    def dry_run(self) -> DryRun:
+        """For plugins that would make room by taking pods away."""
+        ...
 
 
 @runtime_checkable
@@ -368,6 +378,8 @@ class PluginContext:
     """Where a plugin registers the ledgers it owns."""
     objects: ObjectsView
     """Services, volumes, claims, …: the kinds that enabled plugins declare by `reads_objects`; see objects_view."""
+    preemptions: PreemptionsUnderWay = field(default_factory=NoPreemptions)
+    """Whose victims are being removed at this moment."""
 
 
 class Ledgers(Protocol):

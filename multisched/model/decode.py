@@ -317,6 +317,7 @@ class Decoder:
             phase=self._name(status.phase),
             gates=tuple(g.name for g in gates) if gates else (),
             is_deleting=meta.deletion_timestamp is not None,
+            is_preempted=_is_preempted(status.conditions),
             created_s=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
             started_s=status.start_time.timestamp() if status.start_time else 0.0,
             held=held,
@@ -630,6 +631,14 @@ def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
     if wire.resource_claims:
         found.append("resource claims")
     return tuple(found)
+
+
+def _is_preempted(conditions: list[_Condition] | None) -> bool:
+    """Source: kube-scheduler 1.36, plugins/defaultpreemption, podTerminatingByPreemption (without the deletion)."""
+    for condition in conditions or ():
+        if condition.type == "DisruptionTarget":
+            return condition.status == "True" and condition.reason == "PreemptionByScheduler"
+    return False
 
 
 def _may_be_resizing(wire: _Pod) -> bool:

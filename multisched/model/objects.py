@@ -113,6 +113,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     phase: str = "Pending"
     gates: tuple[str, ...] = ()
     is_deleting: bool = False
+    is_preempted: bool = False
+    """The condition DisruptionTarget says that a scheduler removes it for another pod."""
     created_s: float = 0.0
     """metadata.creationTimestamp, seconds since the epoch."""
     started_s: float = 0.0

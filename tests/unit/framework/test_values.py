@@ -53,7 +53,7 @@ MALFORMED: list[Any] = [
     lambda: Status.unschedulable(3),  # type: ignore[arg-type]
     lambda: PreFilterResult(True),  # type: ignore[arg-type]
     lambda: PreFilterResult(SUCCESS, ["a-list"]),  # type: ignore[arg-type]
-    lambda: PostFilterResult(SUCCESS, None),  # type: ignore[arg-type]
+    lambda: PostFilterResult(SUCCESS, 1),  # type: ignore[arg-type]
     lambda: PermitResult(Code.WAIT, 3.0),  # type: ignore[arg-type]
     lambda: PermitResult(Status(Code.WAIT), "3s"),  # type: ignore[arg-type]
     lambda: PermitResult(Status(Code.WAIT), -1.0),

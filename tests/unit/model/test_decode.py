@@ -223,6 +223,20 @@ def test_a_pod_is_read_with_all_that_scheduling_needs() -> None:
     assert (pod.spec.priority, pod.spec.can_preempt, pod.spec.qos) == (5, False, QosClass.BURSTABLE)
 
 
+@pytest.mark.parametrize(
+    ("condition", "is_preempted"),
+    [
+        ({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}, True),
+        ({"type": "DisruptionTarget", "status": "False", "reason": "PreemptionByScheduler"}, False),
+        ({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}, False),
+        ({"type": "Ready", "status": "True", "reason": "PreemptionByScheduler"}, False),
+    ],
+)
+def test_a_pod_that_goes_for_another_is_known_by_its_condition(condition: dict[str, str], is_preempted: bool) -> None:
+    status = {"conditions": [{"type": "Initialized", "status": "True"}, condition]}
+    assert decode_pod(pod_document(ONE_CPU, status=status)).is_preempted is is_preempted
+
+
 def test_equal_specs_labels_and_annotations_are_one_object() -> None:
     decoder = Decoder()
     metadata = {"labels": {"a": "b"}, "annotations": {"c": "d"}}
