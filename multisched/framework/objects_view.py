@@ -77,6 +77,10 @@ class ObjectsView(Protocol):
         """Raised at each change of any object of the kind. Never falls; 0 before the first."""
         ...
 
+    def changed_since(self, kind: ObjectKind, version: int) -> Collection[tuple[str, str]] | None:
+        """Namespace and name of each object that changed, came or went after `version`; None: too long ago to know."""
+        ...
+
     def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:
         """`version` of each: a key for what is made of several kinds."""
         ...

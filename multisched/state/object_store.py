@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.recency import Recency
 from multisched.model.cluster_objects import (
     ClusterObject,
     CsiDriver,
@@ -43,7 +44,7 @@ class _Shelf:
     """All objects of one kind."""
 
     def __init__(self, index_of: Callable[[ClusterObject], str]) -> None:
-        self.version = 0
+        self.recency: Recency[_Key] = Recency()
         self.found: _Found = {}
         self.by_index: dict[str, _Found] = {}
         self._index_of = index_of
@@ -56,7 +57,7 @@ class _Shelf:
             self._unindex(key, before)
         self.found[key] = item
         self.by_index.setdefault(index, {})[key] = item
-        self.version += 1
+        self.recency.note(key)
         return before
 
     def remove(self, namespace: str, name: str) -> ClusterObject | None:
@@ -64,7 +65,7 @@ class _Shelf:
         before = self.found.pop(key, None)
         if before is not None:
             self._unindex(key, before)
-            self.version += 1
+            self.recency.note(key)
         return before
 
     def _unindex(self, key: _Key, item: ClusterObject) -> None:
@@ -108,10 +109,13 @@ class ObjectStore(ObjectsView):
         return self._shelves[kind].found.values()
 
     def version(self, kind: ObjectKind) -> int:
-        return self._shelves[kind].version
+        return self._shelves[kind].recency.sequence
+
+    def changed_since(self, kind: ObjectKind, version: int) -> Collection[tuple[str, str]] | None:
+        return self._shelves[kind].recency.since(version)
 
     def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:
-        return tuple(self._shelves[kind].version for kind in kinds)
+        return tuple(self._shelves[kind].recency.sequence for kind in kinds)
 
     def _by_index(self, kind: ObjectKind, index: str) -> Collection[ClusterObject]:
         entries = self._shelves[kind].by_index.get(index)
