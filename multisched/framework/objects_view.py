@@ -74,11 +74,21 @@ class ObjectsView(Protocol):
         ...
 
     def version(self, kind: ObjectKind) -> int:
-        """Raised at each change of any object of the kind. Never falls; 0 before the first."""
+        """Raised when an object of the kind comes, goes, or changes in what is kept of it; never falls, 0 at first.
+
+        An update that changes nothing but `version` does not raise it.
+        """
         ...
 
     def changed_since(self, kind: ObjectKind, version: int) -> Collection[tuple[str, str]] | None:
         """Namespace and name of each object that changed, came or went after `version`; None: too long ago to know."""
+        ...
+
+    def unreadable(self, kind: ObjectKind) -> str:
+        """Why the API server does not let us read the kind (403, 404); empty while it does, or while nobody watches it.
+
+        What is seen of the kind then is empty or old: who would do harm by going on without it, asks here first.
+        """
         ...
 
     def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:

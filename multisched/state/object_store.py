@@ -52,6 +52,9 @@ class _Shelf:
     def set(self, item: ClusterObject) -> ClusterObject | None:
         key = (item.namespace, item.name)
         before = self.found.get(key)
+        if before is not None and _is_same(before, item):
+            self.found[key] = self.by_index[self._index_of(item)][key] = item
+            return before
         index = self._index_of(item)
         if before is not None and self._index_of(before) != index:
             self._unindex(key, before)
@@ -81,6 +84,7 @@ class ObjectStore(ObjectsView):
 
     def __init__(self) -> None:
         self._shelves = {kind: _Shelf(_INDEXED_BY.get(kind, lambda o: o.namespace)) for kind in ObjectKind}
+        self._unreadable: dict[ObjectKind, str] = {}
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -91,6 +95,10 @@ class ObjectStore(ObjectsView):
     def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
         """The object is gone. Returns what was known of it; None for one that was not known."""
         return self._shelves[kind].remove(namespace, name)
+
+    def set_unreadable(self, kind: ObjectKind, why: str) -> None:
+        """The API server refuses to tell of the kind; an empty text: it does so again."""
+        self._unreadable[kind] = why
 
     def __len__(self) -> int:
         return sum(len(shelf.found) for shelf in self._shelves.values())
@@ -113,6 +121,9 @@ class ObjectStore(ObjectsView):
 
     def changed_since(self, kind: ObjectKind, version: int) -> Collection[tuple[str, str]] | None:
         return self._shelves[kind].recency.since(version)
+
+    def unreadable(self, kind: ObjectKind) -> str:
+        return self._unreadable.get(kind, "")
 
     def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:
         return tuple(self._shelves[kind].recency.sequence for kind in kinds)
@@ -167,3 +178,10 @@ class ObjectStore(ObjectsView):
 
     def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
         return cast(Collection[VolumeAttachment], self._by_index(ObjectKind.VOLUME_ATTACHMENT, node))
+
+
+def _is_same(before: ClusterObject, after: ClusterObject) -> bool:
+    """Equal in everything that is kept but the version."""
+    return type(before) is type(after) and all(
+        field == "version" or getattr(before, field) == getattr(after, field) for field in after.__struct_fields__
+    )
