@@ -112,6 +112,7 @@ async def _served(
     health, heartbeat = Health(), Heartbeat(clock)
     health.add_liveness("loop", heartbeat.check)
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
+    health.add_readiness("objects", program.objects.unreadable)
     authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
     served = ServerSettings(settings.bind_address, settings.port, _certificate(configuration), authenticator)
     sources = Sources(health, metrics, ProgramQueues(program, identity))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -19,7 +20,17 @@ import anyio
 import msgspec
 
 from multisched.client.backoff import Backoff
-from multisched.client.errors import ApiError, Gone, StatusBody, TooManyRequests, error_for, error_of, parse_status
+from multisched.client.errors import (
+    ApiError,
+    Forbidden,
+    Gone,
+    NotFound,
+    StatusBody,
+    TooManyRequests,
+    error_for,
+    error_of,
+    parse_status,
+)
 from multisched.client.known_objects import KnownObjects, Verdict, is_older
 from multisched.client.lister import PAGE_ITEMS, MalformedAnswerError, list_pages, with_query
 from multisched.framework.ports import Clock
@@ -39,6 +50,8 @@ RESUMES_MAX: Final = 3
 """Failed resumes in a row without progress (garbage, in-stream 5xx) before the reflector lists again."""
 STALE_LISTS_MAX: Final = 5
 """So many lists in a row that are older than what was seen mean that the server's history itself went back (restored backup)."""
+REFUSALS_MAX: Final = 3
+"""Lists in a row answered 403 or 404 that mean that the kind is not to be had: a server that starts says so for a moment."""
 
 
 class ReflectorHandler(Protocol):
@@ -128,7 +141,12 @@ class Reflector:
         field_selector: str = "",
         label_selector: str = "",
         page_items: int = PAGE_ITEMS,
+        on_refused: Callable[[str], None] | None = None,
     ) -> None:
+        """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same."""
+        self._on_refused = on_refused
+        self._refusals = 0
+        self._settled = asyncio.Event()
         self._transport = transport
         self._path = path
         self._handler = handler
@@ -163,6 +181,15 @@ class Reflector:
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
+
+    async def wait_settled(self) -> None:
+        """Returns once a first list has been handed on, or the server has refused it for good (`on_refused`)."""
+        await self._settled.wait()
+
+    @property
+    def is_refused(self) -> bool:
+        """True while the server answers that it does not serve the kind, or not to us."""
+        return self._refusals >= REFUSALS_MAX
 
     def staleness_s(self) -> float:
         """Seconds since the last open watch ended or list failed; 0 while a watch is open."""
@@ -225,9 +252,20 @@ class Reflector:
                 at_least_s = error.retry_after_s
             except (ApiError, TransportError, MalformedAnswerError) as error:
                 self._counters.malformed += isinstance(error, MalformedAnswerError)
-                logger.warning("list failed", extra={"path": self._path, "error": str(error)})
+                self._count_refusal(error)
+                if not self.is_refused:
+                    logger.warning("list failed", extra={"path": self._path, "error": str(error)})
             self._counters.list_failures += 1
             await self._pause(self._backoff.next_s(at_least_s))
+
+    def _count_refusal(self, error: Exception) -> None:
+        """A refusal that lasts is told once to `on_refused`, and no more in the log; without a listener it stays there."""
+        if self._on_refused is None:
+            return
+        self._refusals = self._refusals + 1 if isinstance(error, Forbidden | NotFound) else 0
+        if self.is_refused:
+            self._on_refused(str(error))
+            self._settled.set()
 
     async def _list_once(self, page_items: int) -> bool:
         """False if the list was older than what has been seen, and was not used."""
@@ -281,11 +319,13 @@ class Reflector:
         self._delete_unseen(self._known.end_replace(version, self._clock.monotonic()))
         self._version = version
         self._suspects = 0
+        self._refusals = 0
         self._counters.lists += 1
         self._handler.replaced(version)
         self._finished = self._begun
         self._list_finished.set()
         self._synced.set()
+        self._settled.set()
 
     def _delete_unseen(self, keys: list[str]) -> None:
         for key in keys:

@@ -21,7 +21,7 @@ from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
-from multisched.client.reflector import Reflector
+from multisched.client.reflector import Reflector, ReflectorHandler
 from multisched.config_nodes import NodeRouter
 from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, DomainConfig
@@ -38,9 +38,10 @@ from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.audit import Audit, NodeSide, PodSide
+from multisched.shell.audit import Audit, NodeSide, PodSide, Side
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.ingest import NodeIngest, PodIngest, Router
+from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
 from multisched.shell.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
@@ -135,14 +136,29 @@ class Program:
             disputed=nodes.disputed,
         )
         self.reflectors = {
-            "nodes": self._reflector("/api/v1/nodes", self.nodes, ""),
+            "nodes": self._reflector("/api/v1/nodes", self.nodes),
             "pods": self._reflector("/api/v1/pods", self.pods, RUNNING_PODS),
         }
+        self.objects = ObjectWatch(
+            kinds_read_by(worker.plugins for worker in self.router.workers()),
+            self.cache.objects,
+            self._reflector,
+            tell=self._tell_all,
+            events=self.events,
+            reporter=reporter,
+        )
         self.audit = self._audit()
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def _reflector(self, path: str, handler: PodIngest | NodeIngest, selector: str) -> Reflector:
+    def _reflector(
+        self,
+        path: str,
+        handler: ReflectorHandler,
+        selector: str = "",
+        *,
+        on_refused: Callable[[str], None] | None = None,
+    ) -> Reflector:
         return Reflector(
             self._outside.transport,
             path,
@@ -150,13 +166,15 @@ class Program:
             clock=self.clock,
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
+            on_refused=on_refused,
         )
 
     def _audit(self) -> Audit:
-        sides = (
+        sides: list[Side] = [
             NodeSide(self.cache, self.nodes, self.reflectors["nodes"]),
             PodSide(self.cache, self.pods, self.reflectors["pods"], RUNNING_PODS),
-        )
+            *self.objects.sides(),
+        ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
         period_s = self._configuration.client.audit_period_s
         return Audit(self._outside.transport, self.cache, self.pods, sides, self.clock, rng, period_s=period_s)
@@ -253,7 +271,7 @@ class Program:
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
             self._held_before_list = {name for name, keeper in self.leases.items() if keeper.may_bind()}
-            for reflector in self.reflectors.values():
+            for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
@@ -288,6 +306,7 @@ class Program:
         """Opens the domain once its caches are true and its lease is held; a lost lease ends the process."""
         for reflector in self.reflectors.values():
             await reflector.wait_synced()
+        await self.objects.wait_settled()
         if not self._is_ready:
             self._is_ready = True
             self._outside.on_ready()

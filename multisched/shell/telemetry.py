@@ -7,6 +7,7 @@ from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
 from multisched.observe.readings import DomainReading, Readings, ReflectorReading
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
+from multisched.shell.object_ingest import plural
 from multisched.shell.program import Program
 
 
@@ -98,6 +99,10 @@ def read(program: Program) -> Readings:
         reflectors={
             "nodes": _read_reflector(program.reflectors["nodes"], program.nodes.malformed),
             "pods": _read_reflector(program.reflectors["pods"], program.pods.malformed),
+            **{
+                plural(kind): _read_reflector(reflector, program.objects.ingests[kind].malformed)
+                for kind, reflector in program.objects.reflectors.items()
+            },
         },
         cached={
             "nodes": program.cache.nodes.node_count,

@@ -22,6 +22,25 @@ CLUSTER_RULES: set[Rule] = {
     ("", "nodes", "get", ()),
     ("", "nodes", "list", ()),
     ("", "nodes", "watch", ()),
+    *(
+        (group, resource, verb, ())
+        for group, resources in {
+            "": ("namespaces", "services", "replicationcontrollers", "persistentvolumes", "persistentvolumeclaims"),
+            "apps": ("replicasets", "statefulsets"),
+            "policy": ("poddisruptionbudgets",),
+            "storage.k8s.io": (
+                "storageclasses",
+                "csinodes",
+                "csidrivers",
+                "csistoragecapacities",
+                "volumeattachments",
+            ),
+        }.items()
+        for resource in resources
+        for verb in ("get", "list", "watch")
+    ),
+    ("", "persistentvolumes", "patch", ()),
+    ("", "persistentvolumeclaims", "patch", ()),
     ("", "pods/binding", "create", ()),
     ("", "pods/status", "patch", ()),
     ("events.k8s.io", "events", "create", ()),

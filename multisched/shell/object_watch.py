@@ -1,0 +1,112 @@
+"""The watches for the cluster's other objects: one reflector and one handler per kind that an enabled plugin reads.
+
+Built by `Program` from the union of what the plugins of all profiles declare by `reads_objects`; a kind that nobody reads
+is not watched. A kind that the API server does not serve or forbids keeps nobody from leading: it is logged once, named by
+`unreadable`, which makes the process unready, and asked for again with backoff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.ports import EventSink
+from multisched.framework.registry import PluginSet
+from multisched.model.cluster_objects import ClusterObject, VolumeAttachment
+from multisched.model.decode_objects import decoders
+from multisched.shell.audit import Here, Side
+from multisched.shell.object_ingest import ObjectIngest, Tell, path_of
+from multisched.state.object_store import ObjectStore
+
+
+class ReflectorFactory(Protocol):
+    """Builds a reflector of one path for a handler."""
+
+    def __call__(
+        self, path: str, handler: ReflectorHandler, *, on_refused: Callable[[str], None] | None = None
+    ) -> Reflector: ...
+
+
+def kinds_read_by(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
+    """The kinds that some plugin of some profile reads, in the order of ObjectKind."""
+    wanted = {kind for plugins in profiles for b in plugins.built for kind in getattr(b.plugin, "reads_objects", ())}
+    return tuple(kind for kind in ObjectKind if kind in wanted)
+
+
+class ObjectWatch:
+    """See the module."""
+
+    def __init__(
+        self,
+        kinds: Iterable[ObjectKind],
+        store: ObjectStore,
+        build: ReflectorFactory,
+        *,
+        tell: Tell,
+        events: EventSink,
+        reporter: str,
+    ) -> None:
+        decode = decoders()
+        self._store = store
+        self.ingests = {k: ObjectIngest(k, store, decode[k.value], tell, events, reporter) for k in kinds}
+        self.reflectors: Mapping[ObjectKind, Reflector] = {
+            kind: build(path_of(kind), ingest, on_refused=ingest.refused) for kind, ingest in self.ingests.items()
+        }
+
+    async def wait_settled(self) -> None:
+        """Returns once every kind has been listed for the first time, or refused."""
+        for reflector in self.reflectors.values():
+            await reflector.wait_settled()
+
+    def unreadable(self) -> str:
+        """Which kinds cannot be read, and why; empty when all can."""
+        refused = [(kind, self._store.unreadable(kind)) for kind in self.ingests]
+        return "; ".join(f"{kind.value}: {why}" for kind, why in refused if why)
+
+    def sides(self) -> Sequence[Side]:
+        """What the audit compares."""
+        return [ObjectSide(self._store, ingest, self.reflectors[kind]) for kind, ingest in self.ingests.items()]
+
+
+class ObjectSide:
+    """Objects of one kind, by namespace/name or name: implements `audit.Side`."""
+
+    selector = ""
+
+    def __init__(self, store: ObjectStore, ingest: ObjectIngest, reflector: Reflector) -> None:
+        self.kind = ingest.kind.value
+        self.path = path_of(ingest.kind)
+        self.reflector = reflector
+        self._store = store
+        self._ingest = ingest
+
+    def find(self, key: str, uid: str) -> Here | None:
+        here = self.here(key)
+        return here if here is not None and here.uid == uid else None
+
+    def is_wanted(self, raw: msgspec.Raw) -> bool:
+        return True
+
+    def handles(self) -> Sequence[str]:
+        """Keys."""
+        return [item.key for item in self._store.all(self._ingest.kind)]
+
+    def here(self, handle: str) -> Here | None:
+        namespace, _, name = handle.rpartition("/")
+        item = self._store.get(self._ingest.kind, namespace, name)
+        return Here(handle, item.uid, item.version, _node_of(item)) if item is not None else None
+
+    def drop(self, here: Here) -> None:
+        self._ingest.delete(here.key, None)
+
+    def move(self, here: Here, raw: msgspec.Raw) -> None:
+        self._ingest.upsert(here.key, raw)
+
+
+def _node_of(item: ClusterObject) -> str:
+    """spec.nodeName, which the audit compares: of these kinds only attachments have one."""
+    return item.node if isinstance(item, VolumeAttachment) else ""
