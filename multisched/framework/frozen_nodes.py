@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
+from multisched.framework.pod_counts import PodCountsView, counts_of
 from multisched.framework.volume_users import VolumeUsers, users_of
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
@@ -64,6 +65,7 @@ class FrozenNodes:
         self._taints: tuple[list[tuple[Taint, ...]], Int32] | None = None
         self._labels: dict[str, tuple[dict[str, int], Int32]] = {}
         self._volume_users: VolumeUsers | None = None
+        self._pod_counts: PodCountsView | None = None
 
     def _column(self, value: Callable[[RowRecord], int]) -> Int64:
         column = np.zeros(self._width, np.int64)
@@ -143,6 +145,12 @@ class FrozenNodes:
                         by_ip = users.setdefault(row, {})
                         by_ip[held.ip] = by_ip.get(held.ip, 0) + 1
         return users
+
+    @property
+    def pod_counts(self) -> PodCountsView:
+        if self._pod_counts is None:
+            self._pod_counts = counts_of((row, record.standing) for row, record in self._records.items())
+        return self._pod_counts
 
     @property
     def volume_users(self) -> VolumeUsers:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import Taint
@@ -97,6 +98,11 @@ class NodeView(Protocol):
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         """Row -> host ip ("" for all addresses) -> number of pods that hold this port there."""
+        ...
+
+    @property
+    def pod_counts(self) -> PodCountsView:
+        """How many pods on each row match a query, and what placed pods demand of others."""
         ...
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of, columns_at
+from multisched.framework.pod_counts import PodCounts
 from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
@@ -88,6 +89,7 @@ class NodeTable:
         self._labels: dict[str, LabelColumn] = {}
         self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
         self._volume_users = VolumeUsers()
+        self._pod_counts = PodCounts()
         self._images: dict[str, dict[int, int]] = {}
         self._absent: Int64 = frozen(np.zeros(ROWS_INITIAL, np.int64))
         self._views: dict[tuple[str, str], Int64] = {}
@@ -95,6 +97,8 @@ class NodeTable:
         """Rows whose node object changed."""
         self.row_log = ChangeLog()
         """Rows whose node object or pods changed."""
+        self.start_log = ChangeLog()
+        """Rows on which a pod has started since it came."""
         self.nodes_version = 0
 
     # -- what plugins read (NodeView) ------------------------------------------------------------------------------
@@ -154,6 +158,10 @@ class NodeTable:
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         return self._ports.get((protocol, port), _NO_USERS)
+
+    @property
+    def pod_counts(self) -> PodCounts:
+        return self._pod_counts
 
     @property
     def volume_users(self) -> VolumeUsers:
@@ -242,9 +250,12 @@ class NodeTable:
         """A newer object of a pod on the row that takes just what the old one took (labels or phase may differ)."""
         before = self._pods[row][pod.uid]
         self._pods[row][pod.uid] = pod
+        self._pod_counts.replace(row, before, pod)
         is_read_alike = before.labels is pod.labels and before.annotations is pod.annotations
         if not is_read_alike or before.is_deleting != pod.is_deleting:
             self._touch(row)
+        elif before.started_s != pod.started_s:
+            self.start_log.note(row)  # apart: masks and scores need not be renewed for it
 
     def recount(self, row: int, pods: dict[str, Pod]) -> None:
         """Writes the row anew from its node and these pods: the audit found that its columns are not their sum."""
@@ -252,6 +263,7 @@ class NodeTable:
         self._requested[:, row] = 0
         self._scoring[:, row] = 0
         self._volume_users.forget_row(row)
+        self._pod_counts.forget_row(row)
         for key in [key for key, users in self._ports.items() if row in users]:
             del self._ports[key][row]
             if not self._ports[key]:
@@ -307,6 +319,9 @@ class NodeTable:
             found = {name: int(self._requested[index, row]) for name, index in self._resources.items()}
             if found != sums or [cpu, memory] != self._scoring[:, row].tolist():
                 raise AssertionError(f"row {row} ({node.name}): columns say {found}, its pods {sums}")
+        faults = self._pod_counts.faults({row: pods.values() for row, pods in enumerate(self._pods)})
+        if faults:
+            raise AssertionError(f"rows {faults}")
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -410,6 +425,7 @@ class NodeTable:
             self._account_ports(row, pod, sign)
         if pod.spec.volumes:
             self._volume_users.account(row, pod, sign)
+        self._pod_counts.account(row, pod, sign)
         self._touch(row)
 
     def _account_ports(self, row: int, pod: Pod, sign: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
 from multisched.framework.plugin import CycleView, PreFilterExtensions
+from multisched.framework.pod_counts import OverlaidCounts, PodCountsView
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.volume_users import VolumeUsers
@@ -34,6 +35,7 @@ class Overlay:
         self._pods: dict[int, dict[str, Pod]] = {}
         self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
         self._volume_users: VolumeUsers | None = None
+        self._pod_counts: OverlaidCounts | None = None
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -61,6 +63,9 @@ class Overlay:
         if self._pod_count is None:
             self._pod_count = self._table.pod_count.copy()
         self._pod_count[row] += sign
+        if self._pod_counts is None:
+            self._pod_counts = OverlaidCounts(self._table.pod_counts)
+        self._pod_counts.account(row, pod, sign)
         if pod.spec.volumes:
             if self._volume_users is None:
                 self._volume_users = VolumeUsers(self._table.volume_users)
@@ -129,6 +134,10 @@ class Overlay:
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         changed = self._ports.get((protocol, port))
         return self._table.port_users(protocol, port) if changed is None else changed
+
+    @property
+    def pod_counts(self) -> PodCountsView:
+        return self._table.pod_counts if self._pod_counts is None else self._pod_counts
 
     @property
     def volume_users(self) -> VolumeUsers:

@@ -24,6 +24,7 @@ def row_faults(table: NodeTable, rows: Sequence[int]) -> dict[int, str]:
     """Row -> what is wrong there, with both sides; rows without a node are passed over."""
     ports = _ports_held(table, rows)
     volumes = _volumes_held(table, rows)
+    counted = table.pod_counts.faults({row: table.pods_by_uid(row).values() for row in rows})
     columns = {name: table.requested(name) for name in table.resources}
     faults: dict[int, str] = {}
     for row in rows:
@@ -36,6 +37,7 @@ def row_faults(table: NodeTable, rows: Sequence[int]) -> dict[int, str]:
             _sums_fault(table, row, pods.values(), said)
             or _ports_fault(pods.values(), ports.get(row, {}))
             or _volumes_fault(row, pods.values(), volumes.get(row, {}))
+            or counted.get(row, "")
             or _node_fault(table, row, node)
         )
         if fault:

@@ -1,0 +1,427 @@
+"""PodCounts: how many pods on each row match a query, and what placed pods demand of others. Never counted by walking pods.
+
+A query is registered when somebody first asks, kept true as pods come and go, and dropped when it is unused for longest;
+demands are there as long as a pod that has them is. The node table owns one and writes it; an overlay has one above the
+table's. Plugins read it as `NodeView.pod_counts`.
+
+Pods are held in groups of equal namespace and labels: a workload's pods are one group, so that a new query looks at groups,
+and a pod that comes or goes at the few queries its group is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from multisched.framework.label_index import LabelIndex
+from multisched.model.objects import Pod
+from multisched.model.placement import PodAffinity, PodDemand, PodQuery, demands_of
+
+QUERIES_MAX = 4_096
+"""Queries kept; the one unused for longest goes first. About 1 KB each, and 100 bytes for each row where it matches."""
+
+CHANGES_KEPT = 256
+"""Changes of one count that readers can catch up with; who misses more reads it anew."""
+
+AFFINITIES_MAX = 65_536
+"""Affinities whose demands are remembered, by identity and namespace."""
+
+_NONE: Sequence[tuple[int, int, int]] = ()
+
+
+class PodCount:
+    """Pods per row for one query or demand. `version` is never the same for two states of two counts of one table."""
+
+    __slots__ = ("_floor", "_recent", "held", "version")
+
+    def __init__(self, version: int, held: dict[int, int] | None = None) -> None:
+        self.held: dict[int, int] = {} if held is None else held
+        """Row -> pods, rows without any left out. Read only."""
+        self.version = version
+        self._floor = version
+        self._recent: list[tuple[int, int, int]] = []
+
+    def add(self, row: int, change: int, version: int) -> None:
+        """For the owner: so many more pods on the row."""
+        left = self.held.get(row, 0) + change
+        if left:
+            self.held[row] = left
+        else:
+            del self.held[row]
+        self.version = version
+        recent = self._recent
+        recent.append((version, row, change))
+        if len(recent) >= 2 * CHANGES_KEPT:
+            self._floor = recent[CHANGES_KEPT - 1][0]
+            del recent[:CHANGES_KEPT]
+
+    def changes_since(self, version: int) -> Sequence[tuple[int, int, int]] | None:
+        """(version, row, more pods) of each change after `version`; None when that is too long ago to know."""
+        if version == self.version:
+            return _NONE
+        if version < self._floor:
+            return None
+        recent, at = self._recent, len(self._recent)
+        while at and recent[at - 1][0] > version:
+            at -= 1
+        return recent[at:]
+
+
+class PodCountsView(Protocol):
+    """What plugins read: `NodeView.pod_counts`."""
+
+    @property
+    def demands_version(self) -> int:
+        """Raised when the set of demands changes."""
+        ...
+
+    @property
+    def has_demands(self) -> bool:
+        """False: no placed pod has a term about others."""
+        ...
+
+    def matching(self, query: PodQuery) -> PodCount:
+        """How many pods on each row are in the query; kept true as long as somebody asks now and then."""
+        ...
+
+    def demanding(self, demand: PodDemand) -> PodCount:
+        """How many pods on each row have this demand, counted as often as they have it."""
+        ...
+
+    def demands_on(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> list[PodDemand]:
+        """The demands of placed pods that concern a pod with these labels in that namespace, each once."""
+        ...
+
+
+class _Group:
+    """Pods of one namespace with the same labels, alike in whether they are being deleted."""
+
+    __slots__ = ("counts", "is_deleting", "labels", "namespace", "row", "rows")
+
+    def __init__(self, namespace: str, labels: Mapping[str, str], *, is_deleting: bool) -> None:
+        self.namespace = namespace
+        self.labels = labels
+        self.is_deleting = is_deleting
+        self.row = -1
+        """Where its pod stands, as long as there is but one: half of all groups of jobs are of one pod."""
+        self.rows: dict[int, int] | None = None
+        self.counts: tuple[PodCount, ...] = ()
+
+    def add(self, row: int) -> None:
+        if self.rows is None:
+            if self.row < 0:
+                self.row = row
+                return
+            self.rows = {self.row: 1}
+        self.rows[row] = self.rows.get(row, 0) + 1
+
+    def remove(self, row: int) -> bool:
+        """True if that was the last pod."""
+        if self.rows is None:
+            self.row = -1
+            return True
+        left = self.rows[row] - 1
+        if left:
+            self.rows[row] = left
+        else:
+            del self.rows[row]
+        return not self.rows
+
+    def items(self) -> Iterable[tuple[int, int]]:
+        return ((self.row, 1),) if self.rows is None else self.rows.items()
+
+    def forget(self, row: int) -> bool:
+        """Takes all its pods off the row; True if none is left."""
+        if self.rows is None:
+            return self.row == row
+        self.rows.pop(row, None)
+        return not self.rows
+
+
+class _Demand:
+    """One demand with the pods that have it."""
+
+    __slots__ = ("count", "demand")
+
+    def __init__(self, demand: PodDemand, version: int) -> None:
+        self.demand = demand
+        self.count = PodCount(version)
+
+
+class PodCounts:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._sequence = 0
+        self._groups: dict[str, dict[tuple[int, bool], _Group]] = {}
+        self._queries: dict[PodQuery, PodCount] = {}
+        self._query_index: LabelIndex[PodQuery] = LabelIndex()
+        self._demands: dict[PodDemand, _Demand] = {}
+        self._demand_index: LabelIndex[PodDemand] = LabelIndex()
+        self._interned: dict[PodDemand, _Demand] = {}
+        """Those of pods that came and may come again, too."""
+        self._demands_of: dict[tuple[int, str], tuple[PodAffinity, tuple[_Demand, ...]]] = {}
+        self.demands_version = 0
+        """Raised when the set of demands changes."""
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def matching(self, query: PodQuery) -> PodCount:
+        count = self._queries.pop(query, None)
+        if count is None:
+            count = self._register(query)
+        self._queries[query] = count
+        return count
+
+    def demanding(self, demand: PodDemand) -> PodCount:
+        found = self._demands.get(demand)
+        return PodCount(0) if found is None else found.count
+
+    def demands_on(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> list[PodDemand]:
+        return [
+            demand
+            for demand in self._demand_index.candidates(namespace, labels)
+            if demand.concerns(namespace, labels, namespace_labels)
+        ]
+
+    @property
+    def has_demands(self) -> bool:
+        return bool(self._demands)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def account(self, row: int, pod: Pod, sign: int) -> None:
+        """A pod comes to the row (1) or leaves it (-1)."""
+        self._count(row, pod, sign)
+        if pod.spec.pod_affinity is not None:
+            self._count_demands(row, pod.spec.pod_affinity, pod.namespace, sign)
+
+    def replace(self, row: int, before: Pod, after: Pod) -> None:
+        """A newer object of a pod on the row, with the same spec."""
+        if before.labels is not after.labels or before.is_deleting != after.is_deleting:
+            self._count(row, before, -1)
+            self._count(row, after, 1)
+
+    def forget_row(self, row: int) -> None:
+        """Drops what is known of a row that is counted anew."""
+        for namespace, groups in list(self._groups.items()):
+            for key in [key for key, group in groups.items() if group.forget(row)]:
+                del groups[key]
+            if not groups:
+                del self._groups[namespace]
+        for count in self._queries.values():
+            if row in count.held:
+                count.add(row, -count.held[row], self._tick())
+        for known in list(self._demands.values()):
+            if row in known.count.held:
+                known.count.add(row, -known.count.held[row], self._tick())
+                self._drop_unused(known)
+
+    # -- checking --------------------------------------------------------------------------------------------------
+
+    def faults(self, pods_on: Mapping[int, Collection[Pod]]) -> dict[int, str]:
+        """Row -> what is wrong there, with both sides: whether these rows are the sums of these pods (I4)."""
+        wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
+        for row, pods in pods_on.items():
+            for pod in pods:
+                for key in self._keys_of(pod):
+                    wanted[row][key] = wanted[row].get(key, 0) + 1
+        said: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
+        for key, held in self._all():
+            for row in held.keys() & said.keys():
+                said[row][key] = held[row]
+        return {row: self._difference(said[row], wanted[row]) for row in pods_on if said[row] != wanted[row]}
+
+    def _keys_of(self, pod: Pod) -> Iterator[Hashable]:
+        """What the pod is to be counted in, found anew: its group, the queries it matches, its demands."""
+        yield pod.namespace, id(pod.labels), pod.is_deleting
+        for query in self._query_index.candidates(pod.namespace, pod.labels):
+            if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels):
+                yield id(self._queries[query])
+        for demand in _demands_of_pod(pod):
+            known = self._demands.get(demand)
+            yield demand if known is None else id(known.count)
+
+    def _all(self) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
+        for count in (*self._queries.values(), *(known.count for known in self._demands.values())):
+            yield id(count), count.held
+        for namespace, groups in self._groups.items():
+            for (labels, is_deleting), group in groups.items():
+                yield (namespace, labels, is_deleting), dict(group.items())
+
+    def _difference(self, said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:
+        names: dict[Hashable, object] = {id(count): query for query, count in self._queries.items()}
+        names.update((id(known.count), demand) for demand, known in self._demands.items())
+        differing = [key for key in said.keys() | wanted.keys() if said.get(key) != wanted.get(key)]
+        return "; ".join(
+            f"{names.get(key, key)} counts {said.get(key, 0)} pods, there are {wanted.get(key, 0)}" for key in differing
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _count(self, row: int, pod: Pod, sign: int) -> None:
+        groups = self._groups.get(pod.namespace)
+        if groups is None:
+            groups = self._groups[pod.namespace] = {}
+        key = (id(pod.labels), pod.is_deleting)  # the group keeps the labels, so that the id stays theirs
+        group = groups.get(key)
+        if group is None:
+            if sign < 0:
+                raise AssertionError(f"pod {pod.key} leaves row {row}, and none with its labels was counted there")
+            group = groups[key] = _Group(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
+            group.counts = self._counts_of(group)
+        for count in group.counts:
+            count.add(row, sign, self._tick())
+        if sign > 0:
+            group.add(row)
+        elif group.remove(row):
+            del groups[key]
+            if not groups:
+                del self._groups[pod.namespace]
+
+    def _counts_of(self, group: _Group) -> tuple[PodCount, ...]:
+        """The counts of all queries that the group's pods are in."""
+        if not self._query_index:
+            return ()
+        return tuple(
+            self._queries[query]
+            for query in self._query_index.candidates(group.namespace, group.labels)
+            if (query.counts_deleting or not group.is_deleting) and query.has(group.namespace, group.labels)
+        )
+
+    def _register(self, query: PodQuery) -> PodCount:
+        if len(self._queries) >= QUERIES_MAX:
+            self._unregister(next(iter(self._queries)))
+        count = PodCount(self._tick())
+        for group in self._groups_in(query):
+            group.counts = (*group.counts, count)
+            for row, pods in group.items():
+                count.held[row] = count.held.get(row, 0) + pods
+        if query.scopes:
+            self._query_index.add(query, query.scopes[0].selector, query.scopes[0].namespaces)
+        return count
+
+    def _unregister(self, query: PodQuery) -> None:
+        count = self._queries.pop(query)
+        for group in self._groups_in(query):
+            group.counts = tuple(one for one in group.counts if one is not count)
+        if query.scopes:
+            self._query_index.discard(query, query.scopes[0].selector, query.scopes[0].namespaces)
+
+    def _groups_in(self, query: PodQuery) -> Iterator[_Group]:
+        if not query.scopes:
+            return
+        namespaces = query.scopes[0].namespaces
+        for namespace in self._groups if namespaces is None else namespaces:
+            for group in self._groups.get(namespace, {}).values():
+                if (query.counts_deleting or not group.is_deleting) and query.has(namespace, group.labels):
+                    yield group
+
+    def _count_demands(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:
+        for known in self._known_demands(affinity, namespace):
+            if not known.count.held:
+                self._demands[known.demand] = known
+                self._demand_index.add(known.demand, known.demand.selector, _filed_under(known.demand))
+                self.demands_version += 1
+            known.count.add(row, sign, self._tick())
+            self._drop_unused(known)
+
+    def _known_demands(self, affinity: PodAffinity, namespace: str) -> tuple[_Demand, ...]:
+        cached = self._demands_of.get((id(affinity), namespace))
+        if cached is not None:
+            return cached[1]
+        if len(self._demands_of) >= AFFINITIES_MAX:
+            self._demands_of.clear()
+            self._interned = dict(self._demands)
+        found = []
+        for demand in demands_of(affinity, namespace):
+            known = self._interned.get(demand)
+            if known is None:
+                known = self._interned[demand] = _Demand(demand, self._tick())
+            found.append(known)
+        self._demands_of[id(affinity), namespace] = (affinity, tuple(found))
+        return tuple(found)
+
+    def _drop_unused(self, known: _Demand) -> None:
+        if not known.count.held:
+            del self._demands[known.demand]
+            self._demand_index.discard(known.demand, known.demand.selector, _filed_under(known.demand))
+            self.demands_version += 1
+
+
+def _filed_under(demand: PodDemand) -> frozenset[str] | None:
+    return demand.namespaces if demand.namespace_selector is None else None
+
+
+class OverlaidCounts:
+    """The counts of a table with some pods added and removed in thought; owned by an overlay."""
+
+    __slots__ = ("_base", "_changes")
+
+    def __init__(self, base: PodCountsView) -> None:
+        self._base = base
+        self._changes: list[tuple[int, Pod, int]] = []
+
+    def account(self, row: int, pod: Pod, sign: int) -> None:
+        """A pod comes to the row (1) or leaves it (-1)."""
+        self._changes.append((row, pod, sign))
+
+    @property
+    def demands_version(self) -> int:
+        return self._base.demands_version
+
+    @property
+    def has_demands(self) -> bool:
+        return self._base.has_demands or any(pod.spec.pod_affinity is not None for _, pod, _ in self._changes)
+
+    def matching(self, query: PodQuery) -> PodCount:
+        changes = [
+            (row, sign)
+            for row, pod, sign in self._changes
+            if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels)
+        ]
+        return _changed(self._base.matching(query), changes)
+
+    def demanding(self, demand: PodDemand) -> PodCount:
+        changes = [(row, sign) for row, pod, sign in self._changes for own in _demands_of_pod(pod) if own == demand]
+        return _changed(self._base.demanding(demand), changes)
+
+    def demands_on(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> list[PodDemand]:
+        found = dict.fromkeys(self._base.demands_on(namespace, labels, namespace_labels))
+        for _, pod, _ in self._changes:
+            for demand in _demands_of_pod(pod):
+                if demand.concerns(namespace, labels, namespace_labels):
+                    found[demand] = None
+        return list(found)
+
+
+def _demands_of_pod(pod: Pod) -> tuple[PodDemand, ...]:
+    return () if pod.spec.pod_affinity is None else demands_of(pod.spec.pod_affinity, pod.namespace)
+
+
+def _changed(base: PodCount, changes: Sequence[tuple[int, int]]) -> PodCount:
+    if not changes:
+        return base
+    held = dict(base.held)
+    for row, sign in changes:
+        held[row] = held.get(row, 0) + sign
+    return PodCount(base.version, {row: pods for row, pods in held.items() if pods})
+
+
+def counts_of(rows: Iterable[tuple[int, Iterable[Pod]]]) -> PodCounts:
+    """Counted from the pods on each row, for views that keep none."""
+    counts = PodCounts()
+    for row, pods in rows:
+        for pod in pods:
+            counts.account(row, pod, 1)
+    return counts

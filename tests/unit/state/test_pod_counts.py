@@ -1,0 +1,234 @@
+"""Counts of pods by query and demand equal a recount after any sequence of events; overlays equal a table that has the pods."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from multisched.framework import pod_counts
+from multisched.framework.pod_counts import CHANGES_KEPT, PodCounts, PodCountsView
+from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.placement import (
+    PodAffinity,
+    PodAffinityTerm,
+    PodDemand,
+    PodQuery,
+    PodScope,
+    WeightedPodTerm,
+    demands_of,
+)
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.state.node_table import NodeTable
+from multisched.state.overlay import Overlay
+
+ROWS = 4
+NAMESPACES = ("a", "b")
+LABELS: tuple[dict[str, str], ...] = ({}, {"app": "web"}, {"app": "db"}, {"app": "web", "tier": "1"}, {"tier": "2"})
+SELECTORS = (
+    LabelSelector(),
+    LabelSelector((Requirement("app", Operator.IN, ("web",)),)),
+    LabelSelector((Requirement("app", Operator.IN, ("web", "db")), Requirement("tier", Operator.DOES_NOT_EXIST))),
+    LabelSelector((Requirement("tier", Operator.EXISTS),)),
+    LabelSelector((Requirement("app", Operator.NOT_IN, ("db",)),)),
+)
+TEAM = LabelSelector((Requirement("team", Operator.IN, ("x",)),))
+NAMESPACE_LABELS = {"a": {"team": "x"}, "b": {}}
+
+scopes = st.builds(
+    PodScope, st.sampled_from(SELECTORS), st.sampled_from((None, frozenset("a"), frozenset("ab"), frozenset("c")))
+)
+queries = st.builds(PodQuery, st.lists(scopes, max_size=2).map(tuple), st.booleans())
+terms = st.builds(
+    PodAffinityTerm,
+    st.sampled_from(("zone", "host")),
+    st.sampled_from((None, *SELECTORS)),
+    st.sampled_from((frozenset(), frozenset("b"))),
+    st.sampled_from((None, TEAM)),
+)
+some_terms = st.lists(terms, max_size=2).map(tuple)
+weighted = st.lists(st.builds(WeightedPodTerm, st.integers(1, 100), terms), max_size=1).map(tuple)
+specs = st.one_of(
+    st.just(PodSpec()),
+    st.builds(
+        lambda affinity: PodSpec(pod_affinity=affinity),
+        st.builds(PodAffinity, some_terms, weighted, some_terms, weighted),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    what: str
+    row: int
+    pod: Pod
+    query: PodQuery
+
+
+pods = st.builds(
+    lambda namespace, labels, spec, deleting, uid: Pod(
+        namespace, uid, uid, 1, spec=spec, labels=labels, is_deleting=deleting
+    ),
+    st.sampled_from(NAMESPACES),
+    st.sampled_from(LABELS),
+    specs,
+    st.booleans(),
+    st.sampled_from([f"pod-{n}" for n in range(6)]),
+)
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from(("add", "add", "remove", "relabel", "ask", "recount")),
+        st.integers(0, ROWS - 1),
+        pods,
+        queries,
+    ),
+    max_size=40,
+)
+
+
+def a_table() -> NodeTable:
+    table = NodeTable()
+    for row in range(ROWS):
+        table.set_node(Node(f"node-{row}", f"uid-{row}", 1))
+    return table
+
+
+def take(table: NodeTable, step: Step) -> None:
+    """Does what the step says, where it can be done."""
+    there = {uid: row for row in range(ROWS) for uid in table.pods_by_uid(row)}
+    at = there.get(step.pod.uid)
+    if step.what == "add" and at is None:
+        table.add_pod(step.row, step.pod)
+    elif step.what == "remove" and at is not None:
+        table.remove_pod(at, step.pod.uid)
+    elif step.what == "relabel" and at is not None:
+        before = table.pods_by_uid(at)[step.pod.uid]
+        after = replace(before, labels=step.pod.labels, is_deleting=step.pod.is_deleting)
+        table.replace_pod(at, after)
+    elif step.what == "ask":
+        table.pod_counts.matching(step.query)
+    elif step.what == "recount":
+        table.recount(step.row, dict(table.pods_by_uid(step.row)))
+
+
+def recounted(pods_on: Iterable[tuple[int, Pod]], query: PodQuery) -> dict[int, int]:
+    return dict(
+        Counter(
+            row
+            for row, pod in pods_on
+            if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels)
+        )
+    )
+
+
+def demands_there(pods_on: Iterable[tuple[int, Pod]]) -> dict[PodDemand, dict[int, int]]:
+    found: dict[PodDemand, Counter[int]] = {}
+    for row, pod in pods_on:
+        for demand in demands_of(pod.spec.pod_affinity or PodAffinity(), pod.namespace):
+            found.setdefault(demand, Counter())[row] += 1
+    return {demand: dict(held) for demand, held in found.items()}
+
+
+def standing(table: NodeTable) -> list[tuple[int, Pod]]:
+    return [(row, pod) for row in range(ROWS) for pod in table.pods_on(row)]
+
+
+def assert_true(counts: PodCountsView, pods_on: list[tuple[int, Pod]], asked: Iterable[PodQuery]) -> None:
+    for query in asked:
+        assert counts.matching(query).held == recounted(pods_on, query)
+    there = demands_there(pods_on)
+    for demand, held in there.items():
+        assert counts.demanding(demand).held == held
+    for namespace in NAMESPACES:
+        for labels in LABELS:
+            concerned = [d for d in there if d.concerns(namespace, labels, NAMESPACE_LABELS[namespace])]
+            found = counts.demands_on(namespace, labels, NAMESPACE_LABELS[namespace])
+            assert len(found) == len(set(found))
+            assert {d for d in found if counts.demanding(d).held} == set(concerned)
+
+
+@given(steps)
+def test_counts_equal_a_recount_after_any_sequence_of_events(taken: list[Step]) -> None:
+    table = a_table()
+    for step in taken:
+        take(table, step)
+    assert_true(table.pod_counts, standing(table), [step.query for step in taken])
+    table.validate()
+
+
+@given(steps)
+def test_counts_stay_true_when_few_queries_are_kept(taken: list[Step]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pod_counts, "QUERIES_MAX", 2)
+        patch.setattr(pod_counts, "AFFINITIES_MAX", 1)
+        table = a_table()
+        for step in taken:
+            take(table, step)
+        assert_true(table.pod_counts, standing(table), [step.query for step in taken])
+        table.validate()
+
+
+@given(steps, steps)
+def test_an_overlays_counts_are_those_of_a_table_that_has_its_pods(taken: list[Step], thought: list[Step]) -> None:
+    table = a_table()
+    for step in taken:
+        take(table, step)
+    overlay = Overlay(table)
+    there = {pod.uid: (row, pod) for row, pod in standing(table)}
+    for step in thought:
+        known = there.pop(step.pod.uid, None)
+        if known is not None:
+            overlay.remove_pod(known[0], step.pod.uid)
+        else:
+            overlay.add_pod(step.row, step.pod)
+            there[step.pod.uid] = (step.row, step.pod)
+    assert_true(overlay.pod_counts, list(there.values()), [step.query for step in (*taken, *thought)])
+    assert_true(table.pod_counts, standing(table), [step.query for step in taken])
+
+
+@given(steps, queries)
+def test_a_reader_catches_up_by_the_changes_it_missed(taken: list[Step], query: PodQuery) -> None:
+    table = a_table()
+    seen = dict(table.pod_counts.matching(query).held)
+    version = table.pod_counts.matching(query).version
+    for step in taken:
+        take(table, step)
+    count = table.pod_counts.matching(query)
+    changes = count.changes_since(version)
+    assert changes is not None
+    for _, row, change in changes:
+        seen[row] = seen.get(row, 0) + change
+    assert {row: number for row, number in seen.items() if number} == count.held
+
+
+def test_a_reader_that_missed_too_much_is_told() -> None:
+    counts, query = PodCounts(), PodQuery((PodScope(LabelSelector()),))
+    version = counts.matching(query).version
+    pod = Pod("a", "p", "p", 1)
+    for _ in range(CHANGES_KEPT):
+        counts.account(0, pod, 1)
+        counts.account(0, pod, -1)
+    assert counts.matching(query).changes_since(version) is None
+
+
+def test_two_states_never_have_one_version() -> None:
+    counts, query = PodCounts(), PodQuery((PodScope(LabelSelector()),))
+    versions = [counts.matching(query).version]
+    pod = Pod("a", "p", "p", 1)
+    for sign in (1, -1, 1):
+        counts.account(0, pod, sign)
+        versions.append(counts.matching(query).version)
+    assert len(set(versions)) == len(versions)
+
+
+def test_the_audit_finds_a_count_that_is_no_sum() -> None:
+    table, query = a_table(), PodQuery((PodScope(LabelSelector()),))
+    table.add_pod(1, Pod("a", "p", "p", 1))
+    table.pod_counts.matching(query).held[1] = 2
+    assert "counts 2 pods, there are 1" in table.pod_counts.faults({1: table.pods_on(1), 2: table.pods_on(2)})[1]
