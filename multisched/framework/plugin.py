@@ -24,7 +24,7 @@ from multisched.framework.ledger import Ledger
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
 from multisched.framework.objects_view import ObjectKind, ObjectsView
-from multisched.framework.ports import Binder, BindReply, BindRequest
+from multisched.framework.ports import Binder, BindReply, BindRequest, VolumeWriter
 from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, PreemptionsUnderWay
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
@@ -378,6 +378,8 @@ class PluginContext:
     """Where a plugin registers the ledgers it owns."""
     objects: ObjectsView
     """Services, volumes, claims, …: the kinds that enabled plugins declare by `reads_objects`; see objects_view."""
+    volume_writer: VolumeWriter | None = None
+    """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
     preemptions: PreemptionsUnderWay = field(default_factory=NoPreemptions)
     """Whose victims are being removed at this moment."""
 

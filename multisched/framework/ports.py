@@ -147,3 +147,45 @@ class LeaseHolder(Protocol):
     def may_bind(self) -> bool:
         """True while the lease is held and its local deadline has not passed. Asked immediately before every bind POST (I9)."""
         ...
+
+
+class VolumeAnswer(Enum):
+    """What one write to a volume or a claim is known to have done."""
+
+    DONE = auto()
+    """Written; `VolumeReply.version` is the object's new version."""
+    CONFLICT = auto()
+    """409: the object has changed since the version that was named, or has another uid."""
+    NOT_FOUND = auto()
+    REFUSED = auto()
+    """Another definite answer (403, 422, a webhook): nothing happened."""
+    UNKNOWN = auto()
+    """429, 5xx, timeout, reset: not known to have been written. Safe to send again: it names the version it changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeReply:
+    """The answer to one write; `message` is the server's sentence, truncated."""
+
+    answer: VolumeAnswer
+    version: int = 0
+    """resourceVersion after the write; 0 where it is not known, or is no integer."""
+    message: str = ""
+
+
+class VolumeWriter(Protocol):
+    """Writes what the scheduler decided about volumes; the persistent volume controller and provisioners do the rest.
+
+    Each write is one PATCH with uid and resourceVersion as preconditions, so that a decision made of an older object never
+    overwrites a newer one, and a repeated write does no harm. Never raises for anything a server can do.
+    """
+
+    async def bind_volume(
+        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+    ) -> VolumeReply:
+        """Sets spec.claimRef of a volume; `is_by_scheduler`: notes that no user had bound it (bound-by-controller)."""
+        ...
+
+    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+        """Names the node for which a claim's volume is to be provisioned (volume.kubernetes.io/selected-node)."""
+        ...

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows, Scores
+from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
@@ -21,15 +21,11 @@ from multisched.model.objects import NodeAffinity as Affinity
 from multisched.model.selectors import (
     NODE_NAME_FIELD,
     NodeSelector,
-    NodeTerm,
     Operator,
-    Requirement,
 )
-from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.columns import zeros
 from multisched.plugins.config_fields import Fields, PluginArgsError
-
-ISIN_FROM = 8
-"""From so many values on, one pass of numpy.isin is cheaper than a comparison per value."""
+from multisched.plugins.node_matching import NodeMatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,7 @@ class NodeAffinity:
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: refuses rows that miss the added rules, or the pod's own."""
-        match = _Matcher(cycle.nodes, rows)
+        match = NodeMatcher(cycle.nodes, rows)
         codes = zeros(rows)
         affinity = pod.spec.affinity
         own = match.all_of(affinity.node_selector)
@@ -108,7 +104,7 @@ class NodeAffinity:
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows]: the sum of the weights of the preferences that match."""
-        match = _Matcher(cycle.nodes, rows)
+        match = NodeMatcher(cycle.nodes, rows)
         total = np.zeros(len(rows), np.int64)
         for preference in (*self._added, *pod.spec.affinity.preferred):
             if preference.weight:
@@ -159,71 +155,3 @@ def _named_nodes(required: NodeSelector | None) -> frozenset[str] | None:
             return None
         allowed |= names
     return allowed
-
-
-class _Matcher:
-    """Requirements and terms over the rows of one call."""
-
-    def __init__(self, nodes: NodeView, rows: Rows) -> None:
-        self._nodes = nodes
-        self._rows = rows
-        self._selection = Selection(rows)
-
-    def any_of(self, terms: tuple[NodeTerm, ...]) -> Bools:
-        matched = np.zeros(len(self._rows), np.bool_)
-        for term in terms:
-            matched |= self.term(term)
-        return matched
-
-    def term(self, term: NodeTerm) -> Bools:
-        if not term.is_valid or term.is_empty:
-            return np.zeros(len(self._rows), np.bool_)
-        matched = self.all_of(term.expressions)
-        for field in term.fields:
-            matched = matched & self._field(field)
-        return matched
-
-    def all_of(self, requirements: tuple[Requirement, ...]) -> Bools:
-        matched = np.ones(len(self._rows), np.bool_)
-        for requirement in requirements:
-            matched &= self._label(requirement)
-        return matched
-
-    def _label(self, requirement: Requirement) -> Bools:
-        codes = self._selection.of(self._nodes.label_codes(requirement.key))
-        match requirement.operator:
-            case Operator.IN:
-                return self._has_value(codes, requirement)
-            case Operator.NOT_IN:
-                return ~self._has_value(codes, requirement)
-            case Operator.EXISTS:
-                return np.not_equal(codes, 0)
-            case Operator.DOES_NOT_EXIST:
-                return np.equal(codes, 0)
-            case Operator.GT | Operator.LT:
-                return self._compares(codes, requirement)
-
-    def _compares(self, codes: Int32, requirement: Requirement) -> Bools:
-        """Parses each distinct value once."""
-        values = self._nodes.label_values(requirement.key)
-        table = np.zeros(len(values), np.bool_)
-        for code in range(1, len(values)) if len(values) <= len(codes) else set(codes.tolist()) - {0}:
-            table[code] = requirement.matches_value(values[code])
-        return table.take(codes)
-
-    def _has_value(self, codes: Int32, requirement: Requirement) -> Bools:
-        wanted = {self._nodes.label_code(requirement.key, value) for value in requirement.values} - {0}
-        if len(wanted) >= ISIN_FROM:
-            return np.isin(codes, np.fromiter(wanted, np.int32, len(wanted)))
-        matched = np.zeros(len(codes), np.bool_)
-        for code in wanted:
-            matched |= codes == code
-        return matched
-
-    def _field(self, field: Requirement) -> Bools:
-        """metadata.name; any other field reads as an empty text. A valid field match has one value."""
-        if field.key != NODE_NAME_FIELD:
-            return np.full(len(self._rows), field.matches_value(""), np.bool_)
-        row = self._nodes.row_of(field.values[0])
-        is_row: Bools = self._rows == (-1 if row is None else row)
-        return is_row if field.operator is Operator.IN else ~is_row

@@ -22,6 +22,7 @@ from multisched.client.event_sink import ApiEventSink
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
 from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.config_nodes import NodeRouter
 from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, DomainConfig
@@ -99,6 +100,7 @@ class Program:
         self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
         limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
         self.binder = ApiBinder(outside.transport, limiter)
+        self.volumes = ApiVolumeWriter(outside.transport, limiter)
         self.events = ApiEventSink(outside.transport, limiter, outside.clock, instance=outside.identity)
         self.conditions = ApiConditionWriter(outside.transport, limiter, outside.clock)
         self.cache = ClusterCache()
@@ -183,7 +185,9 @@ class Program:
         rows = DomainRows(domain.name, nodes.usable_by(domain.name))
         self.cache.add_domain(rows)
         waiting = WaitingPodTable()
-        context = PluginContext(domain.name, self.cache.nodes, waiting, self.cache.ledgers, self.cache.objects)
+        context = PluginContext(
+            domain.name, self.cache.nodes, waiting, self.cache.ledgers, self.cache.objects, self.volumes
+        )
         plugins = build_profile(resolve_profile(domain, registry), registry, context, Isolator(self.workshop))
         observer = self._outside.observer(domain.name)
         runner = Runner(observer, self.clock.monotonic)

@@ -1,0 +1,141 @@
+"""Binds volumes to claims and names nodes for provisioning: `ports.VolumeWriter` over any Transport.
+
+Owns nothing but its counters. One PATCH per call with uid and resourceVersion as preconditions; what the server did not
+take for sure is sent again a few times, since the preconditions make that harmless. Called by VolumeBinding's PreBind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import orjson
+
+from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.limits import WriteLimiter
+from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
+from multisched.model.cluster_objects import BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION
+from multisched.model.wire import MERGE_PATCH, Response, Transport, TransportError
+
+WRITE_TIMEOUT_S: Final = 10.0
+ATTEMPTS_MAX: Final = 4
+"""Sendings of one write whose effect is not known."""
+RETRY_DELAY_S: Final = 0.5
+"""Before the second sending; doubled before each further one."""
+
+_ANSWERS: Final = {404: VolumeAnswer.NOT_FOUND, 409: VolumeAnswer.CONFLICT}
+_VERSION_DIGITS_MAX: Final = 20
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+_decoder = msgspec.json.Decoder(_Object)
+
+
+@dataclass(slots=True)
+class VolumeWriterStatistics:
+    """Counters since start."""
+
+    writes: int = 0
+    done: int = 0
+    conflicts: int = 0
+    retries: int = 0
+    failed: int = 0
+
+
+class ApiVolumeWriter:
+    """See the module."""
+
+    def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
+        self._transport = transport
+        self._limiter = limiter
+        self._counters = VolumeWriterStatistics()
+
+    async def bind_volume(
+        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+    ) -> VolumeReply:
+        reference = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": claim.namespace,
+            "name": claim.name,
+            "uid": claim.uid,
+            "resourceVersion": str(claim_version) if claim_version else "",
+        }
+        noted = {BOUND_BY_CONTROLLER_ANNOTATION: "yes"} if is_by_scheduler else {}
+        path = f"/api/v1/persistentvolumes/{quote(volume.name, safe='')}"
+        return await self._patch(path, volume, version, noted, {"spec": {"claimRef": reference}})
+
+    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+        namespace, name = quote(claim.namespace, safe=""), quote(claim.name, safe="")
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
+        return await self._patch(path, claim, version, {SELECTED_NODE_ANNOTATION: node}, {})
+
+    def statistics(self) -> VolumeWriterStatistics:
+        return replace(self._counters)
+
+    async def _patch(
+        self, path: str, ref: ObjectRef, version: int, annotations: Mapping[str, str], rest: Mapping[str, object]
+    ) -> VolumeReply:
+        metadata: dict[str, object] = {"uid": ref.uid}
+        if version:
+            metadata["resourceVersion"] = str(version)
+        if annotations:
+            metadata["annotations"] = dict(annotations)
+        body = orjson.dumps({"metadata": metadata, **rest})
+        self._counters.writes += 1
+        delay_s = RETRY_DELAY_S
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                self._counters.retries += 1
+                await asyncio.sleep(delay_s)
+                delay_s *= 2
+            reply, wait_s = await self._send(path, body)
+            if reply.answer is not VolumeAnswer.UNKNOWN:
+                break
+            delay_s = max(delay_s, wait_s)
+        self._counters.done += reply.answer is VolumeAnswer.DONE
+        self._counters.conflicts += reply.answer is VolumeAnswer.CONFLICT
+        self._counters.failed += reply.answer not in (VolumeAnswer.DONE, VolumeAnswer.CONFLICT)
+        return reply
+
+    async def _send(self, path: str, body: bytes) -> tuple[VolumeReply, float]:
+        """One request; with it how long the server wants to be left alone. Counts as a bind: a pod waits for it."""
+        await self._limiter.enter_bind()
+        try:
+            response = await self._transport.request(
+                "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=WRITE_TIMEOUT_S
+            )
+        except TransportError as error:
+            return VolumeReply(VolumeAnswer.UNKNOWN, message=str(error)), 0.0
+        finally:
+            self._limiter.leave_bind()
+        return _reply(response), retry_after_s(response)
+
+
+def _reply(response: Response) -> VolumeReply:
+    status = response.status
+    if 200 <= status < 300:
+        return VolumeReply(VolumeAnswer.DONE, _version_of(response))
+    message = parse_status(response.body).message or f"HTTP {status}"
+    if status == 429 or status >= 500:
+        return VolumeReply(VolumeAnswer.UNKNOWN, message=message)
+    return VolumeReply(_ANSWERS.get(status, VolumeAnswer.REFUSED), message=message)
+
+
+def _version_of(response: Response) -> int:
+    try:
+        text = _decoder.decode(response.body).metadata.version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS_MAX else 0
