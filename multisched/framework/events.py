@@ -38,6 +38,7 @@ class Action(Flag):
     UPDATE_NODE_TAINT = auto()
     UPDATE_NODE_CONDITION = auto()
     UPDATE_NODE_ANNOTATION = auto()
+    UPDATE_NODE_DECLARED_FEATURE = auto()
     UPDATE_POD_LABEL = auto()
     UPDATE_POD_SCALE_DOWN = auto()
     UPDATE_POD_SCALE_UP = auto()
@@ -54,6 +55,7 @@ class Action(Flag):
         | UPDATE_NODE_TAINT
         | UPDATE_NODE_CONDITION
         | UPDATE_NODE_ANNOTATION
+        | UPDATE_NODE_DECLARED_FEATURE
         | UPDATE_POD_LABEL
         | UPDATE_POD_SCALE_DOWN
         | UPDATE_POD_SCALE_UP
@@ -70,6 +72,7 @@ UPDATE_NODE = (
     | Action.UPDATE_NODE_TAINT
     | Action.UPDATE_NODE_CONDITION
     | Action.UPDATE_NODE_ANNOTATION
+    | Action.UPDATE_NODE_DECLARED_FEATURE
 )
 
 

@@ -63,6 +63,7 @@ INTERNED_MAX = 200_000
 LABELS_MAX = 1_024
 TOLERATIONS_MAX = 256
 CONTAINERS_MAX = 512
+FEATURES_MAX = 256
 ANNOTATION_BYTES_MAX = 4_096
 """Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7)."""
 
@@ -111,12 +112,17 @@ class _Port(Wire):
     protocol: str = "TCP"
 
 
+class _RestartRule(Wire):
+    action: str = ""
+
+
 class _Container(Wire):
     name: str = ""
     image: str = ""
     ports: list[_Port] | None = None
     resources: ResourceBlock | None = None
     restart_policy: str | None = None
+    restart_policy_rules: list[_RestartRule] | None = None
 
 
 class _Toleration(Wire):
@@ -178,6 +184,7 @@ class _SharedSpec(Wire):
     node_selector: dict[str, str] | None = None
     affinity: _Affinity | None = None
     host_network: bool = False
+    host_users: bool | None = None
     topology_spread_constraints: list[WireSpread] | None = None
     resource_claims: list[WireResourceClaim] | None = None
     volumes: list[WireVolume] | None = None
@@ -236,6 +243,7 @@ class _Image(Wire):
 class _NodeStatus(Wire):
     allocatable: QuantityMap = None
     images: list[_Image] | None = None
+    declared_features: list[str] | None = None
 
 
 class _Node(Wire):
@@ -356,6 +364,7 @@ class Decoder:
                 Image(tuple(self._name(n) for n in i.names or ()), max(0, min(i.size_bytes, IMAGE_BYTES_MAX)))
                 for i in wire.status.images or ()
             ),
+            declared_features=tuple(self._name(f) for f in (wire.status.declared_features or ())[:FEATURES_MAX]),
             is_deleting=wire.metadata.deletion_timestamp is not None,
             malformed=refusal,
         )
@@ -456,6 +465,7 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
         image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
         volumes=pod_volumes(wire.volumes),
         resource_claims=pod_resource_claims(wire.resource_claims),
+        required_features=_required_features(wire),
         unsupported=_unsupported(wire),
     )
 
@@ -545,6 +555,17 @@ def _qos(wire: _SharedSpec) -> QosClass:
     empty = ResourceBlock()
     blocks = [c.resources or empty for c in (*(wire.containers or ()), *(wire.init_containers or ()))]
     return resources.qos_class(blocks, wire.resources)
+
+
+def _required_features(wire: _SharedSpec) -> frozenset[str]:
+    """Source: component-helpers nodedeclaredfeatures, InferForScheduling of each feature."""
+    found = set()
+    containers = (*(wire.containers or ()), *(wire.init_containers or ()))
+    if any(rule.action == "RestartAllContainers" for c in containers for rule in c.restart_policy_rules or ()):
+        found.add("RestartAllContainersOnContainerExits")
+    if wire.host_network and wire.host_users is False:
+        found.add("UserNamespacesHostNetworkSupport")
+    return frozenset(found)
 
 
 def _host_ports(containers: list[_Container], inits: list[_Container]) -> tuple[HostPort, ...]:

@@ -80,6 +80,8 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     volumes: tuple[PodVolume, ...] = ()
     """Those that scheduling reads, in the order of the spec."""
     resource_claims: tuple[PodResourceClaim, ...] = ()
+    required_features: frozenset[str] = frozenset()
+    """Features of the kubelet that the pod cannot do without (NodeDeclaredFeatures)."""
     unsupported: tuple[str, ...] = ()
     """Constraints this version cannot honour; a pending pod that has any is refused with their names, never misplaced."""
 
@@ -167,6 +169,8 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     is_unschedulable: bool = False
     allocatable: Requests = NO_REQUESTS
     images: tuple[Image, ...] = ()
+    declared_features: tuple[str, ...] = ()
+    """status.declaredFeatures: features of the kubelet that not every node has."""
     is_deleting: bool = False
     malformed: str = ""
     """Why nothing may be placed here: the field and what is wrong with it. Empty for a good node."""

@@ -13,6 +13,7 @@ from multisched.framework.plugin import Plugin
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.image_locality import ImageLocality
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
+from multisched.plugins.node_declared_features import NodeDeclaredFeatures
 from multisched.plugins.node_name import NodeName
 from multisched.plugins.node_ports import NodePorts
 from multisched.plugins.node_resources_balanced_allocation import (
@@ -21,10 +22,13 @@ from multisched.plugins.node_resources_balanced_allocation import (
 )
 from multisched.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
 from multisched.plugins.node_unschedulable import NodeUnschedulable
+from multisched.plugins.node_volume_limits import NodeVolumeLimits
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.plugins.taint_toleration import TaintToleration
+from multisched.plugins.volume_restrictions import VolumeRestrictions
+from multisched.plugins.volume_zone import VolumeZone
 
 
 def make_node_affinity(args: Mapping[str, Any]) -> NodeAffinity:
@@ -49,9 +53,13 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     NodeAffinity.name: make_node_affinity,
     NodePorts.name: NodePorts,
     NodeResourcesFit.name: make_node_resources_fit,
+    VolumeRestrictions.name: VolumeRestrictions,
+    NodeVolumeLimits.name: NodeVolumeLimits,
+    VolumeZone.name: VolumeZone,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
     ImageLocality.name: ImageLocality,
     DefaultBinder.name: DefaultBinder,
+    NodeDeclaredFeatures.name: NodeDeclaredFeatures,
 }
 """Name -> factory. `Registry.add_all(IN_TREE, "in-tree")`."""
 
@@ -64,8 +72,12 @@ DEFAULT_WEIGHTS: Mapping[str, int] = {
     NodeAffinity.name: 2,
     NodePorts.name: 1,
     NodeResourcesFit.name: 1,
+    VolumeRestrictions.name: 1,
+    NodeVolumeLimits.name: 1,
+    VolumeZone.name: 1,
     NodeResourcesBalancedAllocation.name: 1,
     ImageLocality.name: 1,
     DefaultBinder.name: 1,
+    NodeDeclaredFeatures.name: 1,
 }
 """kube-scheduler 1.36's default profile, in its order, as far as these plugins go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,3 +49,14 @@ def floor_ratio(numerator: Int64, denominator: Int64) -> Int64:
 def zeros(rows: Rows) -> NDArray[np.uint8]:
     """uint8[len(rows)]: every row passes."""
     return np.zeros(len(rows), np.uint8)
+
+
+def positions(rows: Rows, wanted: Iterable[int]) -> Rows:
+    """Where the wanted rows stand among `rows` (ascending); those that are not there are left out."""
+    held = np.array(sorted(wanted), np.intp)
+    if not len(rows) or not len(held):
+        return held[:0]
+    at = rows.searchsorted(held)
+    at[at == len(rows)] = 0
+    found: Rows = at[rows[at] == held]
+    return found

@@ -384,4 +384,6 @@ def _changes(before: Node, after: Node) -> Action:
         changes |= Action.UPDATE_NODE_TAINT
     if before.annotations != after.annotations:
         changes |= Action.UPDATE_NODE_ANNOTATION
+    if before.declared_features != after.declared_features:
+        changes |= Action.UPDATE_NODE_DECLARED_FEATURE
     return changes

@@ -15,13 +15,18 @@ from hypothesis import strategies as st
 
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import CycleView, FilterPlugin, PreFilterPlugin, ScorePlugin
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.plugin import CycleView, FilterPlugin, PluginContext, PreFilterPlugin, ScorePlugin
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
+from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
+from multisched.state.ledgers import LedgerBook
 from multisched.state.node_table import NodeTable
+from multisched.state.object_store import ObjectStore
 
 Document = dict[str, Any]
+DECODE_OBJECT = decoders()
 MEBI = 1024 * 1024
 DECODER = Decoder()
 
@@ -73,6 +78,29 @@ def decode_node(document: Document) -> Node:
     return node
 
 
+class NobodyWaits:
+    """No pod is held by Permit here."""
+
+    def waiting(self) -> Sequence[Pod]:
+        return ()
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        return False
+
+    def reject(self, uid: str, plugin: str, reason: str) -> bool:
+        return False
+
+
+def make_context(table: NodeTable | None = None, objects: ObjectStore | None = None) -> PluginContext:
+    return PluginContext("test", table or NodeTable(), NobodyWaits(), LedgerBook(), objects or ObjectStore())
+
+
+def put(objects: ObjectStore, kind: ObjectKind, *documents: Document) -> None:
+    """Objects besides pods and nodes, by way of their JSON."""
+    for document in documents:
+        objects.set(kind, DECODE_OBJECT[kind.value](orjson.dumps(document)))
+
+
 @dataclass
 class Scene:
     """Nodes, the pods on them, and one pending pod."""
@@ -82,7 +110,7 @@ class Scene:
     pending: Document
 
     def __post_init__(self) -> None:
-        self.table = NodeTable()
+        self.table, self.objects = NodeTable(), ObjectStore()
         # A node that comes and goes leaves a free row in between, as in any cluster that has lived for a while.
         for document in (self.nodes[0], node_document("gone"), *self.nodes[1:]):
             self.table.set_node(decode_node(document))
@@ -93,6 +121,9 @@ class Scene:
             self.table.add_pod(row, decode_pod(document))
         self.pod = decode_pod(self.pending)
         self.names = [document["metadata"]["name"] for document in self.nodes]
+
+    def context(self) -> PluginContext:
+        return make_context(self.table, self.objects)
 
     def on(self, name: str) -> list[Document]:
         return [document for document in self.placed if document["spec"]["nodeName"] == name]

@@ -8,9 +8,17 @@ import msgspec
 import pytest
 
 from multisched.framework.events import Action, Hint, Resource
-from multisched.framework.plugin import Dependency, FilterPlugin, QueuedPod, QueueSortPlugin, ScorePlugin, SignPlugin
+from multisched.framework.plugin import (
+    Dependency,
+    FilterPlugin,
+    Plugin,
+    QueuedPod,
+    QueueSortPlugin,
+    ScorePlugin,
+    SignPlugin,
+)
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth
-from multisched.framework.registry import EXTENSION_POINTS, PluginSetupError, Registry, extension_points
+from multisched.framework.registry import EXTENSION_POINTS, PluginSetupError, PluginUse, Registry, extension_points
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
 from multisched.plugins import DEFAULT_WEIGHTS, IN_TREE
@@ -18,7 +26,7 @@ from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.scheduling_gates import SchedulingGates
-from tests.unit.plugins.scenes import container, decode_pod, pod_document
+from tests.unit.plugins.scenes import container, decode_pod, make_context, pod_document
 
 
 def test_gated_pods_wait_and_say_for_what() -> None:
@@ -100,15 +108,20 @@ async def test_the_default_binder_posts_once_and_passes_on_the_answer(outcome: B
     assert binder.posted == [(request, 3.0)]
 
 
+def in_tree() -> dict[str, Plugin]:
+    registry = Registry()
+    registry.add_all(IN_TREE, "in-tree")
+    return {name: registry.build(PluginUse(name), make_context()) for name in IN_TREE}
+
+
 def test_every_in_tree_plugin_is_built_under_its_own_name_and_can_be_cached() -> None:
     assert IN_TREE.keys() - DEFAULT_WEIGHTS.keys() == {"QOSSort"}
-    for name, factory in IN_TREE.items():
-        plugin = factory({}) if factory.__name__.startswith("make_") else factory()
+    for name, plugin in in_tree().items():
         assert plugin.name == name
         assert extension_points(plugin), EXTENSION_POINTS
         if isinstance(plugin, FilterPlugin | ScorePlugin):
             assert isinstance(plugin, SignPlugin)
-            assert plugin.depends_on is not Dependency.ATTEMPT
+            assert plugin.depends_on is not Dependency.ATTEMPT or hasattr(plugin, "reads_objects")
 
 
 def test_bad_args_reach_the_user_with_plugin_and_path() -> None:
@@ -122,8 +135,7 @@ def test_bad_args_reach_the_user_with_plugin_and_path() -> None:
 
 def test_signatures_are_equal_exactly_where_answers_must_be() -> None:
     def signatures(pod: Pod) -> list[object]:
-        plugins = [f({}) if f.__name__.startswith("make_") else f() for f in IN_TREE.values()]
-        return [plugin.sign(pod) for plugin in plugins if isinstance(plugin, SignPlugin)]
+        return [plugin.sign(pod) for plugin in in_tree().values() if isinstance(plugin, SignPlugin)]
 
     pod = decode_pod(pod_document("p", container(cpu=100)))
     same = decode_pod(pod_document("q", container(cpu=100)))
@@ -136,6 +148,8 @@ def test_signatures_are_equal_exactly_where_answers_must_be() -> None:
         pod_document("p", container(cpu=100), nodeSelector={"a": "b"}),
         pod_document("p", container(cpu=100), resources={"requests": {"cpu": "100m"}}),
         pod_document("p", container(cpu=100), volumes=[{"name": "v", "image": {"reference": "a:b"}}]),
+        pod_document("p", container(cpu=100), volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]),
+        pod_document("p", container(cpu=100), hostNetwork=True, hostUsers=False),
     ]
     assert all(signatures(decode_pod(other)) != signatures(pod) for other in others)
     assert signatures(msgspec.structs.replace(pod, node="n0")) != signatures(pod)

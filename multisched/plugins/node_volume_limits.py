@@ -1,0 +1,179 @@
+"""NodeVolumeLimits: as many volumes of a CSI driver on a node as the driver says it can attach there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+
+import numpy as np
+
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Bools, Codes, Rows
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.plugin import CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, Code
+from multisched.model.cluster_objects import CsiNode, PersistentVolumeClaim, VolumeAttachment
+from multisched.model.objects import Pod
+from multisched.model.volumes import COUNTED_PLUGINS, PodVolume
+from multisched.plugins.attached_volumes import NO_LIMIT, Attached, AttachedVolumes
+from multisched.plugins.columns import positions, zeros
+from multisched.plugins.volume_restrictions import claim_not_found
+
+
+class NodeVolumeLimits:
+    """Source: kube-scheduler 1.36, plugins/nodevolumelimits/csi.go (without the alpha VolumeLimitScaling)."""
+
+    name = "NodeVolumeLimits"
+    depends_on = Dependency.ATTEMPT
+    reads_objects = (
+        ObjectKind.PERSISTENT_VOLUME,
+        ObjectKind.PERSISTENT_VOLUME_CLAIM,
+        ObjectKind.STORAGE_CLASS,
+        ObjectKind.CSI_NODE,
+        ObjectKind.VOLUME_ATTACHMENT,
+    )
+
+    def __init__(self, context: PluginContext) -> None:
+        self._objects = context.objects
+        self._attached = AttachedVolumes(context.nodes, context.objects)
+        self.reasons = ReasonTable(self.name)
+        self._full = self.reasons.code(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Skips pods without claims and without disks that a CSI driver took over."""
+        return PreFilterResult() if any(map(_may_count, pod.spec.volumes)) else PreFilterResult(SKIP)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows where the pod's volumes, those there already left out, are more than there is room for.
+
+        Raises ValueError for a claim that belongs to another pod and for a disk that has no CSI driver's name, as upstream.
+        """
+        codes = zeros(rows)
+        missing = self._missing_claim(pod)
+        if missing:
+            codes[:] = self.reasons.code(
+                Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+                f"looking up PVC {pod.namespace}/{missing}: {claim_not_found(missing)}",
+            )
+            return codes
+        self._attached.renew()
+        wanted = self._wanted(cycle, pod, rows)
+        for driver, volumes in wanted.items():
+            codes[self._is_over(driver, volumes, rows)] = self._full
+        changed = cycle.nodes.volume_users.overlaid_rows
+        if changed and wanted:
+            for at in positions(rows, changed):
+                codes[at] = self._full if self._is_over_in_thought(cycle, wanted, int(rows[at])) else 0
+        return codes
+
+    def _is_over(self, driver: str, volumes: Collection[Attached], rows: Rows) -> Bools:
+        room = self._attached.room(driver, rows)
+        if room is None:
+            return np.zeros(len(rows), np.bool_)
+        limits, used = room
+        added = np.full(len(rows), len(volumes), np.int64)
+        for volume in volumes:
+            added[positions(rows, self._attached.holders(volume))] -= 1
+        is_over: Bools = (limits != NO_LIMIT) & (added > 0) & (used + added > limits)
+        return is_over
+
+    def _is_over_in_thought(self, cycle: CycleView, wanted: Mapping[str, Collection[Attached]], row: int) -> bool:
+        """The same for a row of an overlay, where other pods stand than are counted."""
+        limits, used, held = self._attached.count(row, cycle.nodes.pods_on(row))
+        for driver, volumes in wanted.items():
+            added = sum(1 for volume in volumes if volume not in held)
+            if added and driver in limits and used.get(driver, 0) + added > limits[driver]:
+                return True
+        return False
+
+    def _missing_claim(self, pod: Pod) -> str:
+        """The first claim that does not exist. Raises ValueError for one that is another pod's."""
+        for volume in pod.spec.volumes:
+            name = volume.claim_of(pod.name)
+            if name is None:
+                continue
+            claim = self._objects.claim(pod.namespace, name)
+            if claim is None:
+                return name
+            if volume.is_ephemeral and (claim.owner is None or claim.owner.uid != pod.uid):
+                raise ValueError(
+                    f"PVC {pod.namespace}/{name} was not created for pod {pod.namespace}/{pod.name} (pod is not owner)"
+                )
+        return ""
+
+    def _wanted(self, cycle: CycleView, pod: Pod, rows: Rows) -> dict[str, set[Attached]]:
+        """Driver -> the pod's volumes of it."""
+        wanted: dict[str, set[Attached]] = {}
+        for volume, attached in self._attached.of_pod(pod):
+            if attached is not None:
+                wanted.setdefault(attached[0], set()).add(attached)
+            elif _is_untranslatable(volume) and any(self._has_drivers(cycle, row) for row in rows.tolist()):
+                error = volume.migrated.error if volume.migrated else ""
+                raise ValueError(f"converting volume({volume.name}) from inline to csi: {error}")
+        return wanted
+
+    def _has_drivers(self, cycle: CycleView, row: int) -> bool:
+        return self._objects.csi_node(cycle.nodes.node(row).name) is not None
+
+    def sign(self, pod: Pod) -> Hashable:
+        """Claims of ephemeral volumes are called after their pod, and must be its own."""
+        is_own = any(volume.is_ephemeral for volume in pod.spec.volumes)
+        return (pod.spec.volumes, pod.name, pod.uid) if is_own else pod.spec.volumes
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        detached = ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")
+        claim_added = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
+        return (
+            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.ADD, "CSINodeAdd")),
+            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.UPDATE, "CSINodeUpdate"), _after_csi_node),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
+            EventRegistration(
+                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), _after_delete
+            ),
+            EventRegistration(claim_added, _after_claim),
+            EventRegistration(detached, _after_detach),
+        )
+
+
+def _may_count(volume: PodVolume) -> bool:
+    return volume.claim is not None or volume.is_ephemeral or volume.migrated is not None
+
+
+def _is_untranslatable(volume: PodVolume) -> bool:
+    return volume.migrated is not None and volume.migrated.plugin in COUNTED_PLUGINS and bool(volume.migrated.error)
+
+
+def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """Some driver can attach more than before; no limit counts as zero, as upstream."""
+    if not isinstance(old, CsiNode) or not isinstance(new, CsiNode):
+        return Hint.QUEUE
+    before = {driver.name: driver.volumes_max or 0 for driver in old.drivers}
+    grew = any((driver.volumes_max or 0) > before.get(driver.name, 0) for driver in new.drivers)
+    return Hint.QUEUE if grew else Hint.SKIP
+
+
+def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A pod with volumes, on a node or promised one, is gone."""
+    if not isinstance(old, Pod) or not (old.node or old.nominated_node):
+        return Hint.SKIP
+    return Hint.QUEUE if any(map(_may_count, old.spec.volumes)) else Hint.SKIP
+
+
+def _after_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A claim that the pod names, or that was made for it."""
+    if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
+        return Hint.SKIP
+    is_ours = any(volume.claim_of(pod.name) == new.name for volume in pod.spec.volumes)
+    return Hint.QUEUE if is_ours else Hint.SKIP
+
+
+def _after_detach(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A place is free. Upstream forgets the claims of ephemeral volumes here, and leaves their pods parked."""
+    if not isinstance(old, VolumeAttachment):
+        return Hint.SKIP
+    for volume in pod.spec.volumes:
+        if volume.claim is not None or volume.is_ephemeral:
+            return Hint.QUEUE
+        if volume.migrated is not None and volume.migrated.driver == old.attacher:
+            return Hint.QUEUE
+    return Hint.SKIP
