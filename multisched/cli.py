@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -241,6 +241,33 @@ def schema() -> None:
     typer.echo(config_print.schema_text(), nl=False)
 
 
+@config_app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).")],
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", help="yaml or json to print, or the file to write.", metavar="yaml|json|FILE"),
+    ] = "yaml",
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if anything of the file is not carried over.")] = False,
+) -> None:
+    """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""
+    from multisched import cli_convert, config
+
+    try:
+        conversion = cli_convert.load(file)
+    except config.ConfigError as error:
+        _refuse(error.problems)
+    for finding in conversion.findings:
+        typer.echo(str(finding), err=True)
+    text = cli_convert.as_json(conversion) if output == "json" else cli_convert.as_yaml(conversion, str(file))
+    if output in ("yaml", "json"):
+        typer.echo(text, nl=False)
+    else:
+        _write(Path(output), text, source=file)
+    if strict and conversion.findings.has_warnings:
+        raise typer.Exit(int(ExitCode.PROBLEM))
+
+
 @plugins_app.command("list")
 def list_plugins(output: Format = Output.TABLE) -> None:
     """List the plugins that a profile can name."""
@@ -258,9 +285,24 @@ def _configuration(file: Path | None) -> Configuration:
     try:
         return config.default() if file is None else config.load(file)
     except config.ConfigError as error:
-        for problem in error.problems:
-            typer.echo(str(problem), err=True)
-        raise typer.Exit(ExitCode.USAGE) from None
+        _refuse(error.problems)
+
+
+def _refuse(problems: Iterable[object]) -> NoReturn:
+    """Tells everything that is wrong with a file, and ends."""
+    for problem in problems:
+        typer.echo(str(problem), err=True)
+    raise typer.Exit(ExitCode.USAGE) from None
+
+
+def _write(target: Path, text: str, *, source: Path) -> None:
+    """Writes a file; never over the one it was made of."""
+    try:
+        if target.exists() and target.samefile(source):
+            _fail(f"{target} is the file to convert; name another one", ExitCode.USAGE)
+        target.write_text(text)
+    except OSError as error:
+        _fail(f"{target}: cannot be written: {error.strerror}", ExitCode.USAGE)
 
 
 def _own_namespace() -> str:
@@ -339,7 +381,7 @@ def _sentences(error: BaseException) -> Iterator[str]:
         yield str(error)
 
 
-def _fail(message: str, code: ExitCode) -> None:
+def _fail(message: str, code: ExitCode) -> NoReturn:
     typer.echo(f"multisched: {message}", err=True)
     sys.stderr.flush()
     raise typer.Exit(int(code))

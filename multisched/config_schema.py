@@ -7,15 +7,19 @@ Reading, cross checks and plugin lookup are `config`'s.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic.alias_generators import to_camel, to_pascal
+from pydantic import AfterValidator, Field, model_validator
+from pydantic.alias_generators import to_pascal
 
+from multisched.config_extenders import EXTENDERS_MAX, ExtenderConfig, refuse_conflicts
+from multisched.config_sections import DURATION_MAX_S as DURATION_MAX_S
+from multisched.config_sections import Seconds, Section
+from multisched.config_sections import format_duration as format_duration
+from multisched.config_sections import parse_duration as parse_duration
 from multisched.framework.plugin import Isolation
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
 
@@ -23,51 +27,6 @@ API_VERSION: Final = "multisched.io/v1"
 KIND: Final = "MultischedConfiguration"
 BUILT_IN_DOMAINS: Final = ("forecast", "gpu", "job")
 DOMAINS_MAX: Final = 32
-DURATION_MAX_S: Final = 24 * 3600.0
-
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?", re.ASCII)
-_DURATION_SCHEMA: Final = {
-    "type": "string",
-    "pattern": r"^(?=\d)(\d+h)?(\d+m)?(\d+(\.\d+)?s)?(\d+ms)?$",
-    "examples": ["10s", "5m", "500ms", "1h30m"],
-}
-
-
-def parse_duration(text: object) -> float:
-    """Seconds of `10s`, `500ms`, `5m`, `1h30m`. A number without a unit is refused: nobody can tell what it counts."""
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        raise ValueError(f'a duration needs a unit, for instance "{text}s"')  # noqa: TRY004 -- pydantic collects these
-    match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= 32 else None
-    if match is None or not text:
-        raise ValueError('not a duration; write for instance "10s", "500ms", "5m" or "1h30m"')
-    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
-    total_s = hours * 3600 + minutes * 60 + seconds + millis / 1000
-    if total_s > DURATION_MAX_S:
-        raise ValueError("longer than 24h")
-    return total_s
-
-
-def format_duration(seconds: float) -> str:
-    """The shortest text that `parse_duration` reads back."""
-    millis = round(seconds * 1000)
-    if millis % 1000:
-        return f"{millis}ms"
-    whole = millis // 1000
-    if whole and whole % 3600 == 0:
-        return f"{whole // 3600}h"
-    return f"{whole // 60}m" if whole and whole % 60 == 0 else f"{whole}s"
-
-
-def _refuse_zero(seconds: float) -> float:
-    if seconds <= 0:
-        raise ValueError("must be longer than 0s")
-    return seconds
-
-
-Seconds = Annotated[
-    float, BeforeValidator(parse_duration), AfterValidator(_refuse_zero), WithJsonSchema(_DURATION_SCHEMA)
-]
-"""A duration above zero, in seconds."""
 
 
 def _ip_address(text: str) -> str:
@@ -82,24 +41,6 @@ _SCHEDULER_NAME = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
 SchedulerName = Annotated[str, Field(pattern=_SCHEDULER_NAME)]
 LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
 LabelValue = Annotated[str, Field(max_length=63)]
-
-
-def _alias(name: str) -> str:
-    return to_camel(name.removesuffix("_s"))
-
-
-class Section(BaseModel):
-    """What all parts of the file have in common: nothing unknown, nothing guessed, nothing changed later."""
-
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        alias_generator=_alias,
-        validate_by_name=False,
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-    )
 
 
 class Expression(Section):
@@ -330,6 +271,13 @@ class DomainConfig(Section):
     """How long refused pods wait."""
     policy: Policy = Policy()
     """What it adds to its pods."""
+    extenders: tuple[ExtenderConfig, ...] = Field(default=(), max_length=EXTENDERS_MAX)
+    """HTTP extenders, asked in this order, ignorable ones last."""
+
+    @model_validator(mode="after")
+    def _extenders_agree(self) -> Self:
+        refuse_conflicts(self.extenders)
+        return self
 
 
 class LeaseConfig(Section):

@@ -19,15 +19,20 @@ _SILENT: Final = frozenset({"default_factory_not_called"})
 
 def validated(document: Document, model: type[M]) -> M | None:
     """The document as a `model`; None after the document's problems have been noted in it."""
+    return validated_part(document, (), document.data, model)
+
+
+def validated_part(document: Document, at: Path, data: Any, model: type[M]) -> M | None:
+    """Plain data that came of `at` as a `model`; None after its problems have been noted there."""
     try:
-        return model.model_validate_json(json.dumps(document.data))
+        return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
         found = [e for e in error.errors(include_url=False, include_input=True) if e["type"] not in _SILENT]
     for item in found:
         path = tuple(item["loc"])
         if item["type"] == "too_short" and any(e["loc"][: len(path)] == path and e is not item for e in found):
             continue
-        _add_error(document, path, item, model)
+        _add_error(document, at, path, item, model)
     return None
 
 
@@ -38,10 +43,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return lower[near[0]] if near else ""
 
 
-def _add_error(document: Document, path: Path, error: Any, top: type[BaseModel]) -> None:
+def _add_error(document: Document, at: Path, inner: Path, error: Any, top: type[BaseModel]) -> None:
+    path = (*at, *inner)
     match error["type"]:
         case "extra_forbidden":
-            document.add(path, "unknown key", suggestion=nearest(str(path[-1]), _keys_at(path[:-1], top)), of_key=True)
+            near = nearest(str(inner[-1]), _keys_at(inner[:-1], top))
+            document.add(path, "unknown key", suggestion=near, of_key=True)
         case "missing":
             document.add(path, "is missing", of_key=True)
         case "enum" | "literal_error":

@@ -215,3 +215,60 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert as_table(("why",), [("x" * 200,)]).splitlines()[1] == "x" * 79 + "…"
     assert as_table(("why",), [("x" * 200,)], is_wide=True).splitlines()[1] == "x" * 200
     assert as_table(("why",), [("",)]).splitlines()[1] == "-"
+
+
+KUBE = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+percentageOfNodesToScore: 30
+"""
+
+
+def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_differs(tmp_path: Path) -> None:
+    source, target = tmp_path / "kube.yaml", tmp_path / "ours.yaml"
+    source.write_text(KUBE)
+
+    code, printed, told = call("config", "convert", str(source))
+    assert (code, yaml.safe_load(printed)["kind"]) == (0, "MultischedConfiguration")
+    assert f"{source}:3:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100" in told
+
+    assert call("config", "convert", str(source), "-o", str(target))[:2] == (0, "")
+    assert target.read_text() == printed
+    code, told, _ = call("config", "validate", str(target))
+    assert (code, told) == (0, f"{target}: good; domains: default-scheduler (default-scheduler)\n")
+
+
+def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: Path) -> None:
+    source = tmp_path / "kube.yaml"
+    source.write_text(KUBE)
+    code, printed, _ = call("config", "convert", str(source), "--strict", "-o", "json")
+    document = json.loads(printed)
+    assert code == 1
+    assert document["configuration"]["domains"][0]["schedulerNames"] == ["default-scheduler"]
+    assert [found for found in document["findings"] if found["severity"] == "warning"] == [
+        {
+            "severity": "warning",
+            "path": "percentageOfNodesToScore",
+            "line": 3,
+            "column": 1,
+            "message": "30: all nodes are looked at, as with 100",
+        }
+    ]
+    source.write_text(KUBE.replace("30", "100"))
+    assert call("config", "convert", str(source), "--strict")[0] == 0
+
+
+def test_convert_refuses_what_it_cannot_read_and_never_writes_over_its_source(tmp_path: Path) -> None:
+    source = tmp_path / "kube.yaml"
+    source.write_text(KUBE.replace("30", "300"))
+    told = f"{source}:3:27: percentageOfNodesToScore: must be less than or equal to 100\n"
+    assert call("config", "convert", str(source)) == (2, "", told)
+    assert call("config", "convert", str(tmp_path / "none"))[0] == 2
+
+    source.write_text(KUBE)
+    code, _, told = call("config", "convert", str(source), "-o", str(source))
+    assert (code, source.read_text()) == (2, KUBE)
+    assert f"multisched: {source} is the file to convert; name another one" in told
+    code, _, told = call("config", "convert", str(source), "-o", str(tmp_path / "no" / "folder"))
+    assert code == 2
+    assert "cannot be written: No such file or directory" in told

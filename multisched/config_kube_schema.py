@@ -1,0 +1,241 @@
+"""kube-scheduler's own configuration as values: `kubescheduler.config.k8s.io/v1`, `kind: KubeSchedulerConfiguration`.
+
+Names, types and defaults are upstream's, and so is what is refused; the sentences are ours. Read by `config_convert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from multisched.model.go_duration import parse_go_duration
+from multisched.model.resources import is_extended_resource
+from multisched.model.selectors import is_qualified_name
+
+KUBE_API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
+KUBE_KIND: Final = "KubeSchedulerConfiguration"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+ALL: Final = "*"
+POINTS: Final = (
+    "preEnqueue",
+    "queueSort",
+    "preFilter",
+    "filter",
+    "postFilter",
+    "preScore",
+    "score",
+    "reserve",
+    "permit",
+    "preBind",
+    "bind",
+    "postBind",
+)
+"""The points a plugin can be enabled at, in the order in which upstream names a profile's plugins."""
+
+REMOVED_PLUGINS: Final = frozenset({"AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"})
+
+
+def _duration(text: object) -> float:
+    if not isinstance(text, str):
+        raise ValueError('a duration is a text, for instance "5s"')  # noqa: TRY004 -- pydantic collects these
+    return parse_go_duration(text)
+
+
+GoDuration = Annotated[float, BeforeValidator(_duration)]
+Percentage = Annotated[int, Field(ge=0, le=100)]
+
+
+class KubeSection(BaseModel):
+    """Strict as upstream's decoder: nothing unknown."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, alias_generator=to_camel, allow_inf_nan=False)
+
+
+def _present_plugin(name: str) -> str:
+    if name in REMOVED_PLUGINS:
+        raise ValueError(f"{name} is not a plugin of {KUBE_API_VERSION} any more; NodeVolumeLimits does its work")
+    return name
+
+
+class KubePlugin(KubeSection):
+    """A plugin enabled or disabled at a point."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    weight: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """0: not given, which counts as 1."""
+
+
+class KubeEnabledPlugin(KubePlugin):
+    """A plugin enabled at a point; those that v1 has removed are refused."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_present_plugin)]
+
+
+class KubePluginSet(KubeSection):
+    """What is enabled and disabled at one point."""
+
+    enabled: tuple[KubeEnabledPlugin, ...] = ()
+    disabled: tuple[KubePlugin, ...] = ()
+
+
+class KubePlugins(KubeSection):
+    """The sets of all points."""
+
+    pre_enqueue: KubePluginSet = KubePluginSet()
+    queue_sort: KubePluginSet = KubePluginSet()
+    pre_filter: KubePluginSet = KubePluginSet()
+    filter: KubePluginSet = KubePluginSet()
+    post_filter: KubePluginSet = KubePluginSet()
+    pre_score: KubePluginSet = KubePluginSet()
+    score: KubePluginSet = KubePluginSet()
+    reserve: KubePluginSet = KubePluginSet()
+    permit: KubePluginSet = KubePluginSet()
+    pre_bind: KubePluginSet = KubePluginSet()
+    bind: KubePluginSet = KubePluginSet()
+    post_bind: KubePluginSet = KubePluginSet()
+    multi_point: KubePluginSet = KubePluginSet()
+    placement_generate: KubePluginSet = KubePluginSet()
+    placement_score: KubePluginSet = KubePluginSet()
+
+    def at(self, point: str) -> KubePluginSet:
+        """The set of a point, by its name in the file."""
+        by_alias = {field.alias: name for name, field in type(self).model_fields.items()}
+        found = getattr(self, by_alias[point])
+        assert isinstance(found, KubePluginSet)
+        return found
+
+
+class KubePluginConfig(KubeSection):
+    """One plugin's arguments."""
+
+    name: Annotated[str, AfterValidator(_present_plugin)]
+    args: Mapping[str, Any] = {}
+
+
+class KubeProfile(KubeSection):
+    """One scheduler."""
+
+    scheduler_name: str = ""
+    percentage_of_nodes_to_score: Percentage | None = None
+    plugins: KubePlugins = KubePlugins()
+    plugin_config: tuple[KubePluginConfig, ...] = ()
+
+
+class KubeLeaderElection(KubeSection):
+    """Leader election."""
+
+    leader_elect: bool = True
+    lease_duration: GoDuration = 0.0
+    renew_deadline: GoDuration = 0.0
+    retry_period: GoDuration = 0.0
+    resource_lock: str = ""
+    resource_name: str = ""
+    resource_namespace: str = ""
+
+    @model_validator(mode="after")
+    def _as_upstream(self) -> Self:
+        if not self.leader_elect:
+            return self
+        for name in ("lease_duration", "renew_deadline", "retry_period"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{to_camel(name)} must be longer than 0s")
+        if (self.lease_duration or 15.0) <= (self.renew_deadline or 10.0):
+            raise ValueError("leaseDuration must be longer than renewDeadline")
+        if (self.renew_deadline or 10.0) <= 1.2 * (self.retry_period or 2.0):
+            raise ValueError("renewDeadline must be longer than 1.2 times retryPeriod (its jitter)")
+        if self.resource_lock not in ("", "leases"):
+            raise ValueError(f"resourceLock {self.resource_lock!r} is no more; write leases")
+        return self
+
+
+class KubeClientConnection(KubeSection):
+    """How the API server is asked."""
+
+    kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = ""
+    qps: float = 0.0
+    burst: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+def _managed(name: str) -> str:
+    if not is_qualified_name(name) or not is_extended_resource(name):
+        raise ValueError(f"{name!r} is no extended resource name")
+    return name
+
+
+class KubeManagedResource(KubeSection):
+    """An extended resource that an extender looks after."""
+
+    name: Annotated[str, AfterValidator(_managed)]
+    ignored_by_scheduler: bool = False
+
+
+class KubeExtenderTls(KubeSection):
+    """TLS of an extender."""
+
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_data: str = ""
+    key_data: str = ""
+    ca_data: str = ""
+
+
+class KubeExtender(KubeSection):
+    """An HTTP extender."""
+
+    url_prefix: str
+    filter_verb: str = ""
+    preempt_verb: str = ""
+    prioritize_verb: str = ""
+    weight: int = 0
+    bind_verb: str = ""
+    enable_https: bool = Field(default=False, alias="enableHTTPS")
+    tls_config: KubeExtenderTls | None = None
+    http_timeout: GoDuration = 0.0
+    node_cache_capable: bool = False
+    managed_resources: tuple[KubeManagedResource, ...] = ()
+    ignorable: bool = False
+
+    @model_validator(mode="after")
+    def _weighed(self) -> Self:
+        if self.prioritize_verb and self.weight <= 0:
+            raise ValueError("prioritizeVerb needs a positive weight; set weight")
+        return self
+
+
+class KubeConfiguration(KubeSection):
+    """The whole file."""
+
+    api_version: Literal["kubescheduler.config.k8s.io/v1"]
+    kind: Literal["KubeSchedulerConfiguration"]
+    parallelism: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    leader_election: KubeLeaderElection = KubeLeaderElection()
+    client_connection: KubeClientConnection = KubeClientConnection()
+    enable_profiling: bool | None = None
+    enable_contention_profiling: bool | None = None
+    percentage_of_nodes_to_score: Percentage | None = None
+    pod_initial_backoff_seconds: Annotated[int, Field(ge=1, le=2**53)] = 1
+    pod_max_backoff_seconds: Annotated[int, Field(ge=1, le=2**53)] = 10
+    profiles: tuple[KubeProfile, ...] = ()
+    extenders: tuple[KubeExtender, ...] = ()
+    delay_cache_until_active: bool = False
+
+    @model_validator(mode="after")
+    def _as_upstream(self) -> Self:
+        if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds:
+            raise ValueError("podMaxBackoffSeconds must not be shorter than podInitialBackoffSeconds")
+        binders = sum(bool(extender.bind_verb) for extender in self.extenders)
+        if binders > 1:
+            raise ValueError(f"{binders} extenders have a bindVerb; only one can bind")
+        names = [resource.name for extender in self.extenders for resource in extender.managed_resources]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is managed by two extenders; leave it to one")
+        return self

@@ -1,0 +1,73 @@
+"""What every section of a configuration file has in common, and how durations are written in it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+DURATION_MAX_S: Final = 24 * 3600.0
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?", re.ASCII)
+_DURATION_SCHEMA: Final = {
+    "type": "string",
+    "pattern": r"^(?=\d)(\d+h)?(\d+m)?(\d+(\.\d+)?s)?(\d+ms)?$",
+    "examples": ["10s", "5m", "500ms", "1h30m"],
+}
+
+
+def parse_duration(text: object) -> float:
+    """Seconds of `10s`, `500ms`, `5m`, `1h30m`. A number without a unit is refused: nobody can tell what it counts."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        raise ValueError(f'a duration needs a unit, for instance "{text}s"')  # noqa: TRY004 -- pydantic collects these
+    match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= 32 else None
+    if match is None or not text:
+        raise ValueError('not a duration; write for instance "10s", "500ms", "5m" or "1h30m"')
+    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
+    total_s = hours * 3600 + minutes * 60 + seconds + millis / 1000
+    if total_s > DURATION_MAX_S:
+        raise ValueError("longer than 24h")
+    return total_s
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest text that `parse_duration` reads back."""
+    millis = round(seconds * 1000)
+    if millis % 1000:
+        return f"{millis}ms"
+    whole = millis // 1000
+    if whole and whole % 3600 == 0:
+        return f"{whole // 3600}h"
+    return f"{whole // 60}m" if whole and whole % 60 == 0 else f"{whole}s"
+
+
+def _refuse_zero(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError("must be longer than 0s")
+    return seconds
+
+
+Seconds = Annotated[
+    float, BeforeValidator(parse_duration), AfterValidator(_refuse_zero), WithJsonSchema(_DURATION_SCHEMA)
+]
+"""A duration above zero, in seconds."""
+
+
+def _alias(name: str) -> str:
+    return to_camel(name.removesuffix("_s"))
+
+
+class Section(BaseModel):
+    """What all parts of the file have in common: nothing unknown, nothing guessed, nothing changed later."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        alias_generator=_alias,
+        validate_by_name=False,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )

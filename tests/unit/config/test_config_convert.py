@@ -1,0 +1,514 @@
+"""KubeSchedulerConfiguration to ours: what is carried over, what is told, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched import cli_convert, config
+from multisched.config import ConfigError
+from multisched.config_convert import Conversion, convert, profile_of
+from multisched.config_kube_points import DEFAULT_PLUGINS
+from multisched.config_kube_schema import POINTS
+from multisched.config_nodes import NodeRouter
+from multisched.config_plugins import plugin_registry, points_of
+from multisched.framework.registry import Profile
+from multisched.model.objects import Node
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+HERE = frozenset(plugin_registry().names())
+DEFAULTS = [name for name in DEFAULT_PLUGINS if name in HERE]
+DEFAULT_SCORES = [
+    name for name in DEFAULTS if "Score" in points_of(plugin_registry().factory(name))
+]  # fmt: skip
+
+Document = dict[str, Any]
+
+
+def kube(**fields: object) -> Document:
+    return {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", **fields}
+
+
+def one_profile(plugins: Document | None = None, **fields: object) -> Document:
+    return kube(profiles=[{"plugins": plugins or {}, **fields}])
+
+
+def names(*plugins: str) -> list[Document]:
+    return [{"name": name} for name in plugins]
+
+
+def at(profile: Profile, point: str) -> list[str]:
+    """The plugins that run at a point."""
+    if point in profile.points:
+        return list(profile.points[point])
+    return [use.name for use in profile.plugins if point in points_of(plugin_registry().factory(use.name))]
+
+
+def weights(profile: Profile) -> dict[str, int]:
+    uses = {use.name: use for use in profile.plugins}
+    return {name: uses[name].weight for name in at(profile, "Score")}
+
+
+def told(conversion: Conversion) -> list[str]:
+    return [str(finding).removeprefix("k.yaml:") for finding in conversion.findings]
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        convert(text, "k.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+# ---- plugins
+
+
+def test_without_a_file_upstreams_plugins_run_in_upstreams_order_with_its_weights() -> None:
+    profile = profile_of()
+
+    assert [use.name for use in profile.plugins] == DEFAULTS
+    assert profile.points == {}
+    assert at(profile, "QueueSort") == ["PrioritySort"]
+    assert weights(profile) == {name: DEFAULT_PLUGINS[name] for name in DEFAULT_SCORES}
+
+
+def test_a_shortest_file_is_the_same_as_none() -> None:
+    assert profile_of(kube()) == profile_of(kube(profiles=[{}])) == profile_of()
+    assert convert(HEAD, "k.yaml").configuration.domains[0].scheduler_names == ("default-scheduler",)
+
+
+@pytest.mark.parametrize(
+    ("multi_point", "expected"),
+    [
+        ({"disabled": names("NodeName")}, [name for name in DEFAULTS if name != "NodeName"]),
+        ({"disabled": names("*"), "enabled": names("PrioritySort", "DefaultBinder")}, ["PrioritySort", "DefaultBinder"]),
+        ({"enabled": [{"name": "TaintToleration", "weight": 5}]}, DEFAULTS),
+        ({"disabled": names("NodeName"), "enabled": names("NodeName")}, [*(n for n in DEFAULTS if n != "NodeName"), "NodeName"]),
+        ({"enabled": names("GpuShare")}, [*DEFAULTS, "GpuShare"]),
+    ],
+)  # fmt: skip
+def test_multi_point_changes_the_defaults_where_they_stand(multi_point: Document, expected: list[str]) -> None:
+    assert [use.name for use in profile_of(one_profile({"multiPoint": multi_point})).plugins] == expected
+
+
+def test_a_default_that_is_enabled_again_without_a_weight_weighs_one() -> None:
+    assert (
+        weights(profile_of(one_profile({"multiPoint": {"enabled": names("TaintToleration")}})))["TaintToleration"] == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        ({"disabled": names("ImageLocality")}, [n for n in DEFAULT_SCORES if n != "ImageLocality"]),
+        ({"disabled": names("*")}, []),
+        ({"disabled": names("*"), "enabled": names("NodeAffinity")}, ["NodeAffinity"]),
+        (
+            {"enabled": names("ImageLocality", "TaintToleration")},
+            [
+                "ImageLocality",
+                "TaintToleration",
+                *(n for n in DEFAULT_SCORES if n not in ("ImageLocality", "TaintToleration")),
+            ],
+        ),
+        (
+            {"disabled": names("TaintToleration"), "enabled": names("TaintToleration")},
+            [*(n for n in DEFAULT_SCORES if n != "TaintToleration"), "TaintToleration"],
+        ),
+    ],
+)
+def test_a_point_overrides_multi_point_in_upstreams_order(score: Document, expected: list[str]) -> None:
+    assert at(profile_of(one_profile({"score": score})), "Score") == expected
+
+
+def test_the_weight_at_score_goes_before_that_of_multi_point() -> None:
+    found = weights(
+        profile_of(
+            one_profile(
+                {
+                    "multiPoint": {"enabled": [{"name": "NodeAffinity", "weight": 4}, {"name": "ImageLocality", "weight": 3}]},
+                    "score": {"enabled": [{"name": "NodeAffinity", "weight": 900}]},
+                }
+            )
+        )
+    )  # fmt: skip
+    assert (found["NodeAffinity"], found["ImageLocality"], found["TaintToleration"]) == (900, 3, 3)
+
+
+def test_a_plugin_enabled_at_one_point_runs_nowhere_else() -> None:
+    profile = profile_of(
+        one_profile(
+            {
+                "multiPoint": {"disabled": names("*"), "enabled": names("PrioritySort", "DefaultBinder")},
+                "filter": {"enabled": names("TaintToleration", "NodeResourcesFit")},
+            }
+        )
+    )
+    assert at(profile, "Filter") == ["TaintToleration", "NodeResourcesFit"]
+    assert all(at(profile, point) == [] for point in ("PreFilter", "PreScore", "Score"))
+
+
+_SETS = st.fixed_dictionaries(
+    {
+        "enabled": st.lists(st.sampled_from(DEFAULTS), unique=True, max_size=4).map(lambda n: names(*n)),
+        "disabled": st.lists(st.sampled_from([*DEFAULTS, "*"]), unique=True, max_size=3).map(lambda n: names(*n)),
+    }
+)
+
+
+@given(st.dictionaries(st.sampled_from(["multiPoint", "filter", "preFilter", "score", "reserve"]), _SETS))
+def test_any_sets_give_at_each_point_what_is_enabled_there_and_nothing_disabled(sets: Document) -> None:
+    fixed = {"queueSort": {"enabled": names("PrioritySort"), "disabled": names("*")}}
+    fixed["bind"] = {"enabled": names("DefaultBinder"), "disabled": names("*")}
+    profile = profile_of(one_profile({**sets, **fixed}))
+    multi = _chosen(sets.get("multiPoint", {}), DEFAULTS)
+    for point in ("filter", "preFilter", "score", "reserve"):
+        pascal = point[0].upper() + point[1:]
+        having = [name for name in DEFAULTS if pascal in points_of(plugin_registry().factory(name))]
+        disabled = {entry["name"] for entry in sets.get(point, {}).get("disabled", [])}
+        explicit = [e["name"] for e in sets.get(point, {}).get("enabled", []) if e["name"] in having]
+        spread = [n for n in multi if n in having and n not in disabled and "*" not in disabled]
+        first = [name for name in explicit if name in spread]
+        rest = [name for name in spread if name not in explicit]
+        assert at(profile, pascal) == [*first, *rest, *(name for name in explicit if name not in first)]
+
+
+def _chosen(multi_point: Document, defaults: list[str]) -> list[str]:
+    disabled = {entry["name"] for entry in multi_point.get("disabled", [])}
+    kept = [name for name in defaults if name not in disabled and "*" not in disabled]
+    return [*kept, *(e["name"] for e in multi_point.get("enabled", []) if e["name"] not in kept)]
+
+
+def test_arguments_come_along_without_their_type() -> None:
+    args = {"kind": "NodeResourcesFitArgs", "scoringStrategy": {"type": "MostAllocated"}}
+    profile = profile_of(one_profile(pluginConfig=[{"name": "NodeResourcesFit", "args": args}]))
+    found = {use.name: use.args for use in profile.plugins if use.args}
+    assert found == {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}}
+
+
+def test_what_an_extender_looks_after_is_not_looked_at_by_the_scheduler() -> None:
+    managed = [{"name": "example.com/a", "ignoredByScheduler": True}, {"name": "example.com/b"}]
+    extenders = [{"urlPrefix": "http://127.0.0.1:1", "filterVerb": "filter", "managedResources": managed}]
+    config_of_fit = [{"name": "NodeResourcesFit", "args": {"ignoredResources": ["example.com/c"]}}]
+    profile = profile_of(kube(profiles=[{"pluginConfig": config_of_fit}], extenders=extenders))
+    assert next(use.args for use in profile.plugins if use.name == "NodeResourcesFit") == {
+        "ignoredResources": ["example.com/a"]
+    }
+
+
+def test_a_profile_is_found_by_its_scheduler_name() -> None:
+    document = kube(
+        profiles=[
+            {"schedulerName": "one"},
+            {"schedulerName": "two", "plugins": {"score": {"disabled": names("*")}}},
+        ]
+    )
+    assert at(profile_of(document, "two"), "Score") == []
+    assert at(profile_of(document), "Score") == DEFAULT_SCORES
+    with pytest.raises(KeyError):
+        profile_of(document, "three")
+
+
+# ---- domains
+
+
+def test_every_profile_may_use_every_node_and_keeps_its_name() -> None:
+    text = HEAD + "profiles: [{schedulerName: default-scheduler}, {schedulerName: gpu}, {schedulerName: a.b}]\n"
+    configuration = convert(text, "k.yaml").configuration
+    router = NodeRouter(configuration)
+    nodes = [
+        Node("plain", "u1", 1),
+        Node("gpus", "u2", 1, allocatable={"nvidia.com/gpu": 8}),
+        Node("virtual", "u3", 1, labels={"type": "virtual-kubelet"}),
+    ]
+
+    assert [d.name for d in configuration.domains] == ["default-scheduler", "gpu-profile", "a-b"]
+    assert [d.scheduler_names for d in configuration.domains] == [("default-scheduler",), ("gpu",), ("a.b",)]
+    assert all(router.usable_by(domain.name)(node) for domain in configuration.domains for node in nodes)
+    assert all(domain.policy.tolerations == () for domain in configuration.domains)
+
+
+def test_the_settings_around_the_profiles_are_carried_over() -> None:
+    configuration = convert(
+        HEAD
+        + """\
+podInitialBackoffSeconds: 2
+podMaxBackoffSeconds: 90
+leaderElection: {leaseDuration: 20s, renewDeadline: 18s, retryPeriod: 1.5s, resourceNamespace: team}
+clientConnection: {qps: 99.5}
+extenders:
+  - urlPrefix: https://extender.team.svc:8888/scheduler
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    bindVerb: bind
+    preemptVerb: preempt
+    weight: 7
+    enableHTTPS: true
+    httpTimeout: 1.5s
+    nodeCacheCapable: true
+    ignorable: true
+    managedResources: [{name: example.com/fpga}]
+""",
+        "k.yaml",
+    ).configuration
+    queue, lease, client = configuration.domains[0].queue, configuration.lease, configuration.client
+    (extender,) = configuration.domains[0].extenders
+
+    assert (queue.initial_backoff_s, queue.max_backoff_s) == (2.0, 90.0)
+    assert (lease.duration_s, lease.renew_deadline_s, lease.retry_period_s) == (20.0, 18.0, 1.5)
+    assert (lease.enabled, lease.namespace) == (True, "team")
+    assert (client.writes_per_second, client.bind_timeout_s) == (100, 2.0)
+    assert (extender.filter_verb, extender.prioritize_verb, extender.weight) == ("filter", "prioritize", 7)
+    assert (extender.bind_verb, extender.preempt_verb, extender.http_timeout_s) == ("bind", "preempt", 1.5)
+    assert extender.node_cache_capable
+    assert extender.ignorable
+    assert extender.tls_config.insecure
+    assert [r.name for r in extender.managed_resources] == ["example.com/fpga"]
+
+
+def test_leader_election_can_be_off() -> None:
+    text = HEAD + "leaderElection: {leaderElect: false, leaseDuration: 1s}\n"
+    assert convert(text, "k.yaml").configuration.lease.enabled is False
+
+
+# ---- what is told
+
+
+def test_everything_that_is_not_carried_over_is_named_with_its_line_and_why() -> None:
+    conversion = convert(
+        HEAD
+        + """\
+parallelism: 32
+percentageOfNodesToScore: 30
+delayCacheUntilActive: true
+enableProfiling: false
+leaderElection: {resourceName: kube-scheduler}
+clientConnection:
+  kubeconfig: /etc/kubernetes/scheduler.conf
+  contentType: application/vnd.kubernetes.protobuf
+  burst: 100
+profiles:
+  - plugins:
+      multiPoint: {enabled: [{name: NodeAfinity}], disabled: [{name: DynamicResources}]}
+    pluginConfig:
+      - {name: NodeAfinity, args: {a: 1}}
+      - {name: NodeName, args: {a: 1}}
+      - {name: DefaultPreemption, args: {minCandidateNodesPercentage: 50}}
+""",
+        "k.yaml",
+    )
+    about_others = [line for line in told(conversion) if "on by default" in line or "DefaultPreemption" in line]
+    assert [line for line in told(conversion) if line not in about_others] == [
+        "3:1: note: parallelism: nodes are not shared out among goroutines: all are looked at in one vector operation",
+        "4:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100",
+        "5:1: warning: delayCacheUntilActive: a standby's caches are always filled: it takes over faster, and needs the memory",
+        "6:1: note: enableProfiling: there are no profiling endpoints; py-spy attaches to the process",
+        "7:18: note: leaderElection.resourceName: each domain has a Lease of its own, called kube-scheduler-DOMAIN",
+        (
+            "9:3: warning: clientConnection.kubeconfig: is said on the command line:"
+            " multisched run --kubeconfig /etc/kubernetes/scheduler.conf"
+        ),
+        "10:3: note: clientConnection.contentType: the API server is spoken to in JSON",
+        "11:3: warning: clientConnection.burst: there is no burst: the API server's own 429 is what slows us down",
+        (
+            "14:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is no plugin of kube-scheduler 1.36"
+            " (did you mean NodeAffinity?); it is left out: add it as package.module:Class once it is ported"
+        ),
+        "16:29: warning: profiles[0].pluginConfig[0].args: NodeAfinity is not known here; its arguments are left out",
+        "17:26: warning: profiles[0].pluginConfig[1].args: NodeName takes no arguments; its arguments are left out",
+    ]
+    assert conversion.findings.has_warnings
+
+
+def test_defaults_that_differ_are_notes_and_fail_nobody() -> None:
+    conversion = convert(HEAD, "k.yaml")
+    assert any("percentageOfNodesToScore: is not set" in line for line in told(conversion))
+    assert any("resource claims" in line for line in told(conversion))
+    assert not conversion.findings.has_warnings
+
+
+def test_at_100_percent_nothing_differs_in_the_nodes_looked_at() -> None:
+    for text in ("percentageOfNodesToScore: 100\n", "profiles: [{percentageOfNodesToScore: 100}]\n"):
+        assert not any("percentageOfNodesToScore" in line for line in told(convert(HEAD + text, "k.yaml")))
+
+
+def test_an_unknown_queue_order_or_binder_is_replaced_by_upstreams_own_and_told() -> None:
+    conversion = convert(
+        HEAD
+        + """\
+profiles:
+  - plugins:
+      queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+      bind: {enabled: [{name: MyBinder}], disabled: [{name: "*"}]}
+""",
+        "k.yaml",
+    )
+    lines = told(conversion)
+    assert (
+        "5:7: warning: profiles[0].plugins.queueSort: Coscheduling is not known here; PrioritySort does it instead"
+        in lines
+    )
+    assert (
+        "6:7: warning: profiles[0].plugins.bind: Coscheduling is not known here; DefaultBinder does it instead"
+        not in lines
+    )
+    assert "6:7: warning: profiles[0].plugins.bind: MyBinder is not known here; DefaultBinder does it instead" in lines
+    domain = conversion.data["domains"][0]
+    assert {"PrioritySort", "DefaultBinder"} <= {entry["name"] for entry in domain["profile"]["plugins"]["enabled"]}
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "profiles: [{schedulerNam: a}]\n",
+            "3:13: profiles[0].schedulerNam: unknown key (did you mean schedulerName?)",
+        ),
+        ("percentageOfNodesToScore: 101\n", "3:27: percentageOfNodesToScore: must be less than or equal to 100"),
+        ("parallelism: 0\n", "3:14: parallelism: must be greater than or equal to 1"),
+        (
+            "podInitialBackoffSeconds: 20\n",
+            "1:1: podMaxBackoffSeconds must not be shorter than podInitialBackoffSeconds",
+        ),
+        (
+            "profiles: [{schedulerName: a}, {schedulerName: a}]\n",
+            "3:48: profiles[1].schedulerName: 'a' is the name of profiles[0] already; each needs its own",
+        ),
+        (
+            "profiles: [{schedulerName: a}, {}]\n",
+            "3:32: profiles[1].schedulerName: is missing; each of several profiles needs its own",
+        ),
+        (
+            "profiles: [{plugins: {filter: {enabled: [{name: EBSLimits}]}}}]\n",
+            (
+                "3:49: profiles[0].plugins.filter.enabled[0].name: EBSLimits is not a plugin of"
+                " kubescheduler.config.k8s.io/v1 any more; NodeVolumeLimits does its work"
+            ),
+        ),
+        (
+            "profiles: [{plugins: {score: {enabled: [{name: NodeAffinity}, {name: NodeAffinity}]}}}]\n",
+            "3:63: profiles[0].plugins.score.enabled[1]: stands there twice; remove one",
+        ),
+        (
+            "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]}]\n",
+            "3:83: profiles[0].pluginConfig[0].args.hardPodAffinityWeight: 101 is not within 0..100",
+        ),
+        (
+            "profiles: [{pluginConfig: [{name: NodeAffinity, args: {kind: NodeResourcesFitArgs}}]}]\n",
+            "3:62: profiles[0].pluginConfig[0].args.kind: 'NodeResourcesFitArgs' does not fit; write NodeAffinityArgs",
+        ),
+        (
+            "profiles: [{pluginConfig: [{name: NodeAffinity}, {name: NodeAffinity}]}]\n",
+            "3:57: profiles[0].pluginConfig[1].name: NodeAffinity has arguments above already; remove one",
+        ),
+        (
+            "profiles: [{plugins: {queueSort: {disabled: [{name: '*'}]}}}]\n",
+            "3:34: profiles[0].plugins.queueSort: no plugin orders the queue; enable PrioritySort",
+        ),
+        (
+            "profiles: [{plugins: {bind: {disabled: [{name: DefaultBinder}]}}}]\n",
+            "3:29: profiles[0].plugins.bind: no plugin binds; enable DefaultBinder",
+        ),
+        (
+            "profiles: [{plugins: {queueSort: {enabled: [{name: QOSSort}]}}}]\n",
+            "3:34: profiles[0].plugins.queueSort: PrioritySort and QOSSort order the queue; leave one of them",
+        ),
+        (
+            "extenders: [{urlPrefix: 'http://a', prioritizeVerb: p}]\n",
+            "3:13: extenders[0]: prioritizeVerb needs a positive weight; set weight",
+        ),
+        (
+            "extenders: [{urlPrefix: 'http://a', bindVerb: b}, {urlPrefix: 'http://b', bindVerb: b}]\n",
+            "1:1: 2 extenders have a bindVerb; only one can bind",
+        ),
+        (
+            "extenders: [{urlPrefix: 'http://a', filterVerb: f, managedResources: [{name: cpu}]}]\n",
+            "3:78: extenders[0].managedResources[0].name: 'cpu' is no extended resource name",
+        ),
+        (
+            "extenders: [{urlPrefix: 'ftp://a', filterVerb: f}]\n",
+            (
+                "3:25: extenders[0].urlPrefix: 'ftp://a' is no address of an extender;"
+                " write for instance http://127.0.0.1:8888/scheduler"
+            ),
+        ),
+        ("leaderElection: {leaseDuration: 5s}\n", "3:17: leaderElection: leaseDuration must be longer than renewDeadline"),
+        (
+            "leaderElection: {resourceLock: endpoints}\n",
+            "3:17: leaderElection: resourceLock 'endpoints' is no more; write leases",
+        ),
+        (
+            "leaderElection: {retryPeriod: 2}\n",
+            '3:31: leaderElection.retryPeriod: a duration is a text, for instance "5s"',
+        ),
+        (
+            "profiles: [{schedulerName: Upper}]\n",
+            (
+                "3:28: profiles[0].schedulerName: 'Upper' is not a name of this kind;"
+                " multisched serves names of at most 63 of a-z, 0-9, - and ."
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_what_upstream_refuses_is_refused_with_path_and_line(text: str, expected: str) -> None:
+    assert problems(HEAD + text) == [f"k.yaml:{expected}"]
+
+
+def test_another_kind_of_file_is_told_what_is_read_here() -> None:
+    assert problems("apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n") == [
+        "k.yaml:1:13: apiVersion: 'multisched.io/v1' is not known here; write kubescheduler.config.k8s.io/v1",
+        "k.yaml:2:7: kind: 'MultischedConfiguration' is not known here; write KubeSchedulerConfiguration",
+    ]
+
+
+# ---- the printed file
+
+
+def test_the_printed_file_means_the_conversion_and_says_what_differs() -> None:
+    text = (
+        HEAD
+        + "profiles: [{schedulerName: a}, {schedulerName: b}]\nextenders: [{urlPrefix: 'http://h:1', filterVerb: f}]\n"
+    )
+    conversion = convert(text, "k.yaml")
+    printed = cli_convert.as_yaml(conversion, "k.yaml")
+
+    assert config.parse(printed, "k.yaml") == conversion.configuration
+    assert "# Made of k.yaml by `multisched config convert`." in printed
+    comments = " ".join(line.lstrip("# ") for line in printed.splitlines() if line.startswith("#"))
+    assert all(finding.told in comments for finding in conversion.findings)
+    assert json.loads(cli_convert.as_json(conversion))["configuration"] == yaml.safe_load(printed)
+
+
+def _problems_or_none(text: str) -> bool:
+    """True if the text is converted, or refused with words."""
+    try:
+        convert(text, "k.yaml")
+    except ConfigError as error:
+        return all(problem.message for problem in error.problems) and bool(error.problems)
+    return True
+
+
+@given(st.text(max_size=200))
+def test_no_text_does_more_than_be_refused(text: str) -> None:
+    assert _problems_or_none(text)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "enabled", *POINTS]), inner),
+    max_leaves=8,
+)
+_FIELDS = ("profiles", "extenders", "leaderElection", "clientConnection", "parallelism", "podMaxBackoffSeconds")
+
+
+@given(st.dictionaries(st.sampled_from(_FIELDS), _JSON, max_size=3), _JSON)
+def test_no_document_does_more_than_be_refused(fields: Document, plugins: object) -> None:
+    for document in (kube(**fields), one_profile(), kube(profiles=[{"plugins": plugins}])):
+        assert _problems_or_none(json.dumps(document))
