@@ -189,6 +189,12 @@ class ClassCache:
             self._classes[signature] = entry
         return entry
 
+    def position(self, entry: PodClass, row: int) -> int:
+        """Where one of the class's rows stands among them."""
+        if entry.rows is self._rows.rows:
+            return self._rows.position.item(row)
+        return int(entry.rows.searchsorted(row))
+
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""
         self._classes.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,9 @@ from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
+
+if TYPE_CHECKING:
+    from multisched.cycle.attempt_record import Picture
 
 Finals = NDArray[np.uint8]
 """Normalised scores, 0..MAX_SCORE. Small on purpose: what a decision reads of 50 classes has to fit into a CPU's cache."""
@@ -84,6 +89,12 @@ class PodClass:
         self.node_sequence = 0
         self.row_sequence = 0
         self.is_scored = False
+        self.picture: Picture | None = None
+        """What `attempt_record` keeps of the class: for the pods it placed since, and for those it refused."""
+        self.refused_picture: Picture | None = None
+        self.score_names: tuple[tuple[str, int], ...] = ()
+        self.unrecorded = 0
+        """Placed pods until the next picture."""
 
     def add_filter(self, column: FilterColumn) -> None:
         self.filters.append(column)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
 from multisched.cycle.class_cache import NOWHERE, ClassCache
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.pod_class import PodClass, Totals
@@ -88,6 +89,8 @@ class _Choice:
     feasible: Bools
     total: Totals
     versions: Int64 | None = None
+    answered: list[ScoreCopy] = field(default_factory=list)
+    """Scores by plugins that asked outside."""
 
 
 class SchedulingCycle:
@@ -102,10 +105,13 @@ class SchedulingCycle:
         nominator: Nominator,
         *,
         seed: int = 0,
+        records: AttemptRecords | None = None,
     ) -> None:
+        """`records`: where attempts are remembered; None: in records of its own."""
         self.plugins = plugins
         self.classes = ClassCache(plugins, runner, cache.nodes, rows)
         self.conflicts = Conflicts()
+        self.records = records if records is not None else AttemptRecords(runner.stopwatch)
         self._runner = runner
         self._cache = cache
         self._rows = rows
@@ -121,6 +127,7 @@ class SchedulingCycle:
             return (yield from self._attempt(pod, entry.attempts))
         except PluginFailure as failure:
             status = failure.status
+            self.records.failed(pod, entry.attempts, status)
             is_error = status.code is Code.ERROR
             names = frozenset({status.plugin})
             return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
@@ -128,13 +135,13 @@ class SchedulingCycle:
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         group = self.classes.find(pod, attempt)
         if group.refusal is not None:
-            return self._refused(group.view, pod, self._diagnose(group, {}))
+            return self._refused(group, group.view, pod, attempt, self._diagnose(group, {}), {}, ())
         held = self._held_for_nominated(group, pod, attempt)
         feasible = _without(group.feasible, held)
         asked = self._questions(group, pod, feasible)
         if not asked:
             if not any_true(feasible):
-                return self._refused(group.view, pod, self._diagnose(group, held))
+                return self._refused(group, group.view, pod, attempt, self._diagnose(group, held), held, ())
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, np.where(feasible, group.total, NOWHERE) if held else group.total)
             return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
@@ -145,21 +152,24 @@ class SchedulingCycle:
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
         view, found, generation = group.view, self._diagnose(group, held), self._rows.generation
+        picture = self.records.picture(group)
         answers = yield asked
         view = replace(view, answers=self._settled(asked, answers))
         if not self._drop_left(choice, generation):
             self.conflicts.true += 1
+            self.records.conflicted(pod, attempt, ())
             return Conflicted(pod)
         refused = self._apply_answers(choice, view, pod)
         if not any_true(choice.feasible):
-            return self._refused(view, pod, found.with_more(refused))
+            return self._refused(group, view, pod, attempt, found.with_more(refused), held, refused)
+        picture.add_answers(choice.total, choice.answered)
         candidates = [
             Candidate(
                 c.row, int(choice.versions[at]) if choice.versions is not None else c.version, ledgers.get(c.row, ())
             )
             for at, c in self._rank_at(choice, pod, attempt, CANDIDATES_MAX)
         ]
-        return self._place(group, view, pod, attempt, candidates)
+        return self._place(group, view, pod, attempt, candidates, picture)
 
     # -- asking outside --------------------------------------------------------------------------------------------
 
@@ -213,6 +223,9 @@ class SchedulingCycle:
                 else:
                     self._runner.check_range(scorer, scores)
                 choice.total[at] += self.plugins.weight(scorer) * scores
+                final = np.zeros(len(choice.rows), np.uint8)
+                final[at] = scores
+                choice.answered.append(ScoreCopy(scorer.name, self.plugins.weight(scorer), final))
         return refused
 
     # -- choosing --------------------------------------------------------------------------------------------------
@@ -301,14 +314,25 @@ class SchedulingCycle:
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def _place(
-        self, group: PodClass, view: CycleView, pod: Pod, attempt: int, candidates: Sequence[Candidate]
+        self,
+        group: PodClass,
+        view: CycleView,
+        pod: Pod,
+        attempt: int,
+        candidates: Sequence[Candidate],
+        picture: Picture | None = None,
     ) -> Result:
+        """`picture`: the class as a cycle that waited has seen it."""
+
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(group, view, pod, row) is None
 
         assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
         if assumption is None:
+            self.records.conflicted(pod, attempt, self._names_of(candidates))
             return Conflicted(pod)
+        self._nominator.remove(pod.uid)  # from now on it counts on the row itself
+        self._record(group, picture, pod, attempt, candidates, assumption.node)
         placed = Placed(
             pod,
             assumption.node,
@@ -317,6 +341,30 @@ class SchedulingCycle:
             CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers),
         )
         return self._reserve(placed)
+
+    def _record(
+        self,
+        group: PodClass,
+        picture: Picture | None,
+        pod: Pod,
+        attempt: int,
+        candidates: Sequence[Candidate],
+        node: str,
+    ) -> None:
+        """Leaves word of a pod that was placed, and of the candidates that were passed over."""
+        if picture is None:
+            at = self.classes.position(group, candidates[0].row)
+            self.records.placed(pod, attempt, group, at, node)
+            return
+        row = self._cache.nodes.row_of(node)
+        taken = next(place for place, candidate in enumerate(candidates) if candidate.row == row)
+        at = int(picture.rows.searchsorted(candidates[taken].row))
+        self.records.placed_after_answers(pod, attempt, picture, at, node, self._names_of(candidates[:taken]))
+
+    def _names_of(self, candidates: Sequence[Candidate]) -> tuple[str, ...]:
+        """Of those that are still there."""
+        nodes = (self._cache.nodes.node_at(candidate.row) for candidate in candidates)
+        return tuple(node.name for node in nodes if node is not None)
 
     def _reserve(self, placed: Placed) -> Result:
         pod, node = placed.pod, placed.node
@@ -338,6 +386,7 @@ class SchedulingCycle:
         for plugin in reversed(self.plugins.reserve):
             self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
         self._cache.forget(placed.pod.uid)
+        self.records.given_up(placed.pod, placed.view.attempt, placed.node, status)
         found = refused_node(status)
         return Unplaced(
             placed.pod,
@@ -350,11 +399,31 @@ class SchedulingCycle:
     def _diagnose(self, group: PodClass, held: _Held) -> Diagnosis:
         return diagnose(group, self._cache.nodes, held=held, with_names=bool(self.plugins.post_filter))
 
-    def _refused(self, view: CycleView, pod: Pod, found: Diagnosis) -> Unplaced:
+    def _refused(
+        self,
+        group: PodClass,
+        view: CycleView,
+        pod: Pod,
+        attempt: int,
+        found: Diagnosis,
+        held: _Held,
+        late: Sequence[tuple[str, Status]],
+    ) -> Unplaced:
+        """`late`: nodes refused by plugins that asked outside."""
         post, nominated = self._post_filter(view, pod, found)
-        return Unplaced(
-            pod, fit_error(found, post), found.rejectors, found.pending, is_error=False, nominated_node=nominated
+        message = fit_error(found, post)
+        self.records.refused(
+            pod,
+            attempt,
+            group,
+            replace(found, nodes=()),
+            held=held,
+            late=late,
+            post_filter=post,
+            nominated_node=nominated,
+            message=message,
         )
+        return Unplaced(pod, message, found.rejectors, found.pending, is_error=False, nominated_node=nominated)
 
     def _post_filter(self, view: CycleView, pod: Pod, found: Diagnosis) -> tuple[str, str]:
         """PostFilter plugins in order until one makes room; their sentences, and the node to nominate."""

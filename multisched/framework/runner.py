@@ -61,7 +61,8 @@ class Runner:
 
     def __init__(self, observer: PluginObserver, stopwatch: Callable[[], float]) -> None:
         self._observer = observer
-        self._stopwatch = stopwatch
+        self.stopwatch = stopwatch
+        """Seconds of the domain's monotonic clock."""
         self._attempts = 0
         self._is_sampled = False
 
@@ -80,13 +81,13 @@ class Runner:
             raise self.failure(plugin, point, error) from error
 
     def _timed(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
-        started = self._stopwatch()
+        started = self.stopwatch()
         try:
             return function(*args)
         except Exception as error:
             raise self.failure(plugin, point, error) from error
         finally:
-            self._observer.plugin_ran(plugin.name, point, self._stopwatch() - started)
+            self._observer.plugin_ran(plugin.name, point, self.stopwatch() - started)
 
     def failure(self, plugin: Plugin, point: str, error: BaseException | str) -> PluginFailure:
         """Tells the observer and makes the Error status."""

@@ -1,0 +1,370 @@
+"""What every attempt leaves behind: compact while nobody asks, read by `observe` and `shell` when somebody does.
+
+Owns the records of one domain. A placed pod costs a microsecond: its node, its scores plugin by plugin, and a reference to
+its class's latest picture. A `Picture` is a copy of the class's columns; it is taken for every refused attempt (pods of a
+class among whose rows nothing changed share one) and, of placed ones, for one in SAMPLED_EVERY of a class, so that of a
+plain pod the runners-up are told as they were a few decisions earlier. Everything is bounded: pods, attempts per pod, bytes
+of pictures; what is dropped is said to be dropped, and can be asked again of the cluster as it is now.
+Written by the cycle alone, which never waits here; `read` is for anybody on the loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from multisched.cycle.diagnosis import Diagnosis
+from multisched.cycle.pod_class import Finals, PodClass, Totals
+from multisched.framework.node_view import Bools, Codes, Rows
+from multisched.framework.plugin import FilterPlugin
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+
+PLACED_KEPT = 16_384
+"""Attempts of one domain that placed a pod, the latest: some 250 bytes each."""
+REFUSED_PODS_KEPT = 16_384
+"""Pods of one domain with attempts that did not go plainly, the latest: some 500 bytes for each attempt. At most; the older
+half goes at once."""
+ATTEMPTS_KEPT = 4
+"""Attempts of one pod, the latest."""
+SAMPLED_EVERY = 128
+"""Placed pods of a class from one picture to the next."""
+REFUSED_BYTES_MAX = 16 * 1024 * 1024
+"""Pictures of refused attempts of one domain: some 300 at 5,000 nodes."""
+SAMPLED_BYTES_MAX = 8 * 1024 * 1024
+"""Pictures of attempts that placed a pod."""
+PICTURE_BYTES_MIN = 2_048
+"""What the smallest picture costs besides its arrays."""
+STATUS_BYTES = 160
+"""What one refusal by name costs: those of plugins that asked outside, and of rows held for nominated pods."""
+
+
+class Outcome(Enum):
+    """How an attempt ended."""
+
+    PLACED = "placed"
+    REFUSED = "refused"
+    CONFLICT = "conflict"
+    ERROR = "error"
+    GIVEN_UP = "given up"
+    """It had a node, and a later point, or the API server, turned it away there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterCopy:
+    """One Filter plugin's codes over the picture's rows."""
+
+    plugin: FilterPlugin
+    codes: Codes
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCopy:
+    """One Score plugin's normalised scores over the picture's rows; meaningless on rows that are not feasible."""
+
+    plugin: str
+    weight: int
+    final: Finals
+
+
+class Picture:
+    """The columns of a class at one moment. `drop` empties it when its memory is needed; references to it live on."""
+
+    __slots__ = (
+        "at_s",
+        "domain_size",
+        "feasible",
+        "filters",
+        "generation",
+        "is_kept",
+        "mark",
+        "narrowed_by",
+        "nbytes",
+        "refusal",
+        "rows",
+        "scores",
+        "skipped",
+        "total",
+    )
+
+    def __init__(self, group: PodClass, at_s: float) -> None:
+        self.at_s = at_s
+        self.mark = mark_of(group)
+        self.generation = group.generation
+        """Of the domain's rows: which node a row was is known as long as the row has stayed the domain's since."""
+        self.domain_size = group.domain_size
+        self.refusal: Status | None = group.refusal
+        self.narrowed_by = group.narrowed_by
+        self.skipped = group.skipped
+        self.rows: Rows = group.rows
+        self.feasible: Bools = group.feasible.copy()
+        self.filters = tuple(FilterCopy(c.plugin, c.codes.copy()) for c in group.filters)
+        self.scores: tuple[ScoreCopy, ...] = ()
+        self.total: Totals = group.total.copy()
+        """Empty where the class was not scored."""
+        if group.is_scored:
+            self.scores = tuple(ScoreCopy(c.plugin.name, c.weight, c.final.copy()) for c in group.scores)
+        columns = len(self.filters) + len(self.scores) + 1
+        self.nbytes = PICTURE_BYTES_MIN + columns * len(self.rows) + 4 * len(self.total)
+        self.is_kept = True
+
+    def add_answers(self, total: Totals, scores: Sequence[ScoreCopy]) -> None:
+        """What plugins that asked outside made of it, once they were answered."""
+        self.total = total
+        self.scores = (*self.scores, *scores)
+        self.nbytes += sum(len(c.final) for c in scores)
+
+    def is_of(self, group: PodClass) -> bool:
+        """True if a picture taken of the class now would show the same refusals."""
+        return (
+            self.is_kept
+            and self.mark == mark_of(group)
+            and self.refusal == group.refusal
+            and len(self.filters) == len(group.filters)
+            and all(
+                a.plugin is b.plugin and a.codes.tobytes() == b.codes.tobytes()
+                for a, b in zip(self.filters, group.filters, strict=True)
+            )
+        )
+
+    def drop(self) -> None:
+        """Gives the arrays back."""
+        self.is_kept = False
+        self.rows = self.rows[:0].copy()
+        self.feasible = self.feasible[:0].copy()
+        self.total = self.total[:0].copy()
+        self.filters = ()
+        self.scores = ()
+
+
+def mark_of(group: PodClass) -> tuple[int, int, int]:
+    """Moves whenever a row of the class may have."""
+    return group.generation, group.node_sequence, group.row_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt, as `read` gives it."""
+
+    attempt: int
+    at_s: float
+    """Monotonic."""
+    outcome: Outcome
+    node: str = ""
+    """Where it was placed, also if it was given up there later."""
+    at: int = -1
+    """Position of that node's row among the rows of the class."""
+    finals: bytes = b""
+    """Final score of each score column of `plugins`, for the chosen row."""
+    plugins: tuple[tuple[str, int], ...] = ()
+    """Score plugin and weight."""
+    total: int = 0
+    picture: Picture | None = None
+    is_own_picture: bool = False
+    """The picture is of this very attempt, not of one of its class shortly before."""
+    passed_over: tuple[str, ...] = ()
+    """Nodes that were liked better, and no longer took the pod at commit."""
+    found: Diagnosis | None = None
+    held: Mapping[int, Status] = field(default_factory=dict)
+    """Position in the picture's rows -> why the row is kept for pods nominated there."""
+    late: Sequence[tuple[str, Status]] = ()
+    """Nodes refused by plugins that asked outside, after all others."""
+    post_filter: str = ""
+    nominated_node: str = ""
+    message: str = ""
+    status: Status = SUCCESS
+    """What ended an attempt that was given up or failed."""
+
+
+_Placed = tuple[str, int, float, str, int, bytes, tuple[tuple[str, int], ...], int, Picture | None, bool]
+"""A placed attempt as it is kept: the uid, then the first fields of AttemptRecord but for the outcome. A plain tuple in a
+log and no entry of a mapping: every pod leaves one, and nearly none is read."""
+
+
+class _Generations:
+    """uid -> attempts of at most `most` pods, the latest: the older half is dropped whole, which costs nothing per pod."""
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2
+        self._young: dict[str, tuple[AttemptRecord, ...]] = {}
+        self._old: dict[str, tuple[AttemptRecord, ...]] = {}
+
+    def put(self, uid: str, kept: tuple[AttemptRecord, ...]) -> None:
+        young = self._young
+        if len(young) >= self._half and uid not in young:
+            self._old = young
+            young = self._young = {}
+        young[uid] = kept
+
+    def get(self, uid: str) -> tuple[AttemptRecord, ...]:
+        return self._young.get(uid) or self._old.get(uid, ())
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+
+class _Pictures:
+    """Pictures in the order in which they were taken, their bytes bounded."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept: deque[Picture] = deque()
+        self.nbytes = 0
+
+    def keep(self, picture: Picture) -> None:
+        self._kept.append(picture)
+        self.nbytes += picture.nbytes
+        while self.nbytes > self._bytes_max and len(self._kept) > 1:
+            oldest = self._kept.popleft()
+            self.nbytes -= oldest.nbytes
+            oldest.drop()
+
+    def weigh(self, nbytes: int) -> None:
+        """The latest picture's attempt keeps more than its arrays."""
+        self._kept[-1].nbytes += nbytes
+        self.nbytes += nbytes
+
+
+class AttemptRecords:
+    """The records of one domain."""
+
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        self._stopwatch = stopwatch
+        self._sampled_every = SAMPLED_EVERY
+        self._placed: deque[_Placed] = deque(maxlen=PLACED_KEPT)
+        self._rare = _Generations(REFUSED_PODS_KEPT)
+        self._samples = _Pictures(SAMPLED_BYTES_MAX)
+        self._refusals = _Pictures(REFUSED_BYTES_MAX)
+
+    def keep_all_pictures(self) -> None:
+        """From now on every placed pod gets a picture of its own, as a rehearsal wants it."""
+        self._sampled_every = 1
+
+    # -- written by the cycle --------------------------------------------------------------------------------------
+
+    def placed(self, pod: Pod, attempt: int, group: PodClass, at: int, node: str) -> None:
+        """The pod is assumed on the class's row number `at`. Called for every placed pod, before the class is renewed."""
+        now_s = self._stopwatch()
+        is_sampled = group.unrecorded <= 0
+        if is_sampled:
+            self._sample(group, now_s)
+        group.unrecorded -= 1
+        finals = bytes([column.final.item(at) for column in group.scores])
+        # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
+        total = group.total.item(at) if group.is_scored else 0
+        names, picture = group.score_names, group.picture
+        self._placed.append((pod.uid, attempt, now_s, node, at, finals, names, total, picture, is_sampled))
+
+    def _sample(self, group: PodClass, now_s: float) -> None:
+        group.picture = Picture(group, now_s)
+        self._samples.keep(group.picture)
+        group.unrecorded = self._sampled_every
+        group.score_names = tuple((column.plugin.name, column.weight) for column in group.scores)
+
+    def picture(self, group: PodClass) -> Picture:
+        """The class as an attempt that is about to wait for answers from outside has seen it."""
+        return Picture(group, self._stopwatch())
+
+    def placed_after_answers(
+        self, pod: Pod, attempt: int, picture: Picture, at: int, node: str, passed_over: tuple[str, ...]
+    ) -> None:
+        """As `placed`, for an attempt that waited: `picture` is its own, complete with the answers."""
+        self._samples.keep(picture)
+        finals = bytes([column.final.item(at) for column in picture.scores])
+        names = tuple((column.plugin, column.weight) for column in picture.scores)
+        total, now_s = picture.total.item(at), self._stopwatch()
+        self._placed.append((pod.uid, attempt, now_s, node, at, finals, names, total, picture, True))
+        if passed_over:
+            self._add(pod, AttemptRecord(attempt, now_s, Outcome.PLACED, passed_over=passed_over))
+
+    def refused(
+        self,
+        pod: Pod,
+        attempt: int,
+        group: PodClass,
+        found: Diagnosis,
+        *,
+        held: Mapping[int, Status],
+        late: Sequence[tuple[str, Status]],
+        post_filter: str,
+        nominated_node: str,
+        message: str,
+    ) -> None:
+        """No row took the pod."""
+        now_s = self._stopwatch()
+        picture = group.refused_picture
+        if picture is None or not picture.is_of(group):
+            picture = group.refused_picture = Picture(group, now_s)
+            self._refusals.keep(picture)
+        if late or held:
+            self._refusals.weigh(STATUS_BYTES * (len(late) + len(held)))
+        record = AttemptRecord(
+            attempt,
+            now_s,
+            Outcome.REFUSED,
+            picture=picture,
+            is_own_picture=True,
+            found=found,
+            held=held,
+            late=late,
+            post_filter=post_filter,
+            nominated_node=nominated_node,
+            message=message,
+        )
+        self._add(pod, record)
+
+    def conflicted(self, pod: Pod, attempt: int, passed_over: tuple[str, ...]) -> None:
+        """None of the attempt's candidates took the pod any more."""
+        self._add(pod, AttemptRecord(attempt, self._stopwatch(), Outcome.CONFLICT, passed_over=passed_over))
+
+    def failed(self, pod: Pod, attempt: int, status: Status) -> None:
+        """A plugin failed, or a PreScore plugin refused."""
+        now_s = self._stopwatch()
+        self._add(pod, AttemptRecord(attempt, now_s, Outcome.ERROR, message=status.message, status=status))
+
+    def given_up(self, pod: Pod, attempt: int, node: str, status: Status) -> None:
+        """The pod was placed, and turned away after that."""
+        now_s = self._stopwatch()
+        self._add(pod, AttemptRecord(attempt, now_s, Outcome.GIVEN_UP, node, message=status.message, status=status))
+
+    def _add(self, pod: Pod, record: AttemptRecord) -> None:
+        self._rare.put(pod.uid, (*self._rare.get(pod.uid)[-(ATTEMPTS_KEPT - 1) :], record))
+
+    # -- read by others --------------------------------------------------------------------------------------------
+
+    def read(self, uid: str) -> tuple[AttemptRecord, ...]:
+        """The pod's attempts, oldest first; empty for a pod that is not remembered."""
+        found: dict[int, AttemptRecord] = {}
+        for record in (*self._placed_of(uid), *self._rare.get(uid)):
+            before = found.get(record.attempt)
+            # A pod whose run was cut short is attempted again under the same number: the later one counts.
+            if before is None or record.at_s >= before.at_s:
+                found[record.attempt] = record if before is None else _joined(before, record)
+        return tuple(sorted(found.values(), key=lambda record: record.at_s)[-ATTEMPTS_KEPT:])
+
+    def _placed_of(self, uid: str) -> list[AttemptRecord]:
+        return [
+            AttemptRecord(attempt, at_s, Outcome.PLACED, node, at, finals, names, total, picture, is_own)
+            for kept, attempt, at_s, node, at, finals, names, total, picture, is_own in self._placed
+            if kept == uid
+        ]
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes, each with its bound above: placed attempts, pods with others, and bytes of pictures."""
+        return {
+            "placed": len(self._placed),
+            "rare_pods": len(self._rare),
+            "sampled_bytes": self._samples.nbytes,
+            "refused_bytes": self._refusals.nbytes,
+        }
+
+
+def _joined(placed: AttemptRecord, later: AttemptRecord) -> AttemptRecord:
+    """What became of a pod after it was placed, told with how it was."""
+    if later.outcome is Outcome.PLACED and later.passed_over:
+        return replace(placed, passed_over=later.passed_over)
+    if later.outcome is Outcome.GIVEN_UP:
+        return replace(placed, outcome=Outcome.GIVEN_UP, message=later.message, status=later.status)
+    return later
