@@ -24,18 +24,19 @@ import msgspec
 import numpy as np
 import orjson
 
+from multisched.config_convert import profile_of
+from multisched.config_plugins import plugin_registry
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.scheduling_cycle import SchedulingCycle, Unplaced
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, PluginContext, QueuedPod
-from multisched.framework.registry import PluginSet, PluginUse, Profile, Registry, build_profile
+from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decoders as object_decoders
 from multisched.model.objects import Image, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint
-from multisched.plugins import DEFAULT_WEIGHTS, IN_TREE
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -91,29 +92,6 @@ class NobodyWaits:
         return False
 
 
-def profile_of(configuration: Mapping[str, Any] | None) -> Profile:
-    """The in-tree plugins that a KubeSchedulerConfiguration's first profile runs, with weights and args."""
-    weights: dict[str, int] = dict(DEFAULT_WEIGHTS)
-    args: dict[str, Mapping[str, Any]] = {}
-    if configuration is not None:
-        chosen = configuration["profiles"][0]
-        args = {c["name"]: c.get("args", {}) for c in chosen.get("pluginConfig") or ()}
-        sets = chosen.get("plugins") or {}
-        multi, score = sets.get("multiPoint") or {}, sets.get("score") or {}
-        for name in _disabled(multi, weights):
-            del weights[name]
-        weights.update({p["name"]: p.get("weight") or 1 for p in multi.get("enabled") or () if p["name"] in IN_TREE})
-        # Weight 0 keeps the plugin's Filter and leaves out its Score.
-        weights.update(dict.fromkeys(_disabled(score, weights), 0))
-        weights.update({p["name"]: p.get("weight") or 1 for p in score.get("enabled") or () if p["name"] in weights})
-    return Profile(tuple(PluginUse(name, weight, args.get(name, {})) for name, weight in weights.items()))
-
-
-def _disabled(plugins: Mapping[str, Any], known: Iterable[str]) -> list[str]:
-    names = {p["name"] for p in plugins.get("disabled") or ()}
-    return [name for name in known if name in names or "*" in names]
-
-
 @dataclass
 class Scene:
     """One problem, loaded."""
@@ -131,10 +109,8 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
     cache, nominator = ClusterCache(), Nominator()
     rows = DomainRows("conformance", lambda node: True)
     cache.add_domain(rows)
-    registry = Registry()
-    registry.add_all(IN_TREE, "in-tree")
     context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers, cache.objects)
-    plugins = build_profile(profile_of(problem.get("profile")), registry, context)
+    plugins = build_profile(profile_of(problem.get("profile")), plugin_registry(), context)
     runner = Runner(NobodyWatches(), lambda: 0.0)
     cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)
     for field, kind in OBJECT_FIELDS.items():
@@ -231,7 +207,7 @@ def refusal_of(scene: Scene) -> Answer:
 def preemption_of(result: Unplaced) -> dict[str, Any]:
     """The node that PostFilter nominated, and its victims."""
     victims = getattr(result, "victims", ())
-    return {"nominatedNode": result.nominated_node, "victims": sorted(f"{v.namespace}/{v.name}" for v in victims)}
+    return {"nominatedNode": result.nominated_node or "", "victims": sorted(f"{v.namespace}/{v.name}" for v in victims)}
 
 
 def scores(group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
