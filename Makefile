@@ -9,7 +9,7 @@ ARGS   ?=
 PYTEST := $(BIN)/python -m pytest
 SPREAD := -n 2 --dist worksteal
 
-.PHONY: venv lock demo test check sim mutants soak controlplane real bench
+.PHONY: venv lock demo test check sim mutants soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -44,6 +44,9 @@ mutants: venv # deliberate defects, each of which the simulation must catch
 
 soak: venv # the property tests with 10,000 examples each instead of 300
 	$(PYTEST) $(SPREAD) --hypothesis-profile=soak --timeout=7200 tests/unit tests/conformance $(ARGS)
+
+oracle: venv # our decisions against kube-scheduler's own code on fresh random clusters; needs Go; ARGS="--help"
+	$(BIN)/python -m tests.conformance.oracle $(ARGS)
 
 controlplane: # the real control plane, built once into a cache folder outside the repository; needs Go
 	tests/real/controlplane/build.sh
