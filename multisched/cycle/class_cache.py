@@ -26,6 +26,7 @@ from multisched.framework.plugin import (
     PreScorePlugin,
     ScorePlugin,
     SignPlugin,
+    StampPlugin,
 )
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
@@ -54,26 +55,36 @@ NOWHERE = np.int32(-1)
 
 _NO_ROWS: Rows = np.zeros(0, np.intp)
 _ROW = Dependency.ROW
+_NOBODY: frozenset[str] = frozenset()
 
 
 class _Changes:
     """What was written since a class was renewed, as positions in the class's rows, ascending."""
 
-    __slots__ = ("_rows_in_table", "is_everywhere", "nodes", "rows")
+    __slots__ = ("_rows_in_table", "is_everywhere", "moved", "nodes", "rows")
 
-    def __init__(self, nodes: Rows, rows: Rows, rows_in_table: Rows, *, is_everywhere: bool) -> None:
+    def __init__(
+        self, nodes: Rows, rows: Rows, rows_in_table: Rows, moved: frozenset[str], *, is_everywhere: bool
+    ) -> None:
         self.nodes = nodes
         """Rows whose node object changed."""
         self.rows = rows
         """Rows whose node object or pods changed."""
         self._rows_in_table = rows_in_table
+        self.moved = moved
+        """Plugins whose stamp moved; all that have one if a node object did."""
         self.is_everywhere = is_everywhere
         """Some node object of the cluster changed, came or went."""
 
-    def concerning(self, depends_on: Dependency) -> Rows | None:
+    def concerning(self, column: FilterColumn | ScoreColumn) -> Rows | None:
         """The positions where a plugin's answers are out of date; None: all of them."""
+        depends_on = column.depends_on
         if depends_on is _ROW:
             return self.rows
+        if depends_on.reads_stamp:
+            if column.plugin.name in self.moved:
+                return None
+            return self.rows if depends_on is Dependency.ROW_AND_STAMP else _NO_ROWS
         if depends_on is Dependency.NODE:
             return self.nodes
         if depends_on is Dependency.ATTEMPT or self.is_everywhere:
@@ -108,6 +119,14 @@ class ClassCache:
         self._pre_scores_anew = [p for p in plugins.pre_score if _is_for_one_attempt(p)]
         # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
         kept = [p for p in reading.values() if p.name not in self._asking]
+        stamps: dict[str, StampPlugin] = {
+            p.name: p
+            for p in (*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score)
+            if isinstance(p, StampPlugin)
+        }
+        self._stamp_plugins = tuple(stamps.values())
+        self._stamp_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in stamps}
+        self._feasible_readers = frozenset(name for name, p in stamps.items() if getattr(p, "reads_feasible", False))
         self._asks_anew = bool(self._pre_filters_anew or self._pre_scores_anew) or any(
             _is_for_one_attempt(p) for p in kept
         )
@@ -174,14 +193,16 @@ class ClassCache:
         entry = self._classes.pop(signature, None) if signature is not None else None
         if entry is None or entry.generation != self._rows.generation:
             self.misses += 1
-            entry = PodClass(pod, CycleView(self._table, CycleState(), attempt))
+            entry = PodClass(pod, self._view(CycleState(), attempt))
             self._begin(entry)
         else:
             self.hits += 1
             if self._asks_anew:
                 entry.pod = pod
                 # A state of its own: another cycle of this class may be waiting outside with the one before.
-                entry.view = CycleView(self._table, entry.view.state.copy(), attempt)
+                entry.view = self._view(entry.view.state.copy(), attempt)
+            elif entry.stamps:
+                entry.pod = pod  # the one whose signature was just made: another's may have changed since
             self._renew(entry)
         if signature is not None:
             if len(self._classes) >= max(CLASSES_MIN, CLASS_BYTES_MAX // (BYTES_PER_ROW * max(1, len(entry.rows)))):
@@ -194,6 +215,27 @@ class ClassCache:
         if entry.rows is self._rows.rows:
             return self._rows.position.item(row)
         return int(entry.rows.searchsorted(row))
+
+    def alone(self, pod: Pod, attempt: int, row: int) -> PodClass | None:
+        """A class of one pod and one row, asked about anew and not kept; None where PreFilter leaves the row out.
+
+        For a pod that was promised a node: no other row has to be looked at. Raises PluginFailure.
+        """
+        entry = PodClass(pod, self._view(CycleState(), attempt))
+        self._mark(entry)
+        entry.domain_size = len(self._rows.rows)
+        self._pre_filter(entry)
+        name = self._table.node(row).name
+        if entry.refusal is not None or (entry.narrowed is not None and name not in entry.narrowed):
+            return None
+        entry.narrowed = frozenset({name})
+        entry.rows = np.array([row], np.intp)
+        self._ask_filters(entry)
+        entry.total = np.zeros(1, np.int32)
+        return entry
+
+    def _view(self, state: CycleState, attempt: int) -> CycleView:
+        return CycleView(self._table, state, attempt, rows=self._rows.rows)
 
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""
@@ -211,6 +253,9 @@ class ClassCache:
         if entry.refusal is not None:
             return
         entry.rows = self._rows.rows if entry.narrowed is None else self._rows_named(entry.narrowed)
+        self._ask_filters(entry)
+
+    def _ask_filters(self, entry: PodClass) -> None:
         for plugin in self._plugins.filter:
             if plugin.name not in entry.skipped and plugin.name not in self._asking:
                 ask = partial(self._runner.filter, plugin, entry.view, entry.pod, entry.rows)
@@ -246,11 +291,16 @@ class ClassCache:
 
     def _pre_filter(self, entry: PodClass) -> None:
         """Asks every PreFilter plugin; an Unschedulable one does not spare the others, as preemption needs them all."""
-        skipped: set[str] = set()
+        self._take_stamps(entry)
+        skipped = set(entry.silent)
         for plugin in self._plugins.pre_filter:
+            if plugin.name in entry.silent:
+                continue
             result = self._runner.pre_filter(plugin, entry.view, entry.pod)
             if plugin.name in self._pre_filters_anew:
                 entry.told += (result,)
+            elif plugin.name in entry.stamps:
+                entry.told_by_stamp[plugin.name] = result
             if result.status.code is Code.SKIP:
                 skipped.add(plugin.name)
             elif not result.status.is_success:
@@ -264,6 +314,34 @@ class ClassCache:
                     entry.refusal = Status.unresolvable(_nowhere_left(entry.narrowed_by))
                     return
         entry.skipped = frozenset(skipped)
+
+    def _take_stamps(self, entry: PodClass) -> None:
+        """Learns what the answers hang on, before they are given; and who has nothing to say of such pods."""
+        if not self._stamp_plugins:
+            return
+        found = [(p.name, self._runner.call(p, "Stamp", p.stamp, entry.view, entry.pod)) for p in self._stamp_plugins]
+        entry.stamps = {name: stamp for name, stamp in found if stamp is not None}
+        entry.silent = frozenset(name for name, stamp in found if stamp is None)
+
+    def _moved_stamps(self, entry: PodClass, *, is_everywhere: bool) -> frozenset[str]:
+        """The plugins whose answers may be others now; their new stamps are the class's from now on."""
+        if not entry.stamps:
+            return _NOBODY
+        found = {
+            p.name: self._runner.call(p, "Stamp", p.stamp, entry.view, entry.pod)
+            for p in self._stamp_plugins
+            if p.name in entry.stamps
+        }
+        before, entry.stamps = entry.stamps, found
+        return frozenset(found if is_everywhere else (name for name in found if found[name] != before[name]))
+
+    def _is_still_told(self, entry: PodClass, moved: frozenset[str]) -> bool:
+        """Asks PreFilter of those plugins again, which brings their state up to date; False if one answers otherwise."""
+        return all(
+            self._runner.pre_filter(plugin, entry.view, entry.pod) == entry.told_by_stamp.get(name)
+            for name, plugin in self._stamp_pre_filters.items()
+            if name in moved
+        )
 
     def _rows_named(self, names: frozenset[str]) -> Rows:
         found = (self._table.row_of(name) for name in names)
@@ -285,9 +363,15 @@ class ClassCache:
         changed_nodes = self._table.node_log.since(entry.node_sequence)
         changed_rows = self._table.row_log.since(entry.row_sequence)
         cluster_moved = entry.nodes_version != self._table.nodes_version
-        is_too_old = changed_nodes is None or changed_rows is None or (entry.refusal is not None and cluster_moved)
-        if is_too_old or (self._pre_filters_anew and not self._is_told_the_same(entry)):
-            fresh = PodClass(entry.pod, CycleView(self._table, CycleState(), entry.view.attempt))
+        is_too_old = changed_nodes is None or changed_rows is None
+        moved = self._moved_stamps(entry, is_everywhere=cluster_moved)
+        if (
+            is_too_old
+            or (entry.refusal is not None and (cluster_moved or moved))
+            or (self._pre_filters_anew and not self._is_told_the_same(entry))
+            or (moved and not self._is_still_told(entry, moved))
+        ):
+            fresh = PodClass(entry.pod, self._view(CycleState(), entry.view.attempt))
             self._begin(fresh)
             entry.__dict__.update(fresh.__dict__)
             return
@@ -297,8 +381,10 @@ class ClassCache:
         if entry.refusal is not None:
             return
         at_nodes, at_rows = self._positions(entry, changed_nodes), self._positions(entry, changed_rows)
-        changes = _Changes(at_nodes, at_rows, entry.rows.take(at_rows), is_everywhere=cluster_moved)
+        changes = _Changes(at_nodes, at_rows, entry.rows.take(at_rows), moved, is_everywhere=cluster_moved)
         feasible_moved = self._renew_filters(entry, changes)
+        if entry.is_scored and entry.stamps and not any_true(entry.feasible):
+            entry.is_scored = False  # PreScore cannot be asked about no rows: the next score begins anew
         if entry.is_scored:
             self._renew_scores(entry, changes, feasible_moved=feasible_moved)
 
@@ -327,11 +413,14 @@ class ClassCache:
         must_join = False
         passing = entry.fixed_pass.take(changes.rows)
         for column in entry.filters if changes.is_everywhere else entry.moving_filters:
-            at = changes.concerning(column.depends_on)
+            at = changes.concerning(column)
             if at is None:
-                column.codes[:] = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows)
-                must_join = True
-            elif len(at):
+                must_join |= self._ask_all_again(entry, column, changes)
+                passing &= column.codes.take(changes.rows) == 0
+            elif not len(at):
+                if column.depends_on.reads_stamp:
+                    passing &= column.codes.take(changes.rows) == 0
+            else:
                 codes = self._runner.filter(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
                 column.codes[at] = codes
                 if not column.depends_on.reads_pods:
@@ -347,6 +436,16 @@ class ClassCache:
         before[changes.rows] = passing
         return True
 
+    def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: _Changes) -> bool:
+        """Renews a filter's codes of all rows; True if one changed that is not among the changed rows."""
+        codes = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows)
+        moved = np.flatnonzero(codes != column.codes)
+        if not len(moved):
+            return False
+        column.codes[:] = codes
+        is_far = len(moved) > len(changes.rows) or not set(moved.tolist()) <= set(changes.rows.tolist())
+        return is_far or not column.depends_on.reads_pods
+
     # -- scoring ---------------------------------------------------------------------------------------------------
 
     def score(self, entry: PodClass) -> None:
@@ -354,9 +453,11 @@ class ClassCache:
         if entry.is_scored:
             return
         entry.scores, entry.moving_scores = [], []  # a plugin that failed may have left some
-        skipped = self._pre_score(entry, self._plugins.pre_score)  # PreFilter's Skip concerns Filter only
+        speaking = [p for p in self._plugins.pre_score if p.name not in entry.silent]
+        skipped = self._pre_score(entry, speaking)  # PreFilter's Skip concerns Filter only
         for scorer in self._plugins.score:
-            is_left_out = scorer.name in skipped and not _is_for_one_attempt(scorer)
+            may_speak_later = _is_for_one_attempt(scorer) or scorer.name in entry.stamps
+            is_left_out = scorer.name in entry.silent or (scorer.name in skipped and not may_speak_later)
             if not is_left_out and scorer.name not in self._asking:
                 custom, weight = self._plugins.normalize.get(scorer.name), self._plugins.weight(scorer)
                 column = ScoreColumn(scorer, custom, weight)
@@ -377,10 +478,11 @@ class ClassCache:
     def _score_all(self, entry: PodClass, column: ScoreColumn, *, is_skipped: bool) -> None:
         """Scores every row the plugin may be asked about."""
         plugin = column.plugin
+        column.is_skipped = is_skipped
         if is_skipped:
             column.final = np.zeros(len(entry.rows), np.uint8)
             return
-        if _is_for_one_attempt(plugin):
+        if _is_for_one_attempt(plugin) or plugin.name in self._feasible_readers:
             raw = np.zeros(len(entry.rows), np.int64)
             raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, entry.rows[entry.feasible])
         else:
@@ -405,12 +507,20 @@ class ClassCache:
         entry.fixed_total, entry.total = fixed.astype(np.int64), total
 
     def _renew_scores(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> None:
-        skipped = self._pre_score(entry, self._pre_scores_anew)
+        skipped = self._pre_score(entry, self._pre_scores_due(entry, changes, feasible_moved=feasible_moved))
         must_join = False
         total = entry.fixed_total.take(changes.rows)
         for column in entry.scores if changes.is_everywhere or feasible_moved else entry.moving_scores:
-            at = changes.concerning(column.depends_on)
-            if at is None:
+            at = changes.concerning(column)
+            if column.depends_on.reads_stamp:
+                if at is None or (feasible_moved and column.plugin.name in self._feasible_readers):
+                    before = column.final.tobytes()
+                    self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
+                    must_join |= before != column.final.tobytes()
+                elif not column.is_skipped and (len(at) or feasible_moved):
+                    must_join |= self._score_some(entry, column, changes, at)
+                total += np.multiply(column.final.take(changes.rows), column.weight, dtype=np.int64)
+            elif at is None:
                 self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
                 must_join = True
             elif column.is_plain:
@@ -439,6 +549,26 @@ class ClassCache:
             if not all_true(feasible):
                 np.copyto(total, NOWHERE, where=~feasible)
             entry.total[changes.rows] = total.astype(np.int32)
+
+    def _pre_scores_due(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> Sequence[PreScorePlugin]:
+        """The PreScore plugins whose last answer does not hold any more."""
+        if not entry.stamps or not (changes.moved or feasible_moved):
+            return self._pre_scores_anew
+        due = changes.moved | (self._feasible_readers & entry.stamps.keys() if feasible_moved else _NOBODY)
+        return [p for p in self._plugins.pre_score if _is_for_one_attempt(p) or p.name in due]
+
+    def _score_some(self, entry: PodClass, column: ScoreColumn, changes: _Changes, at: Rows) -> bool:
+        """Renews the scores of a plugin whose stamp stands; True if they changed."""
+        before = column.final.tobytes()
+        if len(at):
+            raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
+            if column.is_plain:
+                column.final[at] = self._in_range(entry, column.plugin, raw, at).astype(np.uint8)
+            else:
+                column.raw[at] = raw
+        if not column.is_plain:
+            self._normalize(entry, column, at)
+        return before != column.final.tobytes()
 
     def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
         """Scores that count as they are must be in range, but for those of rows that no pod can go to."""

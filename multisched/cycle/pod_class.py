@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +38,18 @@ class FilterColumn:
 class ScoreColumn:
     """One Score plugin's raw and normalised scores over the class's rows."""
 
-    __slots__ = ("custom", "depends_on", "final", "is_plain", "largest", "normalizer", "plugin", "raw", "weight")
+    __slots__ = (
+        "custom",
+        "depends_on",
+        "final",
+        "is_plain",
+        "is_skipped",
+        "largest",
+        "normalizer",
+        "plugin",
+        "raw",
+        "weight",
+    )
 
     def __init__(self, plugin: ScorePlugin, custom: NormalizeScorePlugin | None, weight: int) -> None:
         """`custom`: the plugin again, if it has a NormalizeScore of its own."""
@@ -53,6 +65,8 @@ class ScoreColumn:
         """Kept where something normalises it: plain scores are final as they come."""
         self.final: Finals = np.zeros(0, np.uint8)
         self.largest = -1
+        self.is_skipped = False
+        """True while PreScore said Skip: the plugin has no part in the total."""
 
 
 class PodClass:
@@ -72,6 +86,11 @@ class PodClass:
         self.skipped: frozenset[str] = frozenset()
         self.told: tuple[PreFilterResult, ...] = ()
         """What the PreFilter plugins said whose answers hold for one attempt."""
+        self.stamps: Mapping[str, Hashable] = {}
+        """Plugin -> what its answers hang on; those that have nothing to say of such pods are in `silent` instead."""
+        self.silent: frozenset[str] = frozenset()
+        self.told_by_stamp: dict[str, PreFilterResult] = {}
+        """What the PreFilter plugins said whose answers hold while their stamps stand."""
         self.filters: list[FilterColumn] = []
         self.moving_filters: list[FilterColumn] = []
         """Those of `filters` whose codes may change with the pods on a row."""

@@ -42,13 +42,18 @@ class Dependency(Enum):
     """The row's node object and the pods on it."""
     CLUSTER = "cluster"
     """NODES and ROW together."""
+    STAMP = "stamp"
+    """What the plugin's stamp says (`StampPlugin`), and node objects: renewed for all rows when either moved."""
+    ROW_AND_STAMP = "row and stamp"
+    """ROW and STAMP together: renewed where a row changed, and for all rows when the stamp or a node object moved."""
     ATTEMPT = "attempt"
-    """Anything else (other pods, ledgers, an answer from outside): asked for all rows in every attempt."""
+    """Anything else (an answer from outside, chance): asked for all rows in every attempt."""
 
     def __init__(self, value: str) -> None:
-        self.reads_pods = value in ("row", "cluster", "attempt")
+        self.reads_pods = value in ("row", "cluster", "stamp", "row and stamp", "attempt")
         """True if a pod that comes to a row or leaves it may change the answer there."""
         self.reads_all_nodes = value in ("nodes", "cluster")
+        self.reads_stamp = value in ("stamp", "row and stamp")
 
 
 class Isolation(Enum):
@@ -68,6 +73,8 @@ class CycleView:
     attempt: int = 1
     answers: Mapping[str, object] = field(default_factory=dict)
     """Plugin name -> what its `answer` returned in this attempt."""
+    rows: Rows | None = None
+    """The domain's rows, whatever PreFilter narrowed them to; None where all rows of the table are meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,12 @@ class PreFilterExtensions(Plugin, Protocol):
 
 @runtime_checkable
 class FilterPlugin(Plugin, Protocol):
-    """Says which rows can take the pod."""
+    """Says which rows can take the pod.
+
+    One that depends on ROW and reads nothing of a row's pods but requested amounts, their number and host ports, so that
+    a pod more never makes a refused row pass, says so by an attribute `wants_room_only = True`: preemption then looks at
+    thousands of rows at once with it.
+    """
 
     depends_on: Dependency
     reasons: ReasonTable
@@ -321,6 +333,28 @@ class SignPlugin(Plugin, Protocol):
 
     def sign(self, pod: Pod) -> Hashable | None:
         """A hashable fragment; None: this pod cannot be signed."""
+        ...
+
+
+@runtime_checkable
+class StampPlugin(Plugin, Protocol):
+    """A plugin whose answers hang on more than rows and nodes: counts of pods, objects, a ledger (DESIGN 4.3).
+
+    It depends on `Dependency.STAMP` or `ROW_AND_STAMP`, signs its pods, and names by `stamp` what the rest hangs on, cheaply:
+    it is asked in every attempt about a pod of each class it speaks about. While the stamp stands still its answers are
+    kept. When it moved, PreFilter, Filter, PreScore and Score are asked again, in that order, about all rows.
+
+    PreFilter's state stays in the class's CycleState from one attempt to the next, so a plugin may bring what it wrote up to
+    date instead of making it anew. It is always asked about the pod at hand, whose signature is the class's. A plugin that
+    sets `reads_feasible = True` has PreScore and Score asked again also when other rows became feasible, and Score about
+    feasible rows only.
+    """
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """Equal stamps: no reason for other answers. None: it has nothing to say of pods with this signature, now or ever.
+
+        After None no point of Filter or Score is called for the class, which therefore costs nothing.
+        """
         ...
 
 

@@ -32,12 +32,16 @@ _NONE: Sequence[tuple[int, int, int]] = ()
 class PodCount:
     """Pods per row for one query or demand. `version` is never the same for two states of two counts of one table."""
 
-    __slots__ = ("_floor", "_recent", "held", "version")
+    __slots__ = ("_floor", "_recent", "held", "is_kept", "is_used", "version")
 
     def __init__(self, version: int, held: dict[int, int] | None = None) -> None:
         self.held: dict[int, int] = {} if held is None else held
         """Row -> pods, rows without any left out. Read only."""
         self.version = version
+        self.is_kept = False
+        """True as long as the table keeps it true; a reader that holds on to a count asks for it again when it is not."""
+        self.is_used = True
+        """A reader that holds on to a count sets this at each use, so that the count is not dropped as unused."""
         self._floor = version
         self._recent: list[tuple[int, int, int]] = []
 
@@ -148,6 +152,7 @@ class _Demand:
     def __init__(self, demand: PodDemand, version: int) -> None:
         self.demand = demand
         self.count = PodCount(version)
+        self.count.is_kept = True
 
 
 class PodCounts:
@@ -169,10 +174,10 @@ class PodCounts:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def matching(self, query: PodQuery) -> PodCount:
-        count = self._queries.pop(query, None)
+        count = self._queries.get(query)
         if count is None:
-            count = self._register(query)
-        self._queries[query] = count
+            count = self._queries[query] = self._register(query)
+        count.is_used = True
         return count
 
     def demanding(self, demand: PodDemand) -> PodCount:
@@ -243,8 +248,8 @@ class PodCounts:
             if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels):
                 yield id(self._queries[query])
         for demand in _demands_of_pod(pod):
-            known = self._demands.get(demand)
-            yield demand if known is None else id(known.count)
+            there = self._demands.get(demand)
+            yield demand if there is None else id(there.count)
 
     def _all(self) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
         for count in (*self._queries.values(), *(known.count for known in self._demands.values())):
@@ -299,8 +304,9 @@ class PodCounts:
 
     def _register(self, query: PodQuery) -> PodCount:
         if len(self._queries) >= QUERIES_MAX:
-            self._unregister(next(iter(self._queries)))
+            self._unregister(self._unused_query())
         count = PodCount(self._tick())
+        count.is_kept = True
         for group in self._groups_in(query):
             group.counts = (*group.counts, count)
             for row, pods in group.items():
@@ -309,8 +315,19 @@ class PodCounts:
             self._query_index.add(query, query.scopes[0].selector, query.scopes[0].namespaces)
         return count
 
+    def _unused_query(self) -> PodQuery:
+        """The first that nobody used since it was last passed over here."""
+        while True:
+            query = next(iter(self._queries))
+            count = self._queries[query]
+            if not count.is_used:
+                return query
+            count.is_used = False
+            self._queries[query] = self._queries.pop(query)
+
     def _unregister(self, query: PodQuery) -> None:
         count = self._queries.pop(query)
+        count.is_kept = False
         for group in self._groups_in(query):
             group.counts = tuple(one for one in group.counts if one is not count)
         if query.scopes:
@@ -340,6 +357,8 @@ class PodCounts:
             return cached[1]
         if len(self._demands_of) >= AFFINITIES_MAX:
             self._demands_of.clear()
+            for demand, interned in self._interned.items():
+                interned.count.is_kept = demand in self._demands
             self._interned = dict(self._demands)
         found = []
         for demand in demands_of(affinity, namespace):

@@ -1,0 +1,125 @@
+"""DomainTally: pods per topology domain, kept true by the changes of the counts it is made of.
+
+A *domain* is the rows that have one value of a node label. PodTopologySpread and InterPodAffinity decide by such sums; they
+keep them from one attempt to the next, so that an attempt costs what changed in between and not what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from multisched.framework.node_view import Bools, Int32, Int64, NodeView
+from multisched.framework.pod_counts import PodCount, PodCounts, PodCountsView
+from multisched.model.placement import PodDemand, PodQuery
+
+
+class Source:
+    """A count that a rule reads, with its weight; looked up once and held on to while it is kept."""
+
+    __slots__ = ("_asked", "_count", "_counts", "weight")
+
+    def __init__(self, asked: PodQuery | PodDemand, weight: int = 1) -> None:
+        self._asked = asked
+        self.weight = weight
+        self._count: PodCount | None = None
+        self._counts: PodCounts | None = None
+
+    def count(self, counts: PodCountsView) -> PodCount:
+        """The count of that view."""
+        known = self._count
+        if known is not None and counts is self._counts and known.is_kept:
+            known.is_used = True
+            return known
+        asked = self._asked
+        found = counts.matching(asked) if isinstance(asked, PodQuery) else counts.demanding(asked)
+        if isinstance(counts, PodCounts):
+            self._count, self._counts = found, counts
+        return found
+
+    def version(self, counts: PodCountsView) -> int:
+        return self.count(counts).version
+
+
+class DomainTally:
+    """Weighted pods per value of one label key, over the eligible rows."""
+
+    __slots__ = ("_eligible", "_followed", "_nodes_version", "_seen", "codes", "counts", "key", "pods")
+
+    def __init__(self, nodes: NodeView, key: str, sources: Sequence[Source], eligible: Bools | None = None) -> None:
+        """`eligible`: bool[all rows], rows whose pods count; None: all."""
+        self.key = key
+        self.codes: Int32 = nodes.label_codes(key)
+        """int32[all rows]: the row's domain; 0 has no such label."""
+        self.counts: Int64 = np.zeros(len(nodes.label_values(key)), np.int64)
+        """int64[domains]: pods times weight; those of entry 0 are on rows without the label."""
+        self.pods = 0
+        """Pods, unweighted, on rows that have the label."""
+        self._eligible = eligible
+        self._nodes_version = nodes.nodes_version
+        self._followed = [source.count(nodes.pod_counts) for source in sources]
+        self._seen = [count.version for count in self._followed]
+        for source, count in zip(sources, self._followed, strict=True):
+            self._add_all(count, source.weight)
+
+    def follow(self, nodes: NodeView, sources: Sequence[Source]) -> bool:
+        """Catches up with the same sources; False if it cannot, and a new tally is needed."""
+        if self._nodes_version != nodes.nodes_version:
+            return False
+        counts = nodes.pod_counts
+        for at, source in enumerate(sources):
+            count = source.count(counts)
+            if count is not self._followed[at]:
+                return False
+            if count.version != self._seen[at]:
+                changes = count.changes_since(self._seen[at])
+                if changes is None:
+                    return False
+                for _, row, change in changes:
+                    self.add(row, change, source.weight)
+                self._seen[at] = count.version
+        return True
+
+    def add(self, row: int, change: int, weight: int = 1) -> None:
+        """So many more pods on the row."""
+        if self._eligible is not None and not self._eligible[row]:
+            return
+        code = self.codes.item(row)
+        self.counts[code] += change * weight
+        if code:
+            self.pods += change
+
+    def twin(self) -> DomainTally:
+        """A copy that changes on its own; it follows nothing any more."""
+        twin = object.__new__(DomainTally)
+        twin.key, twin.codes, twin.counts, twin.pods = self.key, self.codes, self.counts.copy(), self.pods
+        twin._eligible, twin._nodes_version = self._eligible, -1
+        twin._followed, twin._seen = [], []
+        return twin
+
+    def _add_all(self, count: PodCount, weight: int) -> None:
+        if not count.held:
+            return
+        rows = np.fromiter(count.held.keys(), np.intp, len(count.held))
+        pods = np.fromiter(count.held.values(), np.int64, len(count.held))
+        if self._eligible is not None:
+            there = self._eligible.take(rows)
+            rows, pods = rows[there], pods[there]
+        codes = self.codes.take(rows)
+        np.add.at(self.counts, codes, pods * weight)
+        self.pods += int(pods[codes != 0].sum())
+
+
+def row_counts(count: PodCount, size: int) -> Int64:
+    """int64[size]: the count, row by row."""
+    found = np.zeros(size, np.int64)
+    if count.held:
+        rows = np.fromiter(count.held.keys(), np.intp, len(count.held))
+        found[rows] = np.fromiter(count.held.values(), np.int64, len(count.held))
+    return found
+
+
+def versions(sources: Iterable[Source], counts: PodCountsView) -> tuple[int, ...]:
+    """What answers made of these counts hang on."""
+    return tuple([source.version(counts) for source in sources])
