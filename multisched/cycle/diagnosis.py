@@ -12,15 +12,25 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from multisched.cycle.pod_class import PodClass
-from multisched.framework.node_view import NodeView
+from multisched.framework.node_view import Int32, NodeView, Rows
 from multisched.framework.status import Code, Status
 
 NO_NODES = "no nodes available to schedule pods"
 
 
 @dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Who refused each row first: what PostFilter goes by. A copy: the class may be renewed while the cycle waits."""
+
+    rows: Rows
+    which: Int32
+    """int32[rows]: index into `statuses`; -1 where no plugin asked so far refused the row."""
+    statuses: tuple[Status, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The refusals of one attempt. `by_node` is computed on demand from the class it was made of."""
+    """The refusals of one attempt."""
 
     node_count: int
     pre_filter: Status | None = None
@@ -29,7 +39,9 @@ class Diagnosis:
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     nodes: Sequence[tuple[str, Status]] = field(default=(), repr=False)
-    """Node name and first refusing status; filled only where a PostFilter plugin will ask."""
+    """Node name and first refusing status: of all rows on demand, of those refused late always."""
+    verdicts: Verdicts | None = field(default=None, repr=False)
+    """Where a PostFilter plugin will ask."""
 
     def with_more(self, refused: Sequence[tuple[str, Status]]) -> Diagnosis:
         """The same with further nodes, each refused after all that was asked before."""
@@ -43,10 +55,18 @@ class Diagnosis:
         )
 
 
-def diagnose(entry: PodClass, nodes: NodeView, *, held: Mapping[int, Status], with_names: bool) -> Diagnosis:
+def diagnose(
+    entry: PodClass,
+    nodes: NodeView,
+    *,
+    held: Mapping[int, Status],
+    with_names: bool = False,
+    with_verdicts: bool = False,
+) -> Diagnosis:
     """Counts, per row, the first plugin that refused it.
 
-    `held`: rows (by position in the class's) that pass only without the pods nominated there -> who refused them then.
+    `held`: rows (by position in the class's) that are refused beside the pods nominated there -> who refused them then;
+    whether they would pass without those pods makes no difference.
     """
     node_count = entry.domain_size
     if entry.refusal is not None:
@@ -59,6 +79,8 @@ def diagnose(entry: PodClass, nodes: NodeView, *, held: Mapping[int, Status], wi
             pending=one if is_pending else frozenset(),
         )
     unsettled = np.ones(len(entry.rows), np.bool_)
+    unsettled[list(held)] = False
+    which = np.full(len(entry.rows), -1, np.int32)
     counts: list[tuple[Status, int]] = []
     names: list[tuple[str, Status]] = []
     for column in entry.filters:
@@ -67,12 +89,17 @@ def diagnose(entry: PodClass, nodes: NodeView, *, held: Mapping[int, Status], wi
             continue
         for code, count in zip(*np.unique(column.codes[refused], return_counts=True), strict=True):
             status = column.plugin.reasons.status(int(code))
+            if with_verdicts:
+                which[refused & (column.codes == code)] = len(counts)
             counts.append((status, int(count)))
             if with_names:
                 at = np.flatnonzero(refused & (column.codes == code))
                 names.extend((nodes.node(int(row)).name, status) for row in entry.rows[at])
         unsettled &= ~refused
-    counts.extend(Counter(held.values()).items())
+    for status, count in Counter(held.values()).items():
+        which[[at for at, one in held.items() if one is status or one == status]] = len(counts)
+        counts.append((status, count))
+    verdicts = Verdicts(entry.rows, which, tuple(status for status, _ in counts)) if with_verdicts else None
     if with_names:
         names.extend((nodes.node(int(entry.rows[at])).name, status) for at, status in held.items())
     rejectors = {s.plugin for s, _ in counts if s.code is not Code.PENDING and s.plugin}
@@ -83,7 +110,7 @@ def diagnose(entry: PodClass, nodes: NodeView, *, held: Mapping[int, Status], wi
         if node_count > len(entry.rows):
             status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "", (outside,))
             counts.append((status, node_count - len(entry.rows)))
-    return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names)
+    return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names, verdicts)
 
 
 def refused_node(status: Status) -> Diagnosis:

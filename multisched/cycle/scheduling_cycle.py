@@ -10,19 +10,23 @@ import zlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
 from multisched.cycle.class_cache import NOWHERE, ClassCache
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
+from multisched.cycle.dry_run import DryRuns
 from multisched.cycle.pod_class import PodClass, Totals
+from multisched.cycle.post_filter import CLEARED, Aftermath, PostFilterRuns
+from multisched.cycle.promised_room import Held, PromisedRoom
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.plugin import (
     AskingPlugin,
     CycleView,
-    PreFilterExtensions,
     QueuedPod,
 )
+from multisched.framework.preemption import Preemption
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
@@ -31,7 +35,6 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.commit import CANDIDATES_MAX, Candidate, Conflicts, commit, read_candidate
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
-from multisched.state.overlay import OverlayCycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,14 @@ class Unplaced:
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     is_error: bool = False
-    nominated_node: str = ""
+    nominated_node: str | None = CLEARED
+    """The node promised to it; empty: none, any more; None: as before."""
+    preemption: Preemption | None = None
+    """Whom the shell removes for it."""
+
+    @property
+    def victims(self) -> tuple[Pod, ...]:
+        return () if self.preemption is None else self.preemption.victims
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,6 @@ class Conflicted:
 
 
 Result = Placed | Unplaced | Conflicted
-_Held = dict[int, Status]
-"""Position in the class's rows -> why the row is kept for the pods nominated there."""
-
 _OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left")
 Attempt = Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Result]
 
@@ -117,7 +124,9 @@ class SchedulingCycle:
         self._rows = rows
         self._nominator = nominator
         self._seed = seed
-        self._extensions = [p for p in plugins.pre_filter if isinstance(p, PreFilterExtensions)]
+        self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
+        runs = DryRuns(plugins, runner, cache.nodes, nominator, self._promised)
+        self._post_filters = PostFilterRuns(runs, rows)
 
     def attempt(self, entry: QueuedPod) -> Attempt:
         """Schedules one pod. Never raises for what a plugin does; the result says what became of it."""
@@ -133,15 +142,20 @@ class SchedulingCycle:
             return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
 
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
+        pod = self._as_nominated(pod)
+        if pod.nominated_node and not self.plugins.asking:
+            placed = self._place_where_nominated(pod, attempt)
+            if placed is not None:
+                return placed
         group = self.classes.find(pod, attempt)
         if group.refusal is not None:
-            return self._refused(group, group.view, pod, attempt, self._diagnose(group, {}), {}, ())
-        held = self._held_for_nominated(group, pod, attempt)
+            return self._refused(group, group.view, pod, attempt, self._diagnose(group, pod, attempt), {}, ())
+        held = self._promised.held(group, pod, attempt)
         feasible = _without(group.feasible, held)
         asked = self._questions(group, pod, feasible)
         if not asked:
             if not any_true(feasible):
-                return self._refused(group, group.view, pod, attempt, self._diagnose(group, held), held, ())
+                return self._refused(group, group.view, pod, attempt, self._diagnose(group, pod, attempt), held, ())
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, np.where(feasible, group.total, NOWHERE) if held else group.total)
             return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
@@ -151,7 +165,7 @@ class SchedulingCycle:
         ledgers = {int(r): self._cache.ledgers.versions(pod, int(r)) for r in self._top(choice, pod, attempt, 64)}
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
-        view, found, generation = group.view, self._diagnose(group, held), self._rows.generation
+        view, found, generation = group.view, self._diagnose(group, pod, attempt), self._rows.generation
         picture = self.records.picture(group)
         answers = yield asked
         view = replace(view, answers=self._settled(asked, answers))
@@ -170,6 +184,24 @@ class SchedulingCycle:
             for at, c in self._rank_at(choice, pod, attempt, CANDIDATES_MAX)
         ]
         return self._place(group, view, pod, attempt, candidates, picture)
+
+    # -- nominated pods --------------------------------------------------------------------------------------------
+
+    def _as_nominated(self, pod: Pod) -> Pod:
+        """The pod with the node promised to it, also where the API server has not been told yet."""
+        node = self._nominator.node_of(pod.uid) if len(self._nominator) else ""
+        return msgspec.structs.replace(pod, nominated_node=node) if node and node != pod.nominated_node else pod
+
+    def _place_where_nominated(self, pod: Pod, attempt: int) -> Result | None:
+        """The pod on the node promised to it, if that takes it: no other is looked at, and none is scored."""
+        row = self._cache.nodes.row_of(pod.nominated_node)
+        if row is None or not self._rows.has(row):
+            return None
+        group = self.classes.alone(pod, attempt, row)
+        if group is None or not group.feasible[0] or self._promised.held(group, pod, attempt):
+            return None
+        result = self._place(group, group.view, pod, attempt, [read_candidate(self._cache, pod, row)])
+        return None if isinstance(result, Conflicted) else result
 
     # -- asking outside --------------------------------------------------------------------------------------------
 
@@ -267,32 +299,6 @@ class SchedulingCycle:
         at = int(np.searchsorted(choice.rows, row))
         is_there = at < len(choice.rows) and int(choice.rows[at]) == row and bool(choice.feasible[at])
         return at if is_there else None
-
-    def _held_for_nominated(self, group: PodClass, pod: Pod, attempt: int) -> _Held:
-        """Rows that take the pod only as long as the pods nominated there do not come (upstream's second pass)."""
-        held: _Held = {}
-        if not len(self._nominator):
-            return held
-        for node, ahead in self._nominator.ahead_of(pod):
-            row = self._cache.nodes.row_of(node)
-            if row is None:
-                continue
-            for at in np.flatnonzero((group.rows == row) & group.feasible).tolist():
-                refusal = self._refusal_beside(group, pod, row, ahead, attempt)
-                if refusal is not None:
-                    held[at] = refusal
-        return held
-
-    def _refusal_beside(self, group: PodClass, pod: Pod, row: int, ahead: list[Pod], attempt: int) -> Status | None:
-        """Why the pod does not fit on the row once the pods nominated there have come; None if it does."""
-        overlay = OverlayCycle(self._cache.nodes, group.view.state, pod, self._extensions, self._runner, attempt)
-        for other in ahead:
-            status = overlay.add_pod(other, row)
-            if status.code is Code.ERROR:
-                raise PluginFailure(status)
-            if not status.is_success:
-                return status
-        return self._refusal(group, overlay.view, pod, row)
 
     def _refusal(self, group: PodClass, view: CycleView, pod: Pod, row: int) -> Status | None:
         """The first plugin's refusal of one row, looked at anew; None if it passes."""
@@ -396,8 +402,9 @@ class SchedulingCycle:
             is_error=not status.code.is_rejection,
         )
 
-    def _diagnose(self, group: PodClass, held: _Held) -> Diagnosis:
-        return diagnose(group, self._cache.nodes, held=held, with_names=bool(self.plugins.post_filter))
+    def _diagnose(self, group: PodClass, pod: Pod, attempt: int) -> Diagnosis:
+        held = self._promised.held(group, pod, attempt, everywhere=True)
+        return diagnose(group, self._cache.nodes, held=held, with_verdicts=bool(self.plugins.post_filter))
 
     def _refused(
         self,
@@ -406,39 +413,27 @@ class SchedulingCycle:
         pod: Pod,
         attempt: int,
         found: Diagnosis,
-        held: _Held,
+        held: Held,
         late: Sequence[tuple[str, Status]],
     ) -> Unplaced:
         """`late`: nodes refused by plugins that asked outside."""
-        post, nominated = self._post_filter(view, pod, found)
-        message = fit_error(found, post)
+        after = self._post_filters.run(pod, view, group, found)
+        message = fit_error(found, after.sentence)
         self.records.refused(
             pod,
             attempt,
             group,
-            replace(found, nodes=()),
+            replace(found, nodes=(), verdicts=None),
             held=held,
             late=late,
-            post_filter=post,
-            nominated_node=nominated,
+            post_filter=after.sentence,
+            nominated_node=after.nominated_node or "",
             message=message,
         )
-        return Unplaced(pod, message, found.rejectors, found.pending, is_error=False, nominated_node=nominated)
-
-    def _post_filter(self, view: CycleView, pod: Pod, found: Diagnosis) -> tuple[str, str]:
-        """PostFilter plugins in order until one makes room; their sentences, and the node to nominate."""
-        sentences = []
-        refusals = _Refusals(found)
-        for plugin in self.plugins.post_filter:
-            result = self._runner.post_filter(plugin, view, pod, refusals)
-            if result.status.reasons:
-                sentences.append(result.status.message)
-            if result.status.is_success or result.status.code is Code.ERROR:
-                return ". ".join(sentences), result.nominated_node
-        return ". ".join(sentences), ""
+        return _unplaced(pod, message, found, after)
 
 
-def _without(feasible: Bools, held: _Held) -> Bools:
+def _without(feasible: Bools, held: Held) -> Bools:
     if not held:
         return feasible
     left = feasible.copy()
@@ -446,15 +441,12 @@ def _without(feasible: Bools, held: _Held) -> Bools:
     return left
 
 
-class _Refusals:
-    """`plugin.Refusals` over a diagnosis."""
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        self._by_node = dict(diagnosis.nodes)
-        self._otherwise = diagnosis.pre_filter or Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
-
-    def status_of(self, node: str) -> Status:
-        return self._by_node.get(node, self._otherwise)
-
-    def nodes(self) -> Sequence[str]:
-        return list(self._by_node)
+def _unplaced(pod: Pod, message: str, found: Diagnosis, after: Aftermath) -> Unplaced:
+    return Unplaced(
+        pod,
+        message,
+        found.rejectors,
+        found.pending,
+        nominated_node=after.nominated_node,
+        preemption=after.preemption,
+    )

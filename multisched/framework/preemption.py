@@ -84,8 +84,8 @@ class DryRun(Protocol):
     def spare(self, pods: StandingPods, displaceable: Bools, first: Bools) -> Spared:
         """Takes all the displaceable away, row by row, and gives back as many as leave the pod its room.
 
-        `displaceable`: bool[k, rows]; rows without any are not to be asked about. Those of them that are `first` are
-        given back before the others, and the more important before the less. Raises PluginFailure.
+        `displaceable`: bool[k, rows]; rows without any are passed over. Those of them that are `first` are given back
+        before the others, and the more important before the less. Raises PluginFailure.
         """
         ...
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multisched.framework.plugin import Plugin
+from multisched.framework.plugin import Plugin, PluginContext
 from multisched.plugins.default_binder import DefaultBinder
+from multisched.plugins.default_preemption import DefaultPreemption
+from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
+from multisched.plugins.dynamic_resources import DynamicResources
+from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.image_locality import ImageLocality
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
@@ -43,6 +47,14 @@ def make_node_resources_balanced_allocation(args: Mapping[str, Any]) -> NodeReso
     return NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs.from_config(args))
 
 
+def make_default_preemption(args: Mapping[str, Any], context: PluginContext) -> DefaultPreemption:
+    return DefaultPreemption(context, DefaultPreemptionArgs.from_config(args))
+
+
+def make_dynamic_resources(args: Mapping[str, Any]) -> DynamicResources:
+    return DynamicResources(DynamicResourcesArgs.from_config(args))
+
+
 IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     SchedulingGates.name: SchedulingGates,
     PrioritySort.name: PrioritySort,
@@ -56,6 +68,8 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     VolumeRestrictions.name: VolumeRestrictions,
     NodeVolumeLimits.name: NodeVolumeLimits,
     VolumeZone.name: VolumeZone,
+    DynamicResources.name: make_dynamic_resources,
+    DefaultPreemption.name: make_default_preemption,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
     ImageLocality.name: ImageLocality,
     DefaultBinder.name: DefaultBinder,
@@ -75,6 +89,8 @@ DEFAULT_WEIGHTS: Mapping[str, int] = {
     VolumeRestrictions.name: 1,
     NodeVolumeLimits.name: 1,
     VolumeZone.name: 1,
+    DynamicResources.name: 2,
+    DefaultPreemption.name: 1,
     NodeResourcesBalancedAllocation.name: 1,
     ImageLocality.name: 1,
     DefaultBinder.name: 1,

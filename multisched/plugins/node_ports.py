@@ -21,6 +21,7 @@ class NodePorts:
     name = "NodePorts"
     depends_on = Dependency.ROW
     signs_spec_only = True
+    wants_room_only = True
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)

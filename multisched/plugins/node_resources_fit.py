@@ -78,6 +78,7 @@ class NodeResourcesFit:
     name = "NodeResourcesFit"
     depends_on = Dependency.ROW
     signs_spec_only = True
+    wants_room_only = True
 
     def __init__(self, args: NodeResourcesFitArgs | None = None) -> None:
         args = args or NodeResourcesFitArgs()

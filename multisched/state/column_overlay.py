@@ -1,0 +1,120 @@
+"""An overlay that moves whole columns: pods taken away and given back on thousands of rows in one operation.
+
+For plugins that go by amounts and host ports alone (`wants_room_only`): nothing else of the pods that come and go is
+accounted here. Used within one synchronous step and never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.model.objects import PODS, HostPort, Pod
+from multisched.state.node_table import NodeTable, frozen
+from multisched.state.nominator import Promised
+from multisched.state.overlay import Overlay
+from multisched.state.standing_pods import PodColumns
+
+Users = dict[int, dict[str, int]]
+PortKey = tuple[str, int]
+
+
+class ColumnOverlay(Overlay):
+    """The node table with the promised pods added, and some of the standing pods gone."""
+
+    def __init__(
+        self, table: NodeTable, promised: Promised | None, promised_pods: Callable[[], Iterable[tuple[int, Pod]]]
+    ) -> None:
+        """`promised_pods`: row and pod of those behind `promised`; asked for only when somebody reads ports."""
+        super().__init__(table)
+        self._promised = promised
+        self._promised_pods = promised_pods
+        self._standing: PodColumns | None = None
+        self._away: Bools | None = None
+        self._columns: dict[str, Int64] = {}
+        self._amounts: dict[str, Int64] = {}
+        self._users: dict[PortKey, Users] = {}
+
+    def take_away(self, pods: PodColumns, away: Bools) -> None:
+        """`away`: bool[k, rows of `pods`]: who is gone. Called once, before anything is read."""
+        self._standing = pods
+        self._away = away.copy()
+
+    def give_back(self, k: int, at: Rows) -> None:
+        """The k-th pods of the rows at these positions stand there again."""
+        self._move(k, at, 1)
+
+    def take_again(self, k: int, at: Rows) -> None:
+        self._move(k, at, -1)
+
+    def _move(self, k: int, at: Rows, sign: int) -> None:
+        assert self._standing is not None
+        assert self._away is not None
+        self._away[k, at] = sign < 0
+        rows = self._standing.rows[at]
+        for resource, column in self._columns.items():
+            column[rows] += sign if resource == PODS else sign * self._amounts[resource][k].take(at)
+        if self._users:
+            for i in at[self._standing.has_ports[k].take(at)].tolist():
+                self._account_ports(int(self._standing.rows[i]), self._standing.pod(k, i), sign, self._users)
+
+    # -- NodeView --------------------------------------------------------------------------------------------------
+
+    def requested(self, resource: str) -> Int64:
+        column = self._columns.get(resource)
+        if column is None:
+            column = self._columns[resource] = self._column(resource)
+        return frozen(column)
+
+    @property
+    def pod_count(self) -> Int64:
+        return self.requested(PODS)
+
+    def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
+        key = (protocol, port)
+        users = self._users.get(key)
+        if users is None:
+            users = {row: dict(by_ip) for row, by_ip in self._table.port_users(protocol, port).items()}
+            self._add_ports({key: users})
+            self._users[key] = users
+        return users
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _column(self, resource: str) -> Int64:
+        column = np.array(self._table.requested(resource))
+        if self._standing is not None and self._away is not None:
+            if resource == PODS:
+                column[self._standing.rows] -= self._away.sum(axis=0)
+            else:
+                amounts = self._amounts[resource] = self._standing.requested(resource)
+                column[self._standing.rows] -= (amounts * self._away).sum(axis=0)
+        if self._promised is not None:
+            column[self._promised.rows] += self._promised.amounts(resource)
+        return column
+
+    def _add_ports(self, users: dict[PortKey, Users]) -> None:
+        if self._standing is not None and self._away is not None:
+            for k, i in np.argwhere(self._away & self._standing.has_ports).tolist():
+                self._account_ports(int(self._standing.rows[i]), self._standing.pod(k, i), -1, users)
+        if self._promised is not None:
+            for row, pod in self._promised_pods():
+                self._account_ports(row, pod, 1, users)
+
+    @staticmethod
+    def _account_ports(row: int, pod: Pod, sign: int, users: dict[PortKey, Users]) -> None:
+        for port in pod.spec.host_ports:
+            at = users.get((port.protocol, port.port))
+            if at is not None:
+                _count(at, row, port, sign)
+
+
+def _count(users: Users, row: int, port: HostPort, sign: int) -> None:
+    by_ip = users.setdefault(row, {})
+    by_ip[port.ip] = by_ip.get(port.ip, 0) + sign
+    if not by_ip[port.ip]:
+        del by_ip[port.ip]
+    if not by_ip:
+        del users[row]
