@@ -19,6 +19,7 @@ from multisched.framework.plugin import CycleView
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import CsiNode
 from multisched.model.objects import Pod
+from multisched.plugins.attached_volumes import AttachedVolumes
 from multisched.plugins.node_volume_limits import NodeVolumeLimits
 from multisched.state.overlay import Overlay
 from tests.unit.plugins.scenes import (
@@ -218,8 +219,20 @@ class Cluster:
             self._remove(uid.removeprefix("uid-"))
         table.remove_node(name)
 
-    def must_say(self, view: NodeView, row: int) -> bool:
-        """True: refused. Written from the rules, one pod after the other."""
+    def settle(self) -> None:
+        """What most clusters have: limits everywhere, classes, volumes, bound and unbound claims, and their users."""
+        for name in NODES:
+            self.take(("csi", name, 2, 1))
+        for step in (("class", "s", EBS), ("class", "t", "kubernetes.io/cinder"), ("volume", "v0", EBS, "h0")):
+            self.take(step)
+        for name, bound in zip(CLAIMS, ("v0", "v1", "", ""), strict=True):
+            self.take(("claim", name, bound, "s"))
+        for number, node in enumerate(NODES):
+            self.take(("pod", number, node, uses(*CLAIMS[number:3])))
+        self.take(("attach", "x", "n0", "v0"))
+
+    def must_count(self, view: NodeView, row: int) -> tuple[dict[str, int], set[tuple[str, str]], set[tuple[str, str]]]:
+        """Limits by driver, what pods hold, what is attached: by a walk over the row's pods."""
         objects, node = self.scene.objects, view.node(row).name
         found = objects.csi_node(node)
         limits = {d.name: d.volumes_max for d in found.drivers if d.volumes_max is not None} if found else {}
@@ -229,6 +242,11 @@ class Cluster:
             bound = objects.volume(item.volume)
             if bound is not None and bound.csi_driver:
                 attached.add((item.attacher, bound.csi_handle))
+        return limits, held, attached
+
+    def must_say(self, view: NodeView, row: int) -> bool:
+        """True: refused."""
+        limits, held, attached = self.must_count(view, row)
         fresh = set(self._handles(self.scene.pod)) - held
         return any(
             sum(d == driver for d, _ in fresh) > 0
@@ -260,20 +278,47 @@ class Cluster:
         return np.array([row for row, _ in self.scene.table.live_rows()], np.intp)
 
 
+Counts = dict[tuple[int, str], tuple[int, int]]
+"""(row, driver) -> (limit, volumes there), where there is a limit."""
+
+
+def counted(attached: AttachedVolumes, cluster: Cluster) -> Counts:
+    rows = cluster.rows()
+    found: Counts = {}
+    for driver in (EBS, "cinder.csi.openstack.org"):
+        room = attached.room(driver, rows)
+        if room is not None:
+            for row, limit, used in zip(rows.tolist(), *room, strict=True):
+                if limit >= 0:
+                    found[row, driver] = int(limit), int(used)
+    return found
+
+
+def walked(cluster: Cluster) -> Counts:
+    found: Counts = {}
+    for row in cluster.rows().tolist():
+        limits, held, attached = cluster.must_count(cluster.scene.table, row)
+        for driver, limit in limits.items():
+            found[row, driver] = limit, sum(one[0] == driver for one in held | attached)
+    return found
+
+
 @given(volumes, st.lists(steps, max_size=25), st.lists(st.tuples(st.sampled_from(NODES), volumes), max_size=3))
 def test_after_any_events_the_counts_equal_a_walk_over_all_pods(
     pending: list[Document], drawn: list[tuple[Any, ...]], in_thought: list[tuple[str, list[Document]]]
 ) -> None:
     cluster = Cluster(pending)
-    for name in CLAIMS:  # the pending pod's must exist
-        put(cluster.scene.objects, CLAIM, claim(name, storage_class="s", owner="uid-p0"))
+    cluster.settle()
     plugin = NodeVolumeLimits(cluster.scene.context())
+    attached = AttachedVolumes(cluster.scene.table, cluster.scene.objects)
     for step in drawn:
         if step[0] == "no claim" and step[1] in [one.claim_of("p0") for one in cluster.scene.pod.spec.volumes]:
             continue
         cluster.take(step)
         table = cluster.scene.table
         assert cluster.says(plugin, table) == [cluster.must_say(table, int(row)) for row in cluster.rows()]
+        attached.renew()
+        assert counted(attached, cluster) == walked(cluster)
     overlay = Overlay(cluster.scene.table)
     for number, (node, some) in enumerate(in_thought):
         if (row := cluster.scene.table.row_of(node)) is not None:
