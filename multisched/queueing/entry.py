@@ -91,6 +91,12 @@ class QueueStatistics:
     """queue_incoming_pods_total{queue, event}."""
     hint_calls: int
     """Queueing hints evaluated since the start."""
+    passed_over: int = 0
+    """Attempts given to others while retries waited for their share (`active_pods`)."""
+    namespaces_retrying: int = 0
+    """Namespaces with active retries."""
+    namespaces_ahead: int = 0
+    """Those of them that have had more than their share and wait for the others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +131,11 @@ class Entry:
     @property
     def failed_by_error(self) -> bool:
         return self.errors > 0
+
+    @property
+    def is_retry(self) -> bool:
+        """True once an attempt was refused, or failed by an error. A commit conflict was nobody's refusal."""
+        return self.refusals > 0 or self.errors > 0
 
     @property
     def waits_for(self) -> tuple[frozenset[str], frozenset[str]]:

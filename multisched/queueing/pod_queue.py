@@ -21,6 +21,7 @@ from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Res
 from multisched.framework.plugin import Plugin, PreEnqueuePlugin, QueuedPod, QueueSortPlugin
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
+from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import NOBODY, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
@@ -29,7 +30,6 @@ from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wi
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.transitions import ALLOWED, Place, QueueInvariantError, check
-from multisched.queueing.uid_heap import UidHeap
 
 LEFTOVER_S = 300.0
 """A pod parked this long is tried again although nothing happened (podMaxInUnschedulablePodsDuration)."""
@@ -80,7 +80,7 @@ class PodQueue:
         self._policy = backoff
         self._leftover_s = leftover_s
         self._entries: dict[str, Entry] = {}
-        self._active = UidHeap()
+        self._active = ActivePods()
         self._backoff = BackoffPods()
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
@@ -156,7 +156,8 @@ class PodQueue:
     def pop(self, now_s: float) -> QueuedPod | None:
         """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt."""
         self._now_s = now_s
-        self._release_backoff()
+        if len(self._backoff):
+            self._release_backoff()
         entry = self._head()
         return None if entry is None else self._take(entry)
 
@@ -188,6 +189,12 @@ class PodQueue:
         else:
             self._requeue(entry, how, FAILED)
         return _placement(entry)
+
+    def took(self, uid: str, seconds: float) -> None:
+        """The attempt under way has taken so long: it counts for more in its namespace's share (`active_pods`)."""
+        entry = self._entries.get(uid)
+        if entry is not None and entry.place in _POPPED:
+            self._active.charge_cost(entry.pod.namespace, seconds, is_retry=entry.is_retry)
 
     def done(self, uid: str) -> bool:
         """The attempt ended in a bind, or the pod is gone. False if it is unknown here; a queued pod raises."""
@@ -264,13 +271,17 @@ class PodQueue:
             unschedulable_by_plugin=MappingProxyType(self._parked.count_by_plugin()),
             incoming=MappingProxyType(dict(self._incoming)),
             hint_calls=self._hints.calls,
+            passed_over=self._active.passed_over,
+            namespaces_retrying=self._active.retrying_namespaces,
+            namespaces_ahead=self._active.namespaces_ahead,
         )
 
     def validate(self) -> None:
         """Raises QueueInvariantError unless every pod is in exactly one index, the one of its place (I3, I10). O(pods)."""
+        self._active.validate()
         self._events.validate()
         self._parked.validate()
-        indices: tuple[UidHeap | BackoffPods | ParkedPods | EventsInFlight, ...]
+        indices: tuple[ActivePods | BackoffPods | ParkedPods | EventsInFlight, ...]
         indices = (self._active, self._backoff, self._parked, self._events)
         for uid, entry in self._entries.items():
             homes = [index for index in indices if uid in index]
@@ -326,16 +337,20 @@ class PodQueue:
         """An active pod, or one that backs off, was updated: its place in the order may have changed."""
         before, entry.sort_key = entry.sort_key, None
         if before != self._sort_key(entry):
+            self._leave(entry)
             self._enter(entry)
 
     def _head(self) -> Entry | None:
-        head = self._active.head()
-        uid = self._backoff.early_head() if head is None else head[1]
+        uid = self._active.head()
+        if uid is None:
+            uid = self._backoff.early_head()
         return None if uid is None else self._entries[uid]
 
     def _take(self, entry: Entry) -> QueuedPod:
         if entry.place is Place.BACKOFF:
             self._incoming[Place.ACTIVE, POP_FROM_BACKOFF] += 1
+        else:
+            self._active.charge(entry.uid)
         entry.attempts += 1
         self._move(entry, Place.IN_FLIGHT, "Popped")
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
@@ -433,7 +448,7 @@ class PodQueue:
     def _leave(self, entry: Entry) -> None:
         place = entry.place
         if place is Place.ACTIVE:
-            self._active.discard(entry.uid)
+            self._active.discard(entry.uid, entry.pod.namespace)
         elif place is Place.BACKOFF:
             self._backoff.discard(entry.uid)
         elif place in _PARKED:
@@ -446,7 +461,8 @@ class PodQueue:
         if place is Place.ACTIVE:
             if entry.first_active_s is None:
                 entry.first_active_s = self._now_s
-            self._active.push(entry.uid, self._sort_key(entry), entry.order)
+            key, is_retry = self._sort_key(entry), entry.is_retry
+            self._active.push(entry.uid, entry.pod.namespace, key, entry.order, is_retry=is_retry)
         elif place is Place.BACKOFF:
             until_s, is_error = entry.backoff_until_s, entry.failed_by_error
             self._backoff.add(entry.uid, until_s, self._sort_key(entry), entry.order, is_error=is_error)

@@ -43,13 +43,15 @@ class UidHeap:
         self._pushes += 1
         heapq.heappush(self._items, (key, order, self._pushes, uid))
         self._live[uid] = self._pushes
-        self._collect()
+        if len(self._items) > 2 * len(self._live) + GARBAGE_MIN_ITEMS:
+            self._collect()
 
     def discard(self, uid: str) -> bool:
         """False if it was not there."""
         if self._live.pop(uid, None) is None:
             return False
-        self._collect()
+        if len(self._items) > 2 * len(self._live) + GARBAGE_MIN_ITEMS:
+            self._collect()
         return True
 
     def head(self) -> tuple[Any, str] | None:
@@ -62,6 +64,13 @@ class UidHeap:
             heapq.heappop(items)
         return None
 
+    def top(self) -> tuple[Any, int, str] | None:
+        """The head with its order: (key, order, uid), comparable with that of another heap of such keys."""
+        if self.head() is None:
+            return None
+        key, order, _, uid = self._items[0]
+        return key, order, uid
+
     def pop(self) -> str | None:
         """Takes the head out."""
         head = self.head()
@@ -72,8 +81,6 @@ class UidHeap:
         return head[1]
 
     def _collect(self) -> None:
-        if len(self._items) <= 2 * len(self._live) + GARBAGE_MIN_ITEMS:
-            return
         live = self._live
         self._items = [item for item in self._items if live.get(item[3]) == item[2]]
         heapq.heapify(self._items)

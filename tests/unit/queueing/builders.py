@@ -115,7 +115,9 @@ def make_pod(
     **rest: Any,
 ) -> Pod:
     chosen = spec or (PodSpec(priority=priority) if priority else EMPTY_SPEC)
-    return Pod("default", name or uid, uid, rest.pop("version", 1), chosen, labels, gates=gates, **rest)
+    return Pod(
+        rest.pop("namespace", "default"), name or uid, uid, rest.pop("version", 1), chosen, labels, gates=gates, **rest
+    )
 
 
 def make_node(name: str = "n", **labels: str) -> Node:

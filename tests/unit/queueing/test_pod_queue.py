@@ -630,3 +630,54 @@ def test_statistics_count_each_place_and_each_arrival() -> None:
         ("f", Place.IN_FLIGHT),
         ("a", Place.ACTIVE),
     ]
+
+
+# Shares of namespaces
+
+
+def test_a_namespace_of_hopeless_pods_of_high_priority_leaves_others_their_attempts() -> None:
+    queue = make_queue()
+    for number in range(300):
+        park(queue, make_pod(f"hopeless-{number}", namespace="a", priority=9))
+    queue.on_event(NODE_ADD, None, make_node(), 60)
+    for number in range(10):
+        queue.add(make_pod(f"fresh-{number}", namespace="b"), 60)
+    order = [pop_uid(queue, 60) for _ in range(2 * 10 + 16)]
+
+    assert sum(str(uid).startswith("fresh") for uid in order) == 10
+    assert queue.statistics().passed_over >= 10
+    queue.validate()
+
+
+def test_in_one_namespace_a_retry_of_high_priority_still_goes_before_first_attempts() -> None:
+    queue = make_queue()
+    for number in range(100):
+        park(queue, make_pod(f"retry-{number}", priority=9))
+    queue.on_event(NODE_ADD, None, make_node(), 60)
+    queue.add(make_pod("fresh"), 60)
+
+    assert [pop_uid(queue, 60) for _ in range(101)][-1] == "fresh"
+
+
+def test_a_pod_that_lost_its_row_at_commit_is_no_retry() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u", namespace="a", priority=9), 0)
+    pop_uid(queue, 0)
+    queue.fail("u", CONFLICT, 0)
+
+    assert queue.statistics().namespaces_retrying == 0
+
+
+def test_attempts_that_took_long_leave_more_to_others() -> None:
+    queue = make_queue()
+    for number in range(100):
+        park(queue, make_pod(f"costly-{number}", namespace="a", priority=9))
+        park(queue, make_pod(f"cheap-{number}", namespace="b"))
+    queue.on_event(NODE_ADD, None, make_node(), 60)
+    order = []
+    for _ in range(60):
+        uid = pop_uid(queue, 60) or ""
+        order.append(uid)
+        queue.took(uid, 0.020 if uid.startswith("costly") else 0.0001)
+
+    assert sum(uid.startswith("costly") for uid in order) <= 60 / 21 + 2

@@ -1,0 +1,238 @@
+"""The active pods of one domain, and whose turn it is: QueueSort's order, and a fair share of attempts for retries.
+
+Owns the order of active pods and the shares of namespaces. A retry is a pod that an attempt has refused before, or that
+failed by an error; first attempts keep QueueSort's order among themselves. While only one namespace has active pods,
+QueueSort alone decides. Else two shares hold, counted in units of attempts (an attempt of n ms counts n units, at least 1):
+
+- Lanes. Retries that stand before first attempts take half of the units while first attempts wait, and LEAD_UNITS more.
+  So a first attempt with f others before it is taken after 2 (f + 1) + LEAD_UNITS units, whatever else waits.
+- Namespaces. Of the units that go to retries each of k namespaces gets one in k. QueueSort decides among them, but who has
+  had LEAD_UNITS / k more waits until the others have caught up, and who has had as much less goes next, whatever its place.
+  So, of the units that retries get, a retry with r of its namespace before it waits for k (r + 2) + 2 LEAD_UNITS at most.
+
+Both bounds grow by what one attempt may overrun, COST_UNITS_MAX at most. Nothing waits when nobody else does, and idle time
+is not saved up. This is start-time fair queueing: virtual time goes on by units / k, and each namespace has a mark, the
+virtual time its next retry is due, which its own attempts move on. Called by `PodQueue` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multisched.queueing.transitions import QueueInvariantError
+from multisched.queueing.uid_heap import UidHeap
+
+LEAD_UNITS = 16.0
+"""How far QueueSort may run ahead of the shares before they count."""
+UNIT_S = 0.001
+"""An attempt that took longer counts as so many units more."""
+COST_UNITS_MAX = 100.0
+"""What one attempt counts at most: a stall of the machine is nobody's fault."""
+MARKS_MAX = 10_000
+"""Namespaces remembered while none of their retries is active; beyond, their shares start anew."""
+
+
+class ActivePods:
+    """uid -> place in the order. Each uid at most once."""
+
+    __slots__ = (
+        "_ahead",
+        "_behind",
+        "_best",
+        "_due",
+        "_first",
+        "_home",
+        "_lead",
+        "_marks",
+        "_retries",
+        "_tenants",
+        "_time",
+        "passed_over",
+    )
+
+    def __init__(self) -> None:
+        self._first = UidHeap()
+        self._retries: dict[str, UidHeap] = {}
+        self._home: dict[str, str] = {}
+        """uid of each active retry -> its namespace."""
+        self._best: dict[str, str] = {}
+        """Namespace -> its first retry by QueueSort."""
+        self._due = UidHeap()
+        """Namespaces with retries by their first retry, save those in `_ahead`."""
+        self._ahead = UidHeap()
+        """Namespaces beyond their share, by their mark."""
+        self._behind = UidHeap()
+        """All namespaces with retries, by their mark."""
+        self._tenants: dict[str, int] = {}
+        """Namespace -> its active pods."""
+        self._marks: dict[str, float] = {}
+        self._time = 0.0
+        self._lead = LEAD_UNITS / 2
+        """Half the units retries may still take before first attempts go."""
+        self.passed_over = 0
+        """Attempts given to others while retries waited for their share."""
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._home)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._home or uid in self._first
+
+    @property
+    def items(self) -> int:
+        """Heap items held, dead ones included."""
+        heaps = [self._first, self._due, self._ahead, self._behind, *self._retries.values()]
+        return sum(heap.items for heap in heaps)
+
+    @property
+    def retrying_namespaces(self) -> int:
+        return len(self._retries)
+
+    @property
+    def namespaces_ahead(self) -> int:
+        """Namespaces whose retries wait for others to catch up."""
+        return len(self._ahead)
+
+    def push(self, uid: str, namespace: str, key: tuple[Any, ...], order: int, *, is_retry: bool) -> None:
+        """Adds a pod that is not here."""
+        self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
+        if not is_retry:
+            self._first.push(uid, key, order)
+            return
+        heap = self._retries.get(namespace)
+        if heap is None:
+            heap = self._retries[namespace] = UidHeap()
+            self._enter(namespace)
+        heap.push(uid, key, order)
+        self._home[uid] = namespace
+        self._rank(namespace, heap)
+
+    def discard(self, uid: str, namespace: str) -> None:
+        """Takes the pod out."""
+        left = self._tenants[namespace] - 1
+        if left:
+            self._tenants[namespace] = left
+        else:
+            del self._tenants[namespace]
+        if self._home.pop(uid, None) is None:
+            self._first.discard(uid)
+            return
+        heap = self._retries[namespace]
+        heap.discard(uid)
+        if self._best[namespace] == uid:
+            self._rank(namespace, heap)
+
+    def head(self) -> str | None:
+        """The pod whose turn it is, left in place."""
+        if not self._retries:
+            first = self._first.head()
+            return None if first is None else first[1]
+        namespace = self._turn()
+        retry = self._retries[namespace].top()
+        first_attempt = self._first.top()
+        if first_attempt is None or retry is None:
+            return self._best[namespace]
+        is_retry_first = retry[:2] < first_attempt[:2] and (self._lead > 0 or len(self._tenants) == 1)
+        return retry[2] if is_retry_first else first_attempt[2]
+
+    def charge(self, uid: str) -> None:
+        """The head is taken for an attempt; it is still here."""
+        if not self._retries:
+            return
+        namespace = self._home.get(uid)
+        if len(self._ahead) or (namespace is None and self._lead <= 0):
+            self.passed_over += 1
+        if namespace is None:
+            self._earn(1.0)
+        else:
+            self._pay(namespace, 1.0)
+
+    def charge_cost(self, namespace: str, seconds: float, *, is_retry: bool) -> None:
+        """An attempt that was charged for took so long."""
+        units = min(seconds / UNIT_S, COST_UNITS_MAX) - 1.0
+        if units <= 0:
+            return
+        if is_retry:
+            self._pay(namespace, units)
+        else:
+            self._earn(units)
+
+    def validate(self) -> None:
+        """Raises QueueInvariantError when an index disagrees with another. O(pods)."""
+        held = {uid: namespace for namespace, heap in self._retries.items() for uid in heap}
+        if held != self._home or not all(len(heap) for heap in self._retries.values()):
+            raise QueueInvariantError(f"{len(self._home)} retries known, {len(held)} indexed")
+        if sum(self._tenants.values()) != len(self) or not all(self._tenants.values()):
+            raise QueueInvariantError(f"{len(self)} pods active, {sum(self._tenants.values())} counted by namespace")
+        if sorted([*self._due, *self._ahead]) != sorted(self._retries) or set(self._behind) != set(self._retries):
+            raise QueueInvariantError("a namespace with retries is not in exactly one of due and ahead")
+        for namespace, heap in self._retries.items():
+            if (head := heap.head()) is None or head[1] != self._best[namespace]:
+                raise QueueInvariantError(f"the first retry of namespace {namespace} is not {self._best[namespace]}")
+        if len(self._marks) > MARKS_MAX + len(self._retries):
+            raise QueueInvariantError(f"{len(self._marks)} shares kept (I10)")
+
+    def _turn(self) -> str:
+        """The namespace whose retry goes first: the one far behind, else the first by QueueSort of those that are due."""
+        if len(self._retries) == 1:
+            return next(iter(self._retries))
+        behind = self._behind.head()
+        slack = LEAD_UNITS / len(self._retries)
+        if behind is not None and behind[0] <= self._time - slack:
+            return behind[1]
+        while (back := self._ahead.head()) is not None and back[0] < self._time + slack:
+            self._ahead.discard(back[1])
+            self._make_due(back[1])
+        while (due := self._due.head()) is not None:
+            mark = self._marks[due[1]]
+            if mark < self._time + slack:
+                return due[1]
+            self._due.discard(due[1])
+            self._ahead.push(due[1], mark, 0)
+        if behind is None:
+            raise QueueInvariantError("retries are active, but no namespace has any")
+        return behind[1]
+
+    def _enter(self, namespace: str) -> None:
+        """The namespace has retries again: what it did not use meanwhile is lost, what it owes stays."""
+        mark = self._marks[namespace] = max(self._marks.get(namespace, self._time), self._time)
+        self._behind.push(namespace, mark, 0)
+
+    def _rank(self, namespace: str, heap: UidHeap) -> None:
+        """The namespace's first retry may be another one."""
+        head = heap.head()
+        if head is None:
+            del self._retries[namespace], self._best[namespace]
+            for index in (self._due, self._ahead, self._behind):
+                index.discard(namespace)
+            return
+        if self._best.get(namespace) != head[1]:
+            self._best[namespace] = head[1]
+            if namespace not in self._ahead:
+                self._make_due(namespace)
+
+    def _make_due(self, namespace: str) -> None:
+        top = self._retries[namespace].top()
+        if top is not None:
+            self._due.push(namespace, top[0], top[1])
+
+    def _pay(self, namespace: str, units: float) -> None:
+        if len(self._first) and len(self._tenants) > 1:
+            self._lead = max(self._lead - units / 2, -COST_UNITS_MAX / 2)
+        if len(self._retries) == 1 and namespace in self._retries:
+            return  # its mark and the time would move on alike
+        is_waiting = namespace in self._retries
+        mark = self._marks.get(namespace, self._time)
+        mark = self._marks[namespace] = (mark if is_waiting else max(mark, self._time)) + units
+        if is_waiting:
+            self._behind.push(namespace, mark, 0)
+            if namespace in self._ahead:
+                self._ahead.push(namespace, mark, 0)
+        self._time += units / (len(self._retries) + (not is_waiting))
+        if len(self._marks) > MARKS_MAX + len(self._retries):
+            self._marks = {name: self._marks[name] for name in self._retries}
+
+    def _earn(self, units: float) -> None:
+        """A first attempt went while retries wait."""
+        if len(self._tenants) > 1:
+            self._lead = min(self._lead + units / 2, LEAD_UNITS / 2)
