@@ -24,7 +24,7 @@ class NodeVolumeLimits:
     """Source: kube-scheduler 1.36, plugins/nodevolumelimits/csi.go (without the alpha VolumeLimitScaling)."""
 
     name = "NodeVolumeLimits"
-    depends_on = Dependency.ATTEMPT
+    depends_on = Dependency.ROW_AND_STAMP
     reads_objects = (
         ObjectKind.PERSISTENT_VOLUME,
         ObjectKind.PERSISTENT_VOLUME_CLAIM,
@@ -38,6 +38,10 @@ class NodeVolumeLimits:
         self._attached = AttachedVolumes(context.nodes, context.objects)
         self.reasons = ReasonTable(self.name)
         self._full = self.reasons.code(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """Anything that volumes are counted by; only rows with another number of them get another answer."""
+        return self._objects.versions(*self.reads_objects) if any(map(_may_count, pod.spec.volumes)) else None
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Skips pods without claims and without disks that a CSI driver took over."""

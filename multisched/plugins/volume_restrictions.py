@@ -33,7 +33,7 @@ class VolumeRestrictions:
     """Source: kube-scheduler 1.36, plugins/volumerestrictions/volume_restrictions.go."""
 
     name = "VolumeRestrictions"
-    depends_on = Dependency.ATTEMPT
+    depends_on = Dependency.ROW_AND_STAMP
     reads_objects = (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
     signs_spec_only = True
 
@@ -45,6 +45,17 @@ class VolumeRestrictions:
             Code.UNSCHEDULABLE,
             "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another"
             " pod",
+        )
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """The pod's claims, and whether placed pods use them; what disks a row has is the row's."""
+        if not pod.spec.volumes:
+            return None
+        users = cycle.nodes.volume_users
+        return tuple(
+            (self._objects.claim(pod.namespace, volume.claim), bool(users.claim_users(pod.namespace, volume.claim)))
+            for volume in pod.spec.volumes
+            if volume.claim is not None
         )
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:

@@ -15,6 +15,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code, Status
 from multisched.model.cluster_objects import (
     WAIT_FOR_FIRST_CONSUMER,
+    ClusterObject,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -40,7 +41,7 @@ class VolumeZone:
     """Source: kube-scheduler 1.36, plugins/volumezone/volume_zone.go."""
 
     name = "VolumeZone"
-    depends_on = Dependency.ATTEMPT
+    depends_on = Dependency.STAMP
     reads_objects = (ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.STORAGE_CLASS)
     signs_spec_only = True
 
@@ -48,6 +49,23 @@ class VolumeZone:
         self._objects = context.objects
         self.reasons = ReasonTable(self.name)
         self._elsewhere = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) had no available volume zone")
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """The pod's claims, their volumes and their classes."""
+        names = [volume.claim for volume in pod.spec.volumes if volume.claim is not None]
+        if not names:
+            return None
+        objects = self._objects
+        found: list[tuple[ClusterObject | None, ClusterObject | None]] = []
+        for name in names:
+            claim = objects.claim(pod.namespace, name)
+            if claim is None:
+                found.append((None, None))
+            elif claim.volume:
+                found.append((claim, objects.volume(claim.volume)))
+            else:
+                found.append((claim, objects.storage_class(claim.class_name)))
+        return tuple(found)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Finds where the pod's bound volumes are; refuses a claim that has no volume and will not get one by waiting."""

@@ -121,7 +121,7 @@ def test_every_in_tree_plugin_is_built_under_its_own_name_and_can_be_cached() ->
         assert extension_points(plugin), EXTENSION_POINTS
         if isinstance(plugin, FilterPlugin | ScorePlugin):
             assert isinstance(plugin, SignPlugin)
-            assert plugin.depends_on is not Dependency.ATTEMPT or hasattr(plugin, "reads_objects")
+            assert plugin.depends_on is not Dependency.ATTEMPT
 
 
 def test_bad_args_reach_the_user_with_plugin_and_path() -> None:
