@@ -31,6 +31,8 @@ from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.plugins.taint_toleration import TaintToleration
+from multisched.plugins.volume_binding import VolumeBinding, volume_binding_of
+from multisched.plugins.volume_binding_args import VolumeBindingArgs
 from multisched.plugins.volume_restrictions import VolumeRestrictions
 from multisched.plugins.volume_zone import VolumeZone
 
@@ -55,6 +57,10 @@ def make_dynamic_resources(args: Mapping[str, Any]) -> DynamicResources:
     return DynamicResources(DynamicResourcesArgs.from_config(args))
 
 
+def make_volume_binding(args: Mapping[str, Any], context: PluginContext) -> VolumeBinding:
+    return volume_binding_of(VolumeBindingArgs.from_config(args), context)
+
+
 IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     SchedulingGates.name: SchedulingGates,
     PrioritySort.name: PrioritySort,
@@ -67,6 +73,7 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     NodeResourcesFit.name: make_node_resources_fit,
     VolumeRestrictions.name: VolumeRestrictions,
     NodeVolumeLimits.name: NodeVolumeLimits,
+    VolumeBinding.name: make_volume_binding,
     VolumeZone.name: VolumeZone,
     DynamicResources.name: make_dynamic_resources,
     DefaultPreemption.name: make_default_preemption,
@@ -88,6 +95,7 @@ DEFAULT_WEIGHTS: Mapping[str, int] = {
     NodeResourcesFit.name: 1,
     VolumeRestrictions.name: 1,
     NodeVolumeLimits.name: 1,
+    VolumeBinding.name: 1,
     VolumeZone.name: 1,
     DynamicResources.name: 2,
     DefaultPreemption.name: 1,

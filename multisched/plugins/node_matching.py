@@ -19,6 +19,7 @@ class NodeMatcher:
         self._nodes = nodes
         self._rows = rows
         self._selection = Selection(rows)
+        self.count = len(rows)
 
     def any_of(self, terms: tuple[NodeTerm, ...]) -> Bools:
         matched = np.zeros(len(self._rows), np.bool_)

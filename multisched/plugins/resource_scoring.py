@@ -7,6 +7,7 @@ requested_to_capacity_ratio.go and plugins/helper/shape_score.go.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -124,12 +125,16 @@ class ScoringStrategy:
         return floor_ratio(used, capacity)
 
     def _curve(self) -> Int64:
-        """int64[101]: score 0..100 by whole percent of utilization, linear between the points of the shape."""
-        points = [(p.utilization, p.score * MAX_SCORE // SHAPE_SCORE_MAX) for p in self.shape]
-        return np.array([_between(points, percent) for percent in range(UTILIZATION_MAX + 1)], np.int64)
+        return score_curve(self.shape)
 
 
 LEAST_ALLOCATED = ScoringStrategy()
+
+
+def score_curve(shape: Sequence[ShapePoint]) -> Int64:
+    """int64[101]: score 0..100 by whole percent of utilization, linear between the points of the shape."""
+    points = [(p.utilization, p.score * MAX_SCORE // SHAPE_SCORE_MAX) for p in shape]
+    return np.array([_between(points, percent) for percent in range(UTILIZATION_MAX + 1)], np.int64)
 
 
 def scoring_amount(spec: PodSpec, resource: str) -> int:
@@ -200,10 +205,11 @@ def read_scoring_strategy(parent: Fields, name: str) -> ScoringStrategy:
         return ScoringStrategy(kind, resources)
     if not fields.has(ratio):
         raise PluginArgsError(f"{fields.at(ratio)}: is missing; type RequestedToCapacityRatio needs its shape")
-    return ScoringStrategy(kind, resources, _read_shape(Fields(fields.value(ratio), fields.at(ratio), ("shape",))))
+    return ScoringStrategy(kind, resources, read_shape(Fields(fields.value(ratio), fields.at(ratio), ("shape",))))
 
 
-def _read_shape(fields: Fields) -> tuple[ShapePoint, ...]:
+def read_shape(fields: Fields) -> tuple[ShapePoint, ...]:
+    """Reads `shape`. Raises PluginArgsError."""
     points: list[ShapePoint] = []
     for path, item in fields.items("shape"):
         entry = Fields(item, path, ("utilization", "score"))

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
+from multisched.plugins.resource_scoring import ShapePoint, read_shape
 
 BIND_TIMEOUT_DEFAULT_S: Final = 600
 BIND_TIMEOUT_MAX_S: Final = 2**31 - 1
@@ -14,17 +15,18 @@ BIND_TIMEOUT_MAX_S: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class VolumeBindingArgs:
-    """As upstream's VolumeBindingArgs. `shape` belongs to the gate StorageCapacityScoring, which is off in 1.36."""
+    """As upstream's VolumeBindingArgs. There `shape` needs the gate StorageCapacityScoring, off in 1.36; here it is one."""
 
     bind_timeout_s: int = BIND_TIMEOUT_DEFAULT_S
     """How long PreBind waits for a pod's claims to be bound; 0 gives up at the first look."""
+    shape: tuple[ShapePoint, ...] = ()
+    """Utilization to score; empty: volumes are not scored."""
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> VolumeBindingArgs:
         """Reads VolumeBindingArgs of a configuration. Raises PluginArgsError."""
         fields = Fields(document, path, ("bindTimeoutSeconds", "shape"))
-        if fields.has("shape"):
-            raise PluginArgsError(
-                f"{fields.at('shape')}: needs the feature gate StorageCapacityScoring, which is off in 1.36; remove it"
-            )
-        return cls(fields.integer("bindTimeoutSeconds", BIND_TIMEOUT_DEFAULT_S, 0, BIND_TIMEOUT_MAX_S))
+        return cls(
+            fields.integer("bindTimeoutSeconds", BIND_TIMEOUT_DEFAULT_S, 0, BIND_TIMEOUT_MAX_S),
+            read_shape(fields) if fields.has("shape") else (),
+        )

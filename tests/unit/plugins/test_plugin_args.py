@@ -114,7 +114,7 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             VolumeBindingArgs.from_config,
             {"shape": []},
-            "args.shape: needs the feature gate StorageCapacityScoring, which is off in 1.36; remove it",
+            "args.shape: is empty; write at least one point of utilization and score",
         ),
         (
             PodTopologySpreadArgs.from_config,

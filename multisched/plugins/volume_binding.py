@@ -1,0 +1,253 @@
+"""VolumeBinding: a pod goes where its claims are, or can be, bound to volumes; then binds them and waits for that.
+
+The rules are in `volume_planner`, what is promised to pods on their way in `volume_ledger` (commit takes it, so there is
+nothing to do at Reserve), the writes and the waiting in `volume_binder`. `shape` turns on scoring by how full volumes, or
+the room for them, get (upstream's gate StorageCapacityScoring, off there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.events import (
+    Action,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    Hint,
+    QueueingHint,
+    Resource,
+)
+from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.model.cluster_objects import (
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from multisched.model.objects import Pod
+from multisched.plugins.resource_scoring import score_curve
+from multisched.plugins.volume_binder import BindError, VolumeBinder
+from multisched.plugins.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.volume_ledger import READ_KINDS, VolumeLedger
+from multisched.plugins.volume_matching import NOTHING
+from multisched.plugins.volume_planner import REASONS, Offer, PodClaims
+
+FULL_PERCENT = 100
+WRITES_MAX_S = 120.0
+"""What PreBind may take beside the waiting: all writes of a pod, with their retries."""
+
+_CLAIMS: StateKey[PodClaims] = StateKey("VolumeBinding")
+
+
+class VolumeBinding:
+    """Source: kube-scheduler 1.36, plugins/volumebinding/volume_binding.go."""
+
+    name = "VolumeBinding"
+    depends_on = Dependency.ATTEMPT
+    reads_objects = READ_KINDS
+    signs_spec_only = True
+
+    def __init__(self, context: PluginContext, args: VolumeBindingArgs | None = None) -> None:
+        self._args = args or VolumeBindingArgs()
+        ledger = context.hold.register(VolumeLedger(context.objects, context.nodes))
+        assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} is another plugin's"
+        self._ledger = ledger
+        writer = context.volume_writer
+        self._binder = VolumeBinder(context.objects, context.nodes, ledger, writer) if writer is not None else None
+        self.reasons = ReasonTable(self.name)
+        self._codes = np.zeros((3, 3), np.uint8)
+        for (bound, unbound), reasons in REASONS.items():
+            if reasons:
+                self._codes[bound, unbound] = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *reasons)
+
+    @property
+    def pre_bind_timeout_s(self) -> float:
+        """How long PreBind may take as a whole; the shell gives up on it then."""
+        return self._args.bind_timeout_s + WRITES_MAX_S
+
+    # -- where -----------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Refuses pods with claims that are missing, leaving, another's, or have to be bound before."""
+        if not pod.spec.volumes:
+            return PreFilterResult(SKIP)
+        claims = self._ledger.planner.claims_of(pod)
+        if claims is None:
+            return PreFilterResult(SKIP)
+        if isinstance(claims, Status):
+            return PreFilterResult(claims.by(self.name))
+        cycle.state.write(_CLAIMS, claims)
+        return PreFilterResult()
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows out of reach of bound volumes, and those that can serve some unbound claim no way."""
+        offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows)
+        return self._codes[offer.bound, offer.unbound]
+
+    def sign(self, pod: Pod) -> Hashable:
+        return pod.spec.volumes
+
+    # -- binding ---------------------------------------------------------------------------------------------------
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """A pod all of whose claims are bound was promised nothing."""
+        return SKIP if self._ledger.promise(pod.uid) is None else SUCCESS
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Binds what was promised and waits for the persistent volume controller, `bindTimeoutSeconds` at most."""
+        promise = self._ledger.promise(pod.uid)
+        if promise is None:
+            return SUCCESS
+        if self._binder is None:
+            return Status.error("nothing may be written here; volumes cannot be bound")
+        try:
+            await self._binder.bind(pod, promise, timeout_s=self._args.bind_timeout_s)
+        except BindError as error:
+            return Status.error(str(error))
+        return SUCCESS
+
+    # -- what may help -----------------------------------------------------------------------------------------------
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        either = Action.ADD | Action.UPDATE
+        return (
+            _on(Resource.STORAGE_CLASS, either, _after_class),
+            _on(Resource.PERSISTENT_VOLUME_CLAIM, either, _after_claim),
+            _on(Resource.PERSISTENT_VOLUME, either),
+            _on(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
+            _on(Resource.CSI_NODE, either, _after_csi_node),
+            _on(Resource.CSI_DRIVER, Action.UPDATE, _after_csi_driver),
+            _on(Resource.CSI_STORAGE_CAPACITY, either, _after_capacity),
+        )
+
+
+class ScoringVolumeBinding(VolumeBinding):
+    """VolumeBinding with a `shape`: prefers rows where volumes, or the room for them, are used as the shape says."""
+
+    def __init__(self, context: PluginContext, args: VolumeBindingArgs) -> None:
+        super().__init__(context, args)
+        self._curve = score_curve(args.shape)
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        return SKIP if cycle.state.find(_CLAIMS) is None else SUCCESS
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows], 0..100: the mean over storage classes of the shape at their utilization; 0 without any."""
+        offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows, with_capacity=True)
+        by_class = _Utilization(len(rows))
+        is_static = _add_static(by_class, offer)
+        _add_dynamic(by_class, offer, ~is_static)
+        return by_class.score(self._curve)
+
+
+def volume_binding_of(args: VolumeBindingArgs, context: PluginContext) -> VolumeBinding:
+    """Without a shape there is no Score that would have to be asked."""
+    return ScoringVolumeBinding(context, args) if args.shape else VolumeBinding(context, args)
+
+
+class _Utilization:
+    """Requested and available bytes per storage class and row."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._requested: dict[str, Int64] = {}
+        self._capacity: dict[str, Int64] = {}
+        self._counts: dict[str, Bools] = {}
+
+    def of(self, storage_class: str) -> tuple[Int64, Int64, Bools]:
+        """(requested, capacity, whether the class counts) of a class, to be written to."""
+        if storage_class not in self._counts:
+            self._requested[storage_class] = np.zeros(self._rows, np.int64)
+            self._capacity[storage_class] = np.zeros(self._rows, np.int64)
+            self._counts[storage_class] = np.zeros(self._rows, np.bool_)
+        return self._requested[storage_class], self._capacity[storage_class], self._counts[storage_class]
+
+    def score(self, curve: Int64) -> Scores:
+        """The rounded mean over the classes that count (source: volumebinding/scorer.go)."""
+        total, count = np.zeros(self._rows, np.int64), np.zeros(self._rows, np.int64)
+        for storage_class, counts in self._counts.items():
+            requested, capacity = self._requested[storage_class], self._capacity[storage_class]
+            is_full = (capacity == 0) | (requested > capacity)
+            share = requested.astype(object) * FULL_PERCENT // np.maximum(capacity, 1)
+            percent = np.where(is_full, FULL_PERCENT, share).astype(np.int64)
+            total += np.where(counts, curve[percent], 0)
+            count += counts
+        return (2 * total + count) // np.maximum(2 * count, 1)
+
+
+def _add_static(by_class: _Utilization, offer: Offer) -> Bools:
+    """Volumes that would be taken, on the rows where there is one; returns those rows."""
+    is_static = np.zeros(len(offer.bound), np.bool_)
+    for claim, volumes, choice in offer.chosen:
+        hit = choice != NOTHING
+        requested, capacity, counts = by_class.of(claim.class_name)
+        requested[hit] += claim.request_bytes or 0
+        capacity[hit] += [volumes.volume(slot).capacity_bytes for slot in choice[hit].tolist()]
+        counts |= hit
+        is_static |= hit
+    return is_static
+
+
+def _add_dynamic(by_class: _Utilization, offer: Offer, rows: Bools) -> None:
+    """Room that a driver tells of, for claims to be provisioned: one segment serves all claims of its class."""
+    for (claim, wanted), available in zip(offer.provisioned, offer.capacities, strict=True):
+        hit = rows & wanted & (available >= 0)
+        requested, capacity, counts = by_class.of(claim.class_name)
+        requested[hit] += claim.request_bytes or 0
+        capacity[hit] = available[hit]
+        counts |= hit
+
+
+def _on(resource: Resource, action: Action, hint: QueueingHint | None = None) -> EventRegistration:
+    return EventRegistration(ClusterEvent(resource, action, f"{resource.value}Change"), hint)
+
+
+def _after_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A claim that the pod names. Of an ephemeral volume only the end of the claim's name is known here."""
+    if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
+        return Hint.SKIP
+    for volume in pod.spec.volumes:
+        if volume.claim == new.name or (volume.is_ephemeral and new.name.endswith(f"-{volume.name}")):
+            return Hint.QUEUE
+    return Hint.SKIP
+
+
+def _after_class(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A new class, or one that is allowed elsewhere."""
+    if not isinstance(new, StorageClass):
+        return Hint.SKIP
+    is_same = isinstance(old, StorageClass) and old.allowed_topologies == new.allowed_topologies
+    return Hint.SKIP if is_same else Hint.QUEUE
+
+
+def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    if not isinstance(new, CsiNode):
+        return Hint.SKIP
+    is_same = isinstance(old, CsiNode) and old.migrated_plugins == new.migrated_plugins
+    return Hint.SKIP if is_same else Hint.QUEUE
+
+
+def _after_csi_driver(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A driver that no longer tracks capacity. Upstream looks for it among the pod's inline volumes, which VolumeBinding
+    does not decide about: a pod whose claim it would help stays parked there."""
+    if not isinstance(old, CsiDriver) or not isinstance(new, CsiDriver):
+        return Hint.SKIP
+    return Hint.QUEUE if old.tracks_capacity and not new.tracks_capacity else Hint.SKIP
+
+
+def _after_capacity(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """New room, or more of it."""
+    if not isinstance(new, CsiStorageCapacity):
+        return Hint.SKIP
+    if not isinstance(old, CsiStorageCapacity):
+        return Hint.QUEUE
+    before, now = old.volume_limit_bytes, new.volume_limit_bytes
+    return Hint.QUEUE if now is not None and (before is None or now > before) else Hint.SKIP
