@@ -72,8 +72,10 @@ class ApiConditionWriter:
     def write(self, pod: ObjectRef, condition: Condition) -> None:
         """Queues the condition, instead of an older unwritten one of the same pod. Never waits; drops and counts when full."""
         uid = pod.uid
-        if uid in self._pending:
+        older = self._pending.get(uid)
+        if older is not None:
             self._counters.superseded += 1
+            condition = _with_node_of(older[1], condition)
         elif uid not in self._writing and self._is_written(uid, condition):
             self._counters.unchanged += 1
             return
@@ -101,7 +103,9 @@ class ApiConditionWriter:
 
     def _is_written(self, uid: str, condition: Condition) -> bool:
         written = self._written.get(uid)
-        return written is not None and written.condition == condition
+        if written is None or condition.nominated_node is not None:
+            return False  # others write nominations too: what was written here once need not be there any more
+        return replace(written.condition, nominated_node=None) == condition
 
     async def _work(self) -> None:
         while True:
@@ -135,8 +139,10 @@ class ApiConditionWriter:
         since = self._since(pod.uid, condition)
         for attempt in range(ATTEMPTS_MAX):
             await self._limiter.admit_background()
-            if pod.uid in self._pending:
+            newer = self._pending.get(pod.uid)
+            if newer is not None:
                 self._counters.superseded += 1
+                self._pending[pod.uid] = (pod, _with_node_of(condition, newer[1]))
                 return
             try:
                 response = await self._patch(pod, condition, since)
@@ -189,7 +195,15 @@ class ApiConditionWriter:
             "message": condition.message,
             "lastTransitionTime": since,
         }
-        body = orjson.dumps({"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}})
+        status: dict[str, object] = {"conditions": [entry]}
+        if condition.nominated_node is not None:
+            status["nominatedNodeName"] = condition.nominated_node or None
+        body = orjson.dumps({"metadata": {"uid": pod.uid}, "status": status})
         return await self._transport.request(
             "PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH, timeout_s=WRITE_TIMEOUT_S
         )
+
+
+def _with_node_of(older: Condition, newer: Condition) -> Condition:
+    """A nomination that has not been written yet stands, whatever else is newer."""
+    return newer if newer.nominated_node is not None else replace(newer, nominated_node=older.nominated_node)

@@ -20,7 +20,7 @@ import orjson
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.lease import micro_time
 from multisched.client.limits import WriteLimiter
-from multisched.framework.ports import Clock, Event
+from multisched.framework.ports import Clock, Event, ObjectRef
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
@@ -251,7 +251,6 @@ class ApiEventSink:
 
     def _body(self, entry: _Entry) -> dict[str, object]:
         event = entry.event
-        regarding = event.regarding
         body: dict[str, object] = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -263,17 +262,24 @@ class ApiEventSink:
             "reason": event.reason[:FIELD_CHARS_MAX],
             "type": event.type,
             "note": cut_note(event.note),
-            "regarding": {
-                "apiVersion": regarding.api_version,
-                "kind": regarding.kind,
-                "name": regarding.name,
-                "namespace": regarding.namespace,
-                "uid": regarding.uid,
-            },
+            "regarding": _reference(event.regarding),
         }
+        related = event.related
+        if related is not None:
+            body["related"] = _reference(related)
         if entry.count > 1:
             body["series"] = _series(entry)
         return body
+
+
+def _reference(ref: ObjectRef) -> dict[str, str]:
+    return {
+        "apiVersion": ref.api_version,
+        "kind": ref.kind,
+        "name": ref.name,
+        "namespace": ref.namespace,
+        "uid": ref.uid,
+    }
 
 
 def cut_note(note: str) -> str:

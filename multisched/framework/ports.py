@@ -116,6 +116,8 @@ class Event:
     note: str
     reporter: str
     """The schedulerName that speaks: events say who decided."""
+    related: ObjectRef | None = None
+    """Another object the event is about, such as the pod for which this one was preempted."""
 
 
 class EventSink(Protocol):
@@ -133,12 +135,55 @@ class Condition:
     """Unschedulable, SchedulingGated or SchedulerError."""
     message: str
     type: str = "PodScheduled"
+    nominated_node: str | None = None
+    """status.nominatedNodeName, written along; empty takes it away, None leaves it as it is."""
 
 
 class ConditionWriter(Protocol):
     """Writes pod conditions in the background, newest per pod only; droppable, counted, never slowing a bind."""
 
     def write(self, pod: ObjectRef, condition: Condition) -> None: ...
+
+
+class WriteAnswer(Enum):
+    """What one write to a pod is known to have done."""
+
+    DONE = auto()
+    GONE = auto()
+    """There is no pod of this name and uid any more."""
+    THROTTLED = auto()
+    """429: nothing happened; ask again after `retry_after_s`."""
+    REFUSED = auto()
+    """Another definite answer (403, 422, a webhook): nothing happened."""
+    UNKNOWN = auto()
+    """5xx, timeout, reset: it may have been done. Safe to send again: it names the pod's uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReply:
+    """The answer to one write; `message` is the server's sentence, truncated."""
+
+    answer: WriteAnswer
+    retry_after_s: float = 0.0
+    message: str = ""
+
+
+class PodWriter(Protocol):
+    """What preemption writes. Each call is one request with the pod's uid as precondition, and a deadline that the server
+    keeps too: no victim is removed by a write that a lost leader left behind. Never raises for anything a server can do.
+    """
+
+    async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
+        """Adds the condition DisruptionTarget, reason PreemptionByScheduler."""
+        ...
+
+    async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        """Deletes the pod with its own grace period."""
+        ...
+
+    async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        """Takes status.nominatedNodeName away."""
+        ...
 
 
 class LeaseHolder(Protocol):

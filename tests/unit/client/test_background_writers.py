@@ -273,6 +273,32 @@ async def test_a_condition_written_while_an_older_one_is_on_its_way_comes_second
     assert second.body["status"]["conditions"][0]["message"] == "new"
 
 
+async def test_a_nomination_is_written_with_the_condition_and_outlives_a_newer_one() -> None:
+    writer, transport, _ = make_writer()
+    async with at_work(writer):
+        writer.write(POD, replace(UNSCHEDULABLE, nominated_node="n1"))
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer"))
+        assert await writer.drain(5)
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer"))
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer", nominated_node=""))
+        assert await writer.drain(5)
+    written = [
+        (asked.body["status"]["conditions"][0]["message"], asked.body["status"].get("nominatedNodeName", "as it was"))
+        for asked in transport.asked
+    ]
+    assert written == [("newer", "n1"), ("newer", None)]
+
+
+async def test_an_event_names_the_other_object_it_is_about() -> None:
+    sink, transport, _ = make_sink()
+    preemptor = ObjectRef("Pod", "team", "urgent", "uid-2")
+    async with at_work(sink):
+        sink.record(replace(SCHEDULED, related=preemptor))
+        assert await sink.drain(5)
+    related = {"apiVersion": "v1", "kind": "Pod", "name": "urgent", "namespace": "team", "uid": "uid-2"}
+    assert [asked.body["related"] for asked in transport.asked] == [related]
+
+
 async def test_conditions_of_vanished_pods_and_lasting_faults_are_dropped_and_counted() -> None:
     writer, _, _ = make_writer(lambda asked: a_refusal(404 if "web-1" in asked.path else 500))
     async with at_work(writer):

@@ -1,0 +1,119 @@
+"""Marks and deletes victims of preemption, and takes nominations back: `ports.PodWriter` over any Transport.
+
+Owns nothing but its counters. Promises one request per call and never a retry of its own: the caller looks at its lease
+before each. Called by the shell's preemptor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.limits import WriteLimiter
+from multisched.framework.ports import Clock, ObjectRef, WriteAnswer, WriteReply
+from multisched.model.wire import STRATEGIC_MERGE_PATCH, ConnectFailedError, Response, Transport, TransportError
+
+ANSWER_GRACE_S: Final = 1.0
+"""The client waits this much longer than the server's own deadline, so that the server's verdict can still arrive."""
+
+_ANSWERS: Final = {
+    404: WriteAnswer.GONE,
+    408: WriteAnswer.UNKNOWN,  # a proxy gave up waiting; the server behind it may not have
+    409: WriteAnswer.GONE,  # the uid is another pod's by now
+    429: WriteAnswer.THROTTLED,
+}
+
+
+@dataclass(slots=True)
+class PodWriterStatistics:
+    """Counters since start."""
+
+    marks: int = 0
+    deletes: int = 0
+    clears: int = 0
+    throttled: int = 0
+    unknown: int = 0
+
+
+class ApiPodWriter:
+    """See the module. Victims are as urgent as binds: others wait for their room."""
+
+    def __init__(self, transport: Transport, limiter: WriteLimiter, clock: Clock) -> None:
+        self._transport = transport
+        self._limiter = limiter
+        self._clock = clock
+        self._counters = PodWriterStatistics()
+
+    async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
+        self._counters.marks += 1
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": message,
+            "lastTransitionTime": f"{self._clock.now():%Y-%m-%dT%H:%M:%SZ}",
+        }
+        return await self._patch_status(pod, {"conditions": [condition]}, timeout_s)
+
+    async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        self._counters.clears += 1
+        return await self._patch_status(pod, {"nominatedNodeName": None}, timeout_s)
+
+    async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        self._counters.deletes += 1
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+        return await self._send("DELETE", _path(pod), options, "application/json", timeout_s)
+
+    def statistics(self) -> PodWriterStatistics:
+        return replace(self._counters)
+
+    async def _patch_status(self, pod: ObjectRef, status: dict[str, Any], timeout_s: float) -> WriteReply:
+        body = {"metadata": {"uid": pod.uid}, "status": status}
+        return await self._send("PATCH", f"{_path(pod)}/status", body, STRATEGIC_MERGE_PATCH, timeout_s)
+
+    async def _send(self, method: str, path: str, body: object, content_type: str, timeout_s: float) -> WriteReply:
+        """Waiting for the limiter counts: the caller looked at its lease when it called."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        await self._limiter.enter_bind()
+        try:
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                return WriteReply(WriteAnswer.THROTTLED, message="the limit of writes left no time")
+            response = await self._transport.request(
+                method,
+                f"{path}?timeout={max(int(left_s * 1000), 1)}ms",
+                body=orjson.dumps(body),
+                content_type=content_type,
+                timeout_s=left_s + ANSWER_GRACE_S,
+            )
+        except ConnectFailedError as error:
+            return WriteReply(WriteAnswer.THROTTLED, message=str(error))
+        except TransportError as error:
+            self._counters.unknown += 1
+            return WriteReply(WriteAnswer.UNKNOWN, message=str(error))
+        finally:
+            self._limiter.leave_bind()
+        return self._reply(response)
+
+    def _reply(self, response: Response) -> WriteReply:
+        status = response.status
+        if 200 <= status < 300:
+            return WriteReply(WriteAnswer.DONE)
+        answer = _ANSWERS.get(status, WriteAnswer.UNKNOWN if status >= 500 else WriteAnswer.REFUSED)
+        wait_s = retry_after_s(response)
+        if answer is WriteAnswer.THROTTLED:
+            self._counters.throttled += 1
+            self._limiter.note_throttled(wait_s)
+        elif answer is WriteAnswer.UNKNOWN:
+            self._counters.unknown += 1
+        return WriteReply(answer, wait_s, parse_status(response.body).message or f"HTTP {status}")
+
+
+def _path(pod: ObjectRef) -> str:
+    return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"

@@ -1,0 +1,86 @@
+"""What preemption writes, and what each answer to it is known to mean."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from multisched.client.limits import WriteLimiter
+from multisched.client.pod_writer import ApiPodWriter
+from multisched.framework.ports import ObjectRef, WriteAnswer
+from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, a_status, answer
+
+pytestmark = pytest.mark.looptime
+
+VICTIM = ObjectRef("Pod", "team", "batch-1", "uid-1")
+
+
+def make_writer(reply: Answer, writes_per_s: float = 5_000) -> tuple[ApiPodWriter, ScriptedTransport]:
+    transport, clock = ScriptedTransport(respond=lambda _: reply), LoopClock()
+    return ApiPodWriter(transport, WriteLimiter(clock, writes_per_s=writes_per_s), clock), transport
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (answer(200, a_status(200)), WriteAnswer.DONE),
+        (answer(202, a_status(202)), WriteAnswer.DONE),
+        (a_refusal(403, "Forbidden"), WriteAnswer.REFUSED),
+        (a_refusal(404, "NotFound"), WriteAnswer.GONE),
+        (a_refusal(408, "Timeout"), WriteAnswer.UNKNOWN),
+        (a_refusal(409, "Conflict"), WriteAnswer.GONE),
+        (a_refusal(422, "Invalid"), WriteAnswer.REFUSED),
+        (a_refusal(429, "TooManyRequests"), WriteAnswer.THROTTLED),
+        (a_refusal(500, "InternalError"), WriteAnswer.UNKNOWN),
+        (Response(502, b"<html>bad gateway</html>"), WriteAnswer.UNKNOWN),
+        (ConnectFailedError("refused"), WriteAnswer.THROTTLED),
+        (AnswerLostError("reset"), WriteAnswer.UNKNOWN),
+    ],
+)
+async def test_every_answer_has_one_meaning(reply: Answer, expected: WriteAnswer) -> None:
+    writer, transport = make_writer(reply)
+    assert (await writer.delete(VICTIM, timeout_s=5)).answer is expected
+    assert (await writer.mark_victim(VICTIM, "why", timeout_s=5)).answer is expected
+    assert (await writer.clear_nomination(VICTIM, timeout_s=5)).answer is expected
+    assert len(transport.asked) == 3
+
+
+async def test_a_victim_is_deleted_by_its_uid_and_within_a_deadline() -> None:
+    writer, transport = make_writer(answer(200, a_status(200)))
+    await writer.delete(VICTIM, timeout_s=4.5)
+    (asked,) = transport.asked
+    assert (asked.method, asked.path) == ("DELETE", "/api/v1/namespaces/team/pods/batch-1")
+    assert asked.query == {"timeout": "4500ms"}
+    assert asked.body == {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "uid-1"}}
+
+
+async def test_a_victim_is_marked_as_kube_scheduler_marks_it() -> None:
+    writer, transport = make_writer(answer(200, a_status(200)))
+    await writer.mark_victim(VICTIM, "job-scheduler: preempting to accommodate a higher priority pod", timeout_s=5)
+    (asked,) = transport.asked
+    assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/team/pods/batch-1/status")
+    (condition,) = asked.body["status"]["conditions"]
+    assert condition.pop("lastTransitionTime")
+    assert condition == {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "job-scheduler: preempting to accommodate a higher priority pod",
+    }
+    assert asked.body["metadata"] == {"uid": "uid-1"}
+
+
+async def test_a_nomination_is_taken_back() -> None:
+    writer, transport = make_writer(answer(200, a_status(200)))
+    await writer.clear_nomination(VICTIM, timeout_s=5)
+    (asked,) = transport.asked
+    assert asked.body == {"metadata": {"uid": "uid-1"}, "status": {"nominatedNodeName": None}}
+
+
+async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
+    writer, transport = make_writer(answer(200, a_status(200)), writes_per_s=1)
+    replies = await asyncio.gather(*(writer.delete(VICTIM, timeout_s=2.5) for _ in range(5)))
+    assert [reply.answer for reply in replies] == [WriteAnswer.DONE] * 3 + [WriteAnswer.THROTTLED] * 2
+    assert len(transport.asked) == 3
