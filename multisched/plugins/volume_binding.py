@@ -22,6 +22,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, Dependency, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
@@ -51,7 +52,7 @@ class VolumeBinding:
     """Source: kube-scheduler 1.36, plugins/volumebinding/volume_binding.go."""
 
     name = "VolumeBinding"
-    depends_on = Dependency.ATTEMPT
+    depends_on = Dependency.STAMP
     reads_objects = READ_KINDS
     signs_spec_only = True
 
@@ -60,6 +61,7 @@ class VolumeBinding:
         ledger = context.hold.register(VolumeLedger(context.objects, context.nodes))
         assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} is another plugin's"
         self._ledger = ledger
+        self._objects = context.objects
         writer = context.volume_writer
         self._binder = VolumeBinder(context.objects, context.nodes, ledger, writer) if writer is not None else None
         self.reasons = ReasonTable(self.name)
@@ -92,8 +94,27 @@ class VolumeBinding:
         offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows)
         return self._codes[offer.bound, offer.unbound]
 
-    def sign(self, pod: Pod) -> Hashable:
-        return pod.spec.volumes
+    def sign(self, pod: Pod) -> Hashable | None:
+        """Claims of ephemeral volumes are called after their pod, which makes it a class of its own."""
+        return None if any(volume.is_ephemeral for volume in pod.spec.volumes) else pod.spec.volumes
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """The claims and the volumes they are bound to; for unbound ones anything that may bind them."""
+        names = [name for volume in pod.spec.volumes if (name := volume.claim_of(pod.name)) is not None]
+        if not names:
+            return None
+        found: list[Hashable] = []
+        for name in names:
+            claim = self._objects.claim(pod.namespace, name)
+            found.append(claim)
+            if claim is None or not claim.is_fully_bound:
+                found.append(self._ledger.version(0))
+                continue
+            volume = self._objects.volume(claim.volume)
+            found.append(volume)
+            if volume is not None and volume.migrated is not None:
+                found.append(self._objects.version(ObjectKind.CSI_NODE))
+        return tuple(found)
 
     # -- binding ---------------------------------------------------------------------------------------------------
 
