@@ -39,6 +39,8 @@ class Status:
     code: Code = Code.SUCCESS
     plugin: str = ""
     reasons: tuple[str, ...] = ()
+    is_denied: bool = False
+    """The reasons are the API server's words: it refused, for good, what was asked of it for this pod."""
 
     def __post_init__(self) -> None:
         """Refused where it is made, in the plugin, and not where it is read."""
@@ -77,9 +79,14 @@ class Status:
     def error(*reasons: str) -> Status:
         return Status(Code.ERROR, reasons=reasons)
 
+    @staticmethod
+    def denied(*reasons: str) -> Status:
+        """An error with the API server's words: a write it refused for good (an admission webhook, a policy, a 422)."""
+        return Status(Code.ERROR, reasons=reasons, is_denied=True)
+
     def by(self, plugin: str) -> Status:
         """The same status with the plugin's name on it."""
-        return self if self.plugin == plugin else Status(self.code, plugin, self.reasons)
+        return self if self.plugin == plugin else Status(self.code, plugin, self.reasons, self.is_denied)
 
 
 SUCCESS = Status()

@@ -11,6 +11,7 @@ from typing import Any
 
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
+from multisched.queueing.doomed import API_SERVER, REFUSALS_ALIKE_MAX
 from multisched.queueing.transitions import Place
 
 STORY_STEPS = 8
@@ -33,6 +34,8 @@ class Failure:
     """A commit conflict: straight back to active, CONFLICTS_IN_A_ROW times at most, then as an error."""
     message: str = ""
     """The sentence for people, shown by `entries`."""
+    refusal: str = ""
+    """The API server's words, if it was the one who refused the pod; alike ones set it aside (`doomed`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Placement:
 
     place: Place
     status: Status = SUCCESS
+    set_aside: str = ""
+    """Why, if the pod is set aside as doomed: the sentence for its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,8 @@ class QueueEntry:
     added_s: float
     first_active_s: float | None
     """When it could first have been scheduled: start of pod_scheduling_sli_duration_seconds."""
+    is_doomed: bool = False
+    """Set aside: the API server refuses it again and again in the same words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,8 @@ class QueueStatistics:
     """Attempts given to others while retries waited for their share (`active_pods`)."""
     namespaces_retrying: int = 0
     """Namespaces with active retries."""
+    set_aside: int = 0
+    """Times a pod was set aside as doomed."""
     namespaces_ahead: int = 0
     """Those of them that have had more than their share and wait for the others."""
 
@@ -119,6 +128,10 @@ class Entry:
     """Errors in a row; sets the error backoff."""
     conflicts: int = 0
     """Commit conflicts in a row."""
+    refusal: str = ""
+    """The API server's last words."""
+    refusals_alike: int = 0
+    """How often it has said them in a row."""
     rejectors: frozenset[str] = NOBODY
     pending: frozenset[str] = NOBODY
     message: str = ""
@@ -131,6 +144,17 @@ class Entry:
     @property
     def failed_by_error(self) -> bool:
         return self.errors > 0
+
+    @property
+    def is_doomed(self) -> bool:
+        """True while it is set aside for the API server's refusals."""
+        return self.place is Place.UNSCHEDULABLE and API_SERVER in self.rejectors
+
+    def note_refusal(self, words: str) -> bool:
+        """Counts the API server's refusal; True if the pod is to be set aside for it."""
+        self.refusals_alike = self.refusals_alike + 1 if words == self.refusal else 1
+        self.refusal = words
+        return self.refusals_alike >= REFUSALS_ALIKE_MAX
 
     @property
     def is_retry(self) -> bool:

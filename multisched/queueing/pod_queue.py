@@ -23,6 +23,7 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
+from multisched.queueing.doomed import API_SERVER, ServerRefusals, sentence
 from multisched.queueing.entry import NOBODY, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gating import Gates
@@ -40,6 +41,7 @@ ADDED, FAILED = "UnscheduledPodAdd", "ScheduleAttemptFailure"
 BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
 _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
 _COUNTED = frozenset({Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE, Place.GATED})
+_BY_SERVER = frozenset({API_SERVER})
 _PARKED = frozenset({Place.UNSCHEDULABLE, Place.GATED})
 _POPPED = frozenset({Place.IN_FLIGHT, Place.LEAVING})
 _KINDS: Mapping[type, type] = {bool: float, int: float, float: float, str: str, bytes: bytes}
@@ -75,7 +77,7 @@ class PodQueue:
         """`plugins`: all of the profile, for their EnqueueExtensions; those of `pre_enqueue` need not be repeated."""
         self._queue_sort = queue_sort
         self._gates = Gates(pre_enqueue, on_error)
-        self._hints = HintTable([*plugins, *pre_enqueue], on_error)
+        self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error)
         self._on_error = on_error
         self._policy = backoff
         self._leftover_s = leftover_s
@@ -85,6 +87,7 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         self._incoming: Counter[tuple[str, str]] = Counter()
+        self._set_aside = 0
         self._order = 0
         self._kinds: tuple[type | None, ...] = ()
         self._now_s = 0.0
@@ -186,6 +189,8 @@ class PodQueue:
         entry.message = failure.message
         if how is Requeue.SKIP:
             self._move(entry, Place.UNSCHEDULABLE, FAILED)
+            if entry.is_doomed:
+                return self._doom(entry)
         else:
             self._requeue(entry, how, FAILED)
         return _placement(entry)
@@ -271,6 +276,7 @@ class PodQueue:
             unschedulable_by_plugin=MappingProxyType(self._parked.count_by_plugin()),
             incoming=MappingProxyType(dict(self._incoming)),
             hint_calls=self._hints.calls,
+            set_aside=self._set_aside,
             passed_over=self._active.passed_over,
             namespaces_retrying=self._active.retrying_namespaces,
             namespaces_ahead=self._active.namespaces_ahead,
@@ -375,11 +381,18 @@ class PodQueue:
         is_error = failure.is_error or failure.without_backoff or not (failure.rejectors or failure.pending)
         if is_error:
             entry.errors += 1
+            if failure.refusal and entry.note_refusal(failure.refusal):
+                entry.rejectors, is_error = _BY_SERVER, False
         else:
             entry.errors, entry.refusals = 0, entry.refusals + 1
             entry.rejectors, entry.pending = failure.rejectors, failure.pending
         entry.backoff_until_s = self._now_s + self._policy.duration_s(entry.errors or entry.refusals)
         return Requeue.AFTER_BACKOFF if is_error else self._missed(entry)
+
+    def _doom(self, entry: Entry) -> Placement:
+        self._set_aside += 1
+        entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._leftover_s)
+        return Placement(entry.place, set_aside=entry.message)
 
     def _missed(self, entry: Entry) -> Requeue:
         """The strongest answer of the hints about all events since the pop; an overflown log counts as an event."""
@@ -521,6 +534,7 @@ class PodQueue:
             retry_at_s=retry_at_s,
             added_s=entry.added_s,
             first_active_s=entry.first_active_s,
+            is_doomed=entry.is_doomed,
         )
 
 

@@ -22,6 +22,7 @@ from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent, Event
 from multisched.framework.isolation import IsolatedError
 from multisched.framework.plugin import QueuedPod
 from multisched.framework.ports import (
+    BindAnswer,
     Binder,
     BindReply,
     BindRequest,
@@ -38,6 +39,8 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
+from multisched.queueing.active_pods import UNIT_S
+from multisched.queueing.doomed import alike
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
@@ -59,6 +62,8 @@ BIND_GRACE_S = 5.0
 """What a Bind plugin may take beyond the deadline it was given."""
 
 LATENCIES_KEPT = 100_000
+
+_DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
 
 @dataclass(slots=True)
@@ -232,6 +237,8 @@ class DomainWorker:
     def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
         now_s = self._outside.clock.monotonic()
         observer = self._outside.observer
+        if seconds > UNIT_S:
+            self.queue.took(entry.pod.uid, seconds)
         match result:
             case Placed():
                 observer.attempt_ended(entry.pod, "scheduled", seconds)
@@ -244,16 +251,18 @@ class DomainWorker:
                 observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._return_to_queue(result)
 
-    def _return_to_queue(self, result: Unplaced) -> None:
-        """Requeues a refused pod, and tells its owner why."""
+    def _return_to_queue(self, result: Unplaced, refusal: str = "") -> None:
+        """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
         self.counters.refused += 1
         pod = result.pod
-        failure = Failure(result.rejectors, result.pending, is_error=result.is_error, message=result.message)
+        failure = Failure(
+            result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
+        )
         placement = self.queue.fail(pod.uid, failure, self._outside.clock.monotonic())
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: nobody is left to be told
         reason = "SchedulerError" if result.is_error else "Unschedulable"
-        self.report(pod, reason, result.message)
+        self.report(pod, reason, placement.set_aside or result.message)
         self.wake()
 
     def report(self, pod: Pod, reason: str, message: str) -> None:
@@ -292,7 +301,7 @@ class DomainWorker:
         result = self.cycle.give_up(bind.placed, status)
         uid = bind.placed.pod.uid
         if self._cache.placed(uid) is None:
-            self._return_to_queue(result)
+            self._return_to_queue(result, alike(status.message, bind.placed.node) if status.is_denied else "")
         else:
             # Somebody else bound it to this very node meanwhile: a second attempt would assume a pod that is placed.
             self.queue.remove(uid)
@@ -328,18 +337,18 @@ class DomainWorker:
         await self.limit.enter()
         began = self._outside.clock.monotonic()
         try:
-            outcome, message = await self._resolve(placed)
+            outcome, answer = await self._resolve(placed)
         finally:
             self.limit.leave()
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:
-            told = self._named(placed) | {"outcome": outcome.name, "error": message}
+            told = self._named(placed) | {"outcome": outcome.name, "error": answer.message}
             logger.warning("pod not bound", extra=told)
         match outcome:
             case Outcome.BOUND:
                 self._bound(bind)
             case Outcome.REFUSED:
-                self._abandon(bind, Status.error(message or "the API server refused the binding"))
+                self._abandon(bind, answer)
             case Outcome.GONE | Outcome.FOREIGN:
                 self._lost(bind)
 
@@ -366,13 +375,13 @@ class DomainWorker:
                 return status.by(plugin.name)
         return Status()
 
-    async def _resolve(self, placed: Placed) -> tuple[Outcome, str]:
-        """Drives the outcome machine to its end. Cancelled (lease lost, exit): nothing is forgotten."""
+    async def _resolve(self, placed: Placed) -> tuple[Outcome, Status]:
+        """Drives the outcome machine to its end, and says why. Cancelled (lease lost, exit): nothing is forgotten."""
         pod = placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._bind_timeout_s)
         request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, placed.annotations)
         action = machine.first()
-        counted = False
+        counted = is_denied = False
         try:
             while action.step is not Step.END:
                 if action.pause_s:
@@ -386,18 +395,19 @@ class DomainWorker:
                         action = machine.on_read(truth)
                     continue
                 if not machine.is_unknown and not self._may_still_bind(placed):
-                    return Outcome.REFUSED, "its node went away before it was bound"
+                    return Outcome.REFUSED, Status.error("its node went away before it was bound")
                 if not self._outside.lease.may_bind():
                     if machine.is_unknown:
                         await anyio.sleep(self._bind_timeout_s)
                         continue
-                    return Outcome.REFUSED, "the lease was lost before the pod was bound"
+                    return Outcome.REFUSED, Status.error("the lease was lost before the pod was bound")
                 reply = await self._post(request)
                 if isinstance(reply, PluginFailure):
                     action = machine.on_failure(reply.status.message)
                 else:
                     self.limit.observe(reply.answer)
                     action = machine.on_reply(reply)
+                    is_denied = reply.answer in _DENIALS and action.step is Step.END
                 if machine.is_unknown and not counted:
                     counted = True
                     self.counters.unknown += 1
@@ -407,7 +417,8 @@ class DomainWorker:
                 self.counters.unknown -= 1
         if action.outcome is None:
             raise AssertionError("the bind machine ended without an outcome")
-        return action.outcome, action.message
+        message = action.message or "the API server refused the binding"
+        return action.outcome, Status.denied(message) if is_denied else Status.error(message)
 
     async def _post(self, request: BindRequest) -> BindReply | PluginFailure:
         """The first Bind plugin's reply. One that failed may have sent the binding before."""

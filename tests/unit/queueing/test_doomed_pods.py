@@ -1,0 +1,138 @@
+"""Pods that the API server refuses again and again in the same words: set aside, and back on what can help."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.framework.events import (
+    ASSIGNED_POD_DELETE,
+    FLUSH,
+    NODE_ADD,
+    Action,
+    ClusterEvent,
+    EventObject,
+    Resource,
+)
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.objects import Pod
+from multisched.queueing.doomed import REFUSALS_ALIKE_MAX, alike
+from multisched.queueing.entry import Failure, Moved, Placement
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
+from tests.unit.queueing.builders import ERROR, REFUSED, make_node, make_pod, make_queue, pop_uid
+
+NAMESPACE_UPDATE = ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
+WORDS = 'admission webhook "policy" denied the request: no GPU for team a'
+DENIED = Failure(is_error=True, message=WORDS, refusal=WORDS)
+
+
+def refuse(queue: PodQueue, uid: str, *, times: int, failure: Failure = DENIED, at_s: float = 0.0) -> Placement:
+    """The API server refuses the pod's bind that many times, a minute apart."""
+    for attempt in range(times):
+        assert pop_uid(queue, at_s + 60 * attempt) == uid
+        placed = queue.fail(uid, failure, at_s + 60 * attempt)
+    return placed
+
+
+def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    assert refuse(queue, "u", times=REFUSALS_ALIKE_MAX - 1).place is Place.BACKOFF
+    placed = refuse(queue, "u", times=1, at_s=600)
+
+    assert placed.place is Place.UNSCHEDULABLE
+    assert placed.set_aside.startswith("set aside: the API server has refused this pod 5 times in the same words")
+    assert placed.set_aside.endswith(WORDS)
+    entry = queue.entry("u")
+    assert entry is not None
+    assert (entry.is_doomed, entry.plugins, entry.message) == (True, ("APIServer",), placed.set_aside)
+    assert queue.statistics().unschedulable_by_plugin == {"APIServer": 1}
+    assert queue.statistics().set_aside == 1
+    assert queue.flush(650) == Moved()
+
+
+def test_other_words_begin_the_row_anew_and_refusals_by_plugins_do_not() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+    refuse(queue, "u", times=4)
+    refuse(queue, "u", times=1, at_s=300, failure=Failure(is_error=True, refusal="something else"))
+    assert refuse(queue, "u", times=4, at_s=600).place is Place.BACKOFF
+    pop_uid(queue, 900)
+    queue.fail("u", REFUSED, 900)
+    queue.activate("u", 900)
+
+    assert refuse(queue, "u", times=1, at_s=1000).set_aside
+
+
+@pytest.mark.parametrize("failure", [ERROR, Failure(is_error=True, message="connection refused")])
+def test_errors_that_are_no_refusals_of_the_api_server_never_set_a_pod_aside(failure: Failure) -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0)
+
+    assert refuse(queue, "u", times=20, failure=failure).place is Place.BACKOFF
+
+
+def doomed(queue: PodQueue, pod: Pod) -> None:
+    queue.add(pod, 0)
+    assert refuse(queue, pod.uid, times=REFUSALS_ALIKE_MAX).set_aside
+
+
+@pytest.mark.parametrize(
+    ("event", "old", "new", "wakes"),
+    [
+        (NAMESPACE_UPDATE, ClusterObject(name="default"), ClusterObject(name="default"), True),
+        (NAMESPACE_UPDATE, ClusterObject(name="other"), ClusterObject(name="other"), False),
+        (NODE_ADD, None, make_node(), False),
+        (ASSIGNED_POD_DELETE, make_pod("x", node="n"), None, False),
+        (FLUSH, None, None, True),
+    ],
+)
+def test_a_doomed_pod_comes_back_on_what_can_help_it(
+    event: ClusterEvent, old: EventObject, new: EventObject, wakes: bool
+) -> None:
+    queue = make_queue()
+    doomed(queue, make_pod("u"))
+    moved = queue.on_event(event, old, new, 290)
+
+    assert (moved.active + moved.backoff == 1) is wakes
+
+
+def test_a_doomed_pod_comes_back_when_it_is_changed_and_not_when_its_status_is() -> None:
+    queue, pod = make_queue(), make_pod("u")
+    doomed(queue, pod)
+    told = make_pod("u", version=2)
+    assert queue.update(pod, told, 290) == Placement(Place.UNSCHEDULABLE)
+
+    assert queue.update(told, make_pod("u", labels={"team": "b"}), 291) == Placement(Place.ACTIVE)
+
+
+def test_a_doomed_pod_comes_back_with_the_leftover_flush_and_is_set_aside_again_at_once() -> None:
+    queue = make_queue()
+    doomed(queue, make_pod("u"))
+    assert queue.next_wakeup_s() == 240 + 300
+    assert queue.flush(540).active == 1
+
+    assert refuse(queue, "u", times=1, at_s=541).set_aside
+
+
+def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:
+    queue, pod = make_queue(), make_pod("u")
+    queue.add(pod, 0)
+    refuse(queue, "u", times=4)
+    pop_uid(queue, 300)
+    queue.update(pod, make_pod("u", labels={"team": "b"}), 301)
+
+    assert queue.fail("u", DENIED, 302).place is Place.BACKOFF
+
+
+def test_a_doomed_pod_that_is_gone_leaves_nothing_behind() -> None:
+    queue = make_queue()
+    doomed(queue, make_pod("u"))
+    queue.remove("u")
+    queue.validate()
+
+    assert (len(queue), queue.statistics().unschedulable_by_plugin) == (0, {})
+
+
+def test_refusals_of_one_pod_are_alike_whatever_node_it_was_to_go_to() -> None:
+    assert alike("no GPU on n1", "n1") == alike("no GPU on n2", "n2") != alike("no GPU on n2", "n1")

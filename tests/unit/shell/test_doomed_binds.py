@@ -1,0 +1,101 @@
+"""Pods whose bind the API server refuses again and again: told why, left alone, and tried again when that may help."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from multisched.framework.ports import BindAnswer, BindReply
+from multisched.framework.status import SUCCESS, Status
+from multisched.queueing.transitions import Place
+from tests.unit.shell.shell_kit import House
+from tests.unit.shell.test_domain_worker import Recorder, play
+
+WORDS = 'admission webhook "policy.example.com" denied the request: node a is not for team a'
+REJECTED = BindReply(BindAnswer.REJECTED, message=WORDS)
+
+
+def test_a_pod_whose_bind_a_webhook_always_refuses_is_set_aside_and_told_why() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [REJECTED] * 20
+        house.see_pod("p")
+        await asyncio.sleep(120.0)
+        assert len(house.desk.posts) == 5
+        entry = house.worker.queue.entry("uid-p")
+        assert entry is not None
+        assert entry.is_doomed
+        told = house.desk.conditions[-1][1]
+        assert (told.status, told.reason) == ("False", "SchedulerError")
+        assert told.message.startswith("set aside: the API server has refused this pod 5 times in the same words")
+        assert told.message.endswith(WORDS)
+        assert house.desk.events[-1].note == told.message
+        assert house.node_of("p") is None
+
+    play(scene)
+
+
+def test_a_doomed_pod_leaves_its_room_to_others_and_comes_back_when_it_is_changed() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [REJECTED] * 5
+        house.see_pod("p", cpu="2")
+        await asyncio.sleep(60.0)
+        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        house.see_pod("q", cpu="1")
+        await asyncio.sleep(1.0)
+        assert house.node_of("q") == "a"
+        house.lose_pod("q")
+        house.see_pod("p", cpu="2", metadata={"labels": {"team": "b"}})
+        await asyncio.sleep(20.0)
+        assert house.node_of("p") == "a"
+
+    play(scene)
+
+
+def test_the_leftover_flush_tries_a_doomed_pod_once_in_five_minutes() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [REJECTED] * 100
+        house.see_pod("p")
+        await asyncio.sleep(60.0 + 3 * 300.0)
+        assert len(house.desk.posts) == 5 + 3
+
+    play(scene)
+
+
+def test_a_volume_that_admission_refuses_dooms_its_pod_too() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.pre_bind_status = Status.denied('persistentvolumes "v" is forbidden: quota of class fast is used up')
+        house.see_pod("p")
+        await asyncio.sleep(120.0)
+        assert recorder.calls.count("pre_bind p") == 5
+        assert house.told("p")[-1].endswith("quota of class fast is used up")
+        recorder.pre_bind_status = SUCCESS
+        await asyncio.sleep(300.0)
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        BindReply(BindAnswer.NOT_SENT, message="connection refused"),
+        BindReply(BindAnswer.DENIED, message="Unauthorized"),
+        BindReply(
+            BindAnswer.DENIED,
+            message='pods "p" is forbidden: User "multisched" cannot create resource "pods/binding" in API group ""',
+        ),
+    ],
+)
+def test_what_is_about_the_scheduler_and_not_the_pod_is_tried_again_for_ever(reply: BindReply) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [reply] * 1_000
+        house.see_pod("p")
+        await asyncio.sleep(300.0)
+        posts = len(house.desk.posts)
+        assert posts > 20
+        house.desk.replies = []
+        await asyncio.sleep(15.0)
+        assert house.node_of("p") == "a"
+
+    play(scene)
