@@ -74,6 +74,11 @@ class BindMachine:
                 return _end(Outcome.GONE, reply.message)
             case BindAnswer.CONFLICT:
                 return Action(Step.READ)
+            case BindAnswer.DELEGATED:
+                self.is_unknown = True
+                self._was_read_unbound = False
+                self._failure = reply.message
+                return Action(Step.READ)
             case BindAnswer.UNKNOWN:
                 self.is_unknown = True
                 self._was_read_unbound = False

@@ -17,6 +17,7 @@ from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
 from multisched.cycle.class_cache import NOWHERE, ClassCache
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.dry_run import DryRuns
+from multisched.cycle.extender_answers import add_up, refuse
 from multisched.cycle.pod_class import PodClass, Totals
 from multisched.cycle.post_filter import CLEARED, Aftermath, PostFilterRuns
 from multisched.cycle.promised_room import Held, PromisedRoom
@@ -258,6 +259,12 @@ class SchedulingCycle:
                 final = np.zeros(len(choice.rows), np.uint8)
                 final[at] = scores
                 choice.answered.append(ScoreCopy(scorer.name, self.plugins.weight(scorer), final))
+        for judge in self.plugins.extenders:
+            if judge.name in view.answers:
+                late = refuse(self._runner, judge, view, pod, choice.rows, choice.feasible)
+                refused += [(self._node_name(int(choice.rows[position])), status) for position, status in late]
+                choice.total[~choice.feasible] = NOWHERE
+                choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, choice.total)
         return refused
 
     # -- choosing --------------------------------------------------------------------------------------------------

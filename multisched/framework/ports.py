@@ -1,4 +1,4 @@
-"""Protocols of the outside world: time, binding, events, pod conditions, leases.
+"""Protocols of the outside world: time, binding, events, pod conditions, leases, extenders.
 
 The core decides; whatever touches network, clock or chance stands behind one of these. `multisched.client` implements
 them over a Transport, `multisched.testing` under a virtual clock.
@@ -44,6 +44,8 @@ class BindAnswer(Enum):
     """The connection could not be opened: nothing happened."""
     UNKNOWN = auto()
     """5xx, timeout, reset: it may have been bound, may still be, or not."""
+    DELEGATED = auto()
+    """Somebody else was asked to bind and says that it did: a read of the pod tells, and `message` if it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,4 +235,71 @@ class VolumeWriter(Protocol):
 
     async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
         """Names the node for which a claim's volume is to be provisioned (volume.kubernetes.io/selected-node)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderTrust:
+    """How an https extender is trusted, and who we are to it. PEM; data goes before files."""
+
+    is_insecure: bool = False
+    """Takes any certificate."""
+    server_name: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_data: bytes = b""
+    cert_data: bytes = b""
+    key_data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderSettings:
+    """One HTTP extender, as kube-scheduler's configuration has it. An empty verb is not asked."""
+
+    url: str
+    filter_verb: str = ""
+    prioritize_verb: str = ""
+    preempt_verb: str = ""
+    bind_verb: str = ""
+    weight: int = 1
+    timeout_s: float = 5.0
+    is_node_cache_capable: bool = False
+    """It knows the nodes: it is sent their names only."""
+    managed_resources: frozenset[str] = frozenset()
+    """It is asked about pods that request one of these only; empty: about every pod."""
+    is_ignorable: bool = False
+    trust: ExtenderTrust = ExtenderTrust()
+
+
+class ExtenderError(Exception):
+    """An extender gave no usable answer; the message names the extender, the verb and what was wrong."""
+
+    def __init__(self, message: str, *, was_sent: bool = True) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+        """False: the extender has certainly not seen the request."""
+
+
+class ExtenderClient(Protocol):
+    """HTTP to one extender."""
+
+    settings: ExtenderSettings
+
+    async def post(self, verb: str, body: bytes, *, answer_bytes_max: int) -> bytes:
+        """The body of a 200 within the extender's timeout. Raises ExtenderError for anything else."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Documents(Protocol):
+    """Objects as the API server has them, whole: what extenders are sent."""
+
+    async def pod(self, namespace: str, name: str) -> bytes | None:
+        """The pod's JSON; None: no such pod. Raises UnreachableError."""
+        ...
+
+    def node(self, name: str) -> bytes:
+        """The node's JSON, without what only the API server reads; the bare name for a node that is not kept."""
         ...

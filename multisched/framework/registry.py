@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.plugin import (
     AskingPlugin,
     BindPlugin,
@@ -174,9 +175,16 @@ class BuiltPlugin:
 class PluginSet:
     """The built plugins of one domain, by extension point, each in profile order or in the order given for the point."""
 
-    def __init__(self, built: Iterable[BuiltPlugin], points: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        self.built = tuple(built)
+    def __init__(
+        self,
+        built: Iterable[BuiltPlugin],
+        points: Mapping[str, tuple[str, ...]] | None = None,
+        beside: Sequence[Plugin] = (),
+    ) -> None:
+        """`beside`: plugins that no profile names (HTTP extenders); they come first at every point they have."""
+        self.built = (*(BuiltPlugin(plugin, PluginUse(plugin.name)) for plugin in beside), *built)
         self._points = points or {}
+        self._beside = frozenset(plugin.name for plugin in beside)
         plugins = [b.plugin for b in self.built]
         self.uses = {b.plugin.name: b.use for b in self.built}
         _refuse_doubles(plugins)
@@ -194,6 +202,7 @@ class PluginSet:
         self.post_bind = self._at("PostBind", plugins, PostBindPlugin)
         self.enqueue_extensions = _those(plugins, EnqueueExtensions)
         self.asking = _those(plugins, AskingPlugin)
+        self.extenders = _those(plugins, ExtenderPlugin)
         # Whether a plugin has an extension point is asked here once: isinstance on a Protocol takes 40 us.
         asking = frozenset(p.name for p in self.asking)
         self.asking_filter = tuple(p for p in self.filter if p.name in asking)
@@ -224,7 +233,7 @@ class PluginSet:
             if name not in by_name:
                 why = "has no such point" if name in known else "is not enabled in the profile"
                 raise PluginSetupError(f"profile: plugin {name} is listed for {point} and {why}; remove it there")
-        return tuple(by_name[name] for name in names)
+        return (*(p for p in having if p.name in self._beside), *(by_name[name] for name in names))
 
 
 Isolate = Callable[[Plugin, PluginUse, Factory], Plugin]
@@ -232,11 +241,15 @@ Isolate = Callable[[Plugin, PluginUse, Factory], Plugin]
 
 
 def build_profile(
-    profile: Profile, registry: Registry, context: PluginContext, isolate: Isolate | None = None
+    profile: Profile,
+    registry: Registry,
+    context: PluginContext,
+    isolate: Isolate | None = None,
+    beside: Sequence[Plugin] = (),
 ) -> PluginSet:
     """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be."""
     built = (BuiltPlugin(_built(use, registry, context, isolate), use) for use in profile.plugins)
-    return PluginSet(built, profile.points)
+    return PluginSet(built, profile.points, beside)
 
 
 def _built(use: PluginUse, registry: Registry, context: PluginContext, isolate: Isolate | None) -> Plugin:

@@ -57,6 +57,20 @@ def test_the_first_answer(answer: BindAnswer, step: Step, outcome: Outcome | Non
     assert machine.is_unknown is (answer is BindAnswer.UNKNOWN)
 
 
+def test_a_bind_by_somebody_else_is_believed_once_the_api_server_says_so() -> None:
+    machine = make_machine()
+    assert machine.on_reply(BindReply(BindAnswer.DELEGATED, message="it was not bound")) == Action(Step.READ)
+    assert machine.is_unknown
+    assert machine.on_read(OURS).outcome is Outcome.BOUND
+
+
+def test_a_bind_that_somebody_else_only_claims_is_waited_for_and_then_refused() -> None:
+    machine = make_machine()
+    machine.on_reply(BindReply(BindAnswer.DELEGATED, message="it was not bound"))
+    assert machine.on_read(UNBOUND) == Action(Step.READ, DEADLINE_S)
+    assert machine.on_read(UNBOUND) == Action(Step.END, outcome=Outcome.REFUSED, message="it was not bound")
+
+
 @pytest.mark.parametrize(
     ("answer", "step", "outcome"),
     [

@@ -1,0 +1,46 @@
+"""Puts what HTTP extenders answered onto the rows of one attempt: whom they refuse, and what they add to the totals."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from multisched.cycle.class_cache import NOWHERE
+from multisched.cycle.pod_class import Totals
+from multisched.framework.extender import ExtenderPlugin
+from multisched.framework.node_view import Bools, Rows
+from multisched.framework.plugin import CycleView
+from multisched.framework.runner import Runner
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
+
+TOTAL_MAX: Final = 2**31 - 1
+
+
+def refuse(
+    runner: Runner, plugin: ExtenderPlugin, view: CycleView, pod: Pod, rows: Rows, feasible: Bools
+) -> list[tuple[int, Status]]:
+    """Takes the rows that the extenders refuse out of `feasible`; their positions, with the reasons."""
+    at = np.flatnonzero(feasible)
+    found = runner.call(plugin, "Filter", plugin.verdicts, view, pod, rows[at])
+    refused = [(int(at[position]), status) for position, status in found.items()]
+    feasible[[position for position, _ in refused]] = False
+    return refused
+
+
+def add_up(
+    runner: Runner, plugin: ExtenderPlugin, view: CycleView, pod: Pod, rows: Rows, feasible: Bools, total: Totals
+) -> Totals:
+    """The totals with the extenders' scores, in the same order as the exact sums wherever those do not fit."""
+    at = np.flatnonzero(feasible)
+    if not len(at):
+        return total
+    sums = total[at] + runner.call(plugin, "Score", plugin.add_up, view, pod, rows[at])
+    # An extender may take away; what is left of a feasible row must stay above the mark of those that are not.
+    sums -= min(0, int(sums.min()))
+    if int(sums.max()) > TOTAL_MAX:
+        sums = np.unique(sums, return_inverse=True)[1].astype(np.int64)
+    found = np.full(len(total), NOWHERE, np.int32)
+    found[at] = sums
+    return found
