@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
+import anyio.abc
 import msgspec
 
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
@@ -20,7 +21,7 @@ from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result,
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent, EventObject
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.plugin import PreBindPlugin, QueuedPod
 from multisched.framework.ports import (
     BindAnswer,
     Binder,
@@ -37,7 +38,7 @@ from multisched.framework.ports import (
 )
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
-from multisched.framework.status import Code, Status
+from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.doomed import alike
@@ -46,6 +47,7 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.bind_limit import BindLimit
 from multisched.shell.observer import DomainObserver
+from multisched.shell.pre_bind import PreBindStage
 from multisched.state.cluster_cache import ClusterCache
 
 logger = logging.getLogger(__name__)
@@ -55,9 +57,6 @@ PODS_PER_SLICE = 16
 
 IDLE_WAKEUP_MAX_S = 30.0
 READ_TIMEOUT_S = 5.0
-PRE_BIND_MAX_S = 900.0
-"""Longest one PreBind plugin may hold a pod, as Permit's."""
-
 BIND_GRACE_S = 5.0
 """What a Bind plugin may take beyond the deadline it was given."""
 
@@ -135,6 +134,8 @@ class DomainWorker:
         self.is_leading = False
         self._is_closing = False
         self._in_flight = 0
+        self._pre_bind = PreBindStage(self.cycle.plugins, runner)
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._idle = asyncio.Event()
 
     @property
@@ -157,6 +158,7 @@ class DomainWorker:
         self._is_closing = True
         for pod in self.waiting.waiting():
             self.waiting.reject(pod.uid, "", "the scheduler stopped while the pod waited for others")
+        self._pre_bind.close()
         self._wake.set()
 
     @property
@@ -175,6 +177,7 @@ class DomainWorker:
     async def run(self) -> None:
         """Runs until cancelled: the parallel cycles, the bind workers and the timers of this domain."""
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             for _ in range(self._cycles):
                 tasks.start_soon(self._decide)
             for _ in range(self._bind_workers):
@@ -277,7 +280,7 @@ class DomainWorker:
         self._in_flight += 1
         placed = bind.placed
         if not placed.waits:
-            self._enqueue_bind(bind)
+            self._start_pre_bind(bind)
             return
         began = self._outside.clock.monotonic()
 
@@ -285,11 +288,27 @@ class DomainWorker:
             waited = self._outside.clock.monotonic() - began
             self._outside.observer.permit_waited("allowed" if status.is_success else "rejected", waited)
             if status.is_success:
-                self._enqueue_bind(bind)
+                self._start_pre_bind(bind)
             else:
                 self._abandon(bind, status)
 
         self.waiting.hold(placed.pod, placed.waits, began, decided)
+
+    def _start_pre_bind(self, bind: _Bind) -> None:
+        """Most pods have nothing to do at PreBind and are bound at once."""
+        work = self._pre_bind.work_for(bind.placed)
+        if not work:
+            self._enqueue_bind(bind)
+            return
+        assert self._tasks is not None, "pods are placed by a running domain only"
+        self._tasks.start_soon(self._pre_bind_first, bind, work)
+
+    async def _pre_bind_first(self, bind: _Bind, work: Sequence[PreBindPlugin] | Status) -> None:
+        status = work if isinstance(work, Status) else await self._pre_bind.run(bind.placed, work)
+        if status.is_success:
+            self._enqueue_bind(bind)
+        else:
+            self._abandon(bind, status)
 
     def _enqueue_bind(self, bind: _Bind) -> None:
         self._to_bind.append(bind)
@@ -329,11 +348,6 @@ class DomainWorker:
 
     async def _bind_one(self, bind: _Bind) -> None:
         placed = bind.placed
-        status = await self._pre_bind(placed)
-        if not status.is_success:
-            self._abandon(bind, status)
-            return
-        # PreBind waits outside the limit: it follows what the API server bears, and pods at PreBind ask nothing of it.
         await self.limit.enter()
         began = self._outside.clock.monotonic()
         try:
@@ -351,29 +365,6 @@ class DomainWorker:
                 self._abandon(bind, answer)
             case Outcome.GONE | Outcome.FOREIGN:
                 self._lost(bind)
-
-    async def _pre_bind(self, placed: Placed) -> Status:
-        pod, node = placed.pod, placed.node
-        for plugin in self.plugins.pre_bind:
-            flier = self.plugins.pre_flight.get(plugin.name)
-            if flier is not None:
-                flight = self._runner.status(
-                    flier, "PreBindPreFlight", flier.pre_bind_pre_flight, placed.view, pod, node
-                )
-                if flight.code is Code.SKIP:
-                    continue
-                if not flight.is_success:
-                    return flight
-            try:
-                with anyio.fail_after(PRE_BIND_MAX_S):
-                    status = await plugin.pre_bind(placed.view, pod, node)
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
-                return self._runner.failure(plugin, "PreBind", error).status
-            if not isinstance(status, Status):
-                return self._runner.failure(plugin, "PreBind", f"returned {type(status).__name__}, not Status").status
-            if not status.is_success:
-                return status.by(plugin.name)
-        return Status()
 
     async def _resolve(self, placed: Placed) -> tuple[Outcome, Status]:
         """Drives the outcome machine to its end, and says why. Cancelled (lease lost, exit): nothing is forgotten."""

@@ -1,0 +1,94 @@
+"""PreBind: what plugins do for a placed pod before its binding is sent, each pod in a task of its own.
+
+Binding volumes may take ten minutes; a bind worker that waited for it would hold up every other pod of the domain. So pods
+with work at PreBind wait here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers when it is done; pods without
+(PreBindPreFlight says Skip, or no plugin has the point) never come here. Owned by `DomainWorker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import anyio
+
+from multisched.cycle.scheduling_cycle import Placed
+from multisched.framework.plugin import PreBindPlugin
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import Runner
+from multisched.framework.status import Code, Status
+
+PRE_BIND_MAX_S = 900.0
+"""For one plugin's PreBind, unless the plugin itself says otherwise by `pre_bind_timeout_s`."""
+
+PRE_BINDS_MAX = 4_096
+"""Pods at PreBind at the same time; more wait their turn."""
+
+CLOSING_S = 3.0
+"""What is under way gets so long to end when the scheduler stops; nothing has been sent for these pods."""
+
+
+class PreBindStage:
+    """The PreBind plugins of one domain at work."""
+
+    def __init__(self, plugins: PluginSet, runner: Runner) -> None:
+        self._plugins = plugins
+        self._runner = runner
+        self._places = asyncio.Semaphore(PRE_BINDS_MAX)
+        self._scopes: set[anyio.CancelScope] = set()
+        self._is_closing = False
+
+    def work_for(self, placed: Placed) -> Sequence[PreBindPlugin] | Status:
+        """The plugins that have something to do for the pod, in order; or why it cannot be bound."""
+        found = []
+        for plugin in self._plugins.pre_bind:
+            flier = self._plugins.pre_flight.get(plugin.name)
+            if flier is not None:
+                flight = self._runner.status(
+                    flier, "PreBindPreFlight", flier.pre_bind_pre_flight, placed.view, placed.pod, placed.node
+                )
+                if flight.code is Code.SKIP:
+                    continue
+                if not flight.is_success:
+                    return flight
+            found.append(plugin)
+        return found
+
+    async def run(self, placed: Placed, plugins: Sequence[PreBindPlugin]) -> Status:
+        """The first status that is no success, or success when all are done."""
+        async with self._places:
+            for plugin in plugins:
+                status = await self._run_one(placed, plugin)
+                if not status.is_success:
+                    return status.by(plugin.name)
+        return Status()
+
+    def close(self) -> None:
+        """The scheduler stops: what waits for long gives up, and its pods go back to the queue."""
+        self._is_closing = True
+        deadline_s = anyio.current_time() + CLOSING_S
+        for scope in self._scopes:
+            scope.deadline = min(scope.deadline, deadline_s)
+
+    def __len__(self) -> int:
+        """Plugins at work right now."""
+        return len(self._scopes)
+
+    async def _run_one(self, placed: Placed, plugin: PreBindPlugin) -> Status:
+        timeout_s = CLOSING_S if self._is_closing else getattr(plugin, "pre_bind_timeout_s", PRE_BIND_MAX_S)
+        status: Status | None = None
+        with anyio.move_on_after(timeout_s) as scope:
+            self._scopes.add(scope)
+            try:
+                status = await plugin.pre_bind(placed.view, placed.pod, placed.node)
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                return self._runner.failure(plugin, "PreBind", error).status
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            if self._is_closing:
+                return Status.error("the scheduler stopped while the pod waited at PreBind")
+            return self._runner.failure(plugin, "PreBind", f"not done within {timeout_s:.0f} s").status
+        if not isinstance(status, Status):
+            return self._runner.failure(plugin, "PreBind", f"returned {type(status).__name__}, not Status").status
+        return status

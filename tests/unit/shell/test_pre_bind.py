@@ -1,0 +1,116 @@
+"""PreBind: work that takes long holds up no other pod, ends when its time is up, and gives up when the scheduler stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+
+from multisched.framework.plugin import CycleView
+from multisched.framework.status import SKIP, SUCCESS, Status
+from multisched.model.objects import Pod
+from multisched.shell import pre_bind
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+BIND_WORKERS = 2
+
+
+class SlowVolumes:
+    """Pods called slow-… take `takes_s` at PreBind, all others nothing."""
+
+    name = "SlowVolumes"
+    pre_bind_timeout_s = 700.0
+
+    def __init__(self) -> None:
+        self.takes_s = 600.0
+        self.at_work = 0
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return SUCCESS if pod.name.startswith("slow") else SKIP
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self.at_work += 1
+        try:
+            await asyncio.sleep(self.takes_s)
+        finally:
+            self.at_work -= 1
+        return SUCCESS
+
+
+def play(scene: Callable[[House, SlowVolumes], Coroutine[Any, Any, None]]) -> None:
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        volumes = SlowVolumes()
+        house = House(loop, plugins=[volumes], bind_workers=BIND_WORKERS)
+        house.see_node("a", cpu="100")
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            await scene(house, volumes)
+            tasks.cancel_scope.cancel()
+        house.cache.validate()
+
+    simulate(main(), loop)
+
+
+def test_pods_that_wait_for_volumes_keep_no_bind_worker_from_others() -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        for number in range(BIND_WORKERS + 3):
+            house.see_pod(f"slow-{number}")
+        house.see_pod("quick")
+        await asyncio.sleep(1.0)
+        assert volumes.at_work == BIND_WORKERS + 3
+        assert house.desk.posts == [("quick", "a")]
+        await asyncio.sleep(600.0)
+        assert len(house.desk.posts) == BIND_WORKERS + 4
+        assert house.worker.is_drained
+
+    play(scene)
+
+
+def test_a_plugin_says_itself_how_long_it_may_take_and_is_stopped_then() -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        volumes.takes_s = 1e6
+        house.see_pod("slow")
+        await asyncio.sleep(699.0)
+        assert volumes.at_work == 1
+        assert house.node_of("slow") == "a"
+        volumes.takes_s = 0.0
+        await asyncio.sleep(2.0)
+        assert 'running PreBind plugin "SlowVolumes": not done within 700 s' in house.told("slow")[0]
+        await asyncio.sleep(60.0)
+        assert house.desk.posts == [("slow", "a")]
+
+    play(scene)
+
+
+def test_a_scheduler_that_stops_does_not_wait_for_volumes() -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        house.see_pod("slow")
+        await asyncio.sleep(1.0)
+        house.worker.close_intake()
+        with anyio.fail_after(pre_bind.CLOSING_S + 1.0):
+            await house.worker.drained()
+        assert house.desk.posts == []
+        assert house.node_of("slow") is None
+        assert "the scheduler stopped while the pod waited at PreBind" in house.told("slow")[0]
+
+    play(scene)
+
+
+def test_a_pod_that_is_deleted_while_it_waits_is_not_bound() -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        house.see_pod("slow")
+        await asyncio.sleep(1.0)
+        house.lose_pod("slow")
+        await asyncio.sleep(700.0)
+        assert house.desk.posts == []
+        assert len(house.worker.queue) == 0
+        assert house.worker.is_drained
+
+    play(scene)
