@@ -16,6 +16,8 @@ from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources import DynamicResources
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.image_locality import ImageLocality
+from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
 from multisched.plugins.node_name import NodeName
@@ -27,6 +29,8 @@ from multisched.plugins.node_resources_balanced_allocation import (
 from multisched.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
 from multisched.plugins.node_unschedulable import NodeUnschedulable
 from multisched.plugins.node_volume_limits import NodeVolumeLimits
+from multisched.plugins.pod_topology_spread import PodTopologySpread
+from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.scheduling_gates import SchedulingGates
@@ -53,6 +57,14 @@ def make_default_preemption(args: Mapping[str, Any], context: PluginContext) -> 
     return DefaultPreemption(context, DefaultPreemptionArgs.from_config(args))
 
 
+def make_pod_topology_spread(args: Mapping[str, Any], context: PluginContext) -> PodTopologySpread:
+    return PodTopologySpread(PodTopologySpreadArgs.from_config(args), context)
+
+
+def make_inter_pod_affinity(args: Mapping[str, Any], context: PluginContext) -> InterPodAffinity:
+    return InterPodAffinity(InterPodAffinityArgs.from_config(args), context)
+
+
 def make_dynamic_resources(args: Mapping[str, Any]) -> DynamicResources:
     return DynamicResources(DynamicResourcesArgs.from_config(args))
 
@@ -75,6 +87,8 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     NodeVolumeLimits.name: NodeVolumeLimits,
     VolumeBinding.name: make_volume_binding,
     VolumeZone.name: VolumeZone,
+    PodTopologySpread.name: make_pod_topology_spread,
+    InterPodAffinity.name: make_inter_pod_affinity,
     DynamicResources.name: make_dynamic_resources,
     DefaultPreemption.name: make_default_preemption,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
@@ -97,6 +111,8 @@ DEFAULT_WEIGHTS: Mapping[str, int] = {
     NodeVolumeLimits.name: 1,
     VolumeBinding.name: 1,
     VolumeZone.name: 1,
+    PodTopologySpread.name: 2,
+    InterPodAffinity.name: 2,
     DynamicResources.name: 2,
     DefaultPreemption.name: 1,
     NodeResourcesBalancedAllocation.name: 1,

@@ -45,14 +45,15 @@ class Source:
 class DomainTally:
     """Weighted pods per value of one label key, over the eligible rows."""
 
-    __slots__ = ("_eligible", "_followed", "_nodes_version", "_seen", "codes", "counts", "key", "pods")
+    __slots__ = ("_eligible", "_followed", "_nodes_version", "_seen", "codes", "counts", "pods")
 
-    def __init__(self, nodes: NodeView, key: str, sources: Sequence[Source], eligible: Bools | None = None) -> None:
-        """`eligible`: bool[all rows], rows whose pods count; None: all."""
-        self.key = key
-        self.codes: Int32 = nodes.label_codes(key)
+    def __init__(
+        self, nodes: NodeView, key: str | None, sources: Sequence[Source], eligible: Bools | None = None
+    ) -> None:
+        """`key` None: each row is a domain of its own. `eligible`: bool[all rows], rows whose pods count; None: all."""
+        self.codes: Int32 = _own_codes(nodes) if key is None else nodes.label_codes(key)
         """int32[all rows]: the row's domain; 0 has no such label."""
-        self.counts: Int64 = np.zeros(len(nodes.label_values(key)), np.int64)
+        self.counts: Int64 = np.zeros(len(self.codes) if key is None else len(nodes.label_values(key)), np.int64)
         """int64[domains]: pods times weight; those of entry 0 are on rows without the label."""
         self.pods = 0
         """Pods, unweighted, on rows that have the label."""
@@ -93,7 +94,7 @@ class DomainTally:
     def twin(self) -> DomainTally:
         """A copy that changes on its own; it follows nothing any more."""
         twin = object.__new__(DomainTally)
-        twin.key, twin.codes, twin.counts, twin.pods = self.key, self.codes, self.counts.copy(), self.pods
+        twin.codes, twin.counts, twin.pods = self.codes, self.counts.copy(), self.pods
         twin._eligible, twin._nodes_version = self._eligible, -1
         twin._followed, twin._seen = [], []
         return twin
@@ -111,13 +112,8 @@ class DomainTally:
         self.pods += int(pods[codes != 0].sum())
 
 
-def row_counts(count: PodCount, size: int) -> Int64:
-    """int64[size]: the count, row by row."""
-    found = np.zeros(size, np.int64)
-    if count.held:
-        rows = np.fromiter(count.held.keys(), np.intp, len(count.held))
-        found[rows] = np.fromiter(count.held.values(), np.int64, len(count.held))
-    return found
+def _own_codes(nodes: NodeView) -> Int32:
+    return np.arange(len(nodes.taint_set), dtype=np.int32)
 
 
 def versions(sources: Iterable[Source], counts: PodCountsView) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Codes, NodeView, Rows, Scores
+from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.reasons import ReasonTable
@@ -60,6 +60,12 @@ class TaintToleration:
                 _after_toleration_change,
             ),
         )
+
+
+def are_untolerated(nodes: NodeView, rows: Rows, tolerations: Tolerations) -> Bools:
+    """bool[rows]: rows with a NoSchedule or NoExecute taint that no toleration matches."""
+    found: Bools = _by_taint_set(nodes, rows, np.bool_, lambda taints: _is_untolerated(taints, tolerations))
+    return found
 
 
 def _by_taint_set(nodes: NodeView, rows: Rows, dtype: type[np.generic], value: Callable[[Taints], int]) -> np.ndarray:

@@ -214,7 +214,9 @@ def scores(group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
     """Weighted scores by plugin, and their sum, over the feasible nodes."""
     at = [i for i, passes in enumerate(feasible) if passes]
     by_plugin = {
-        column.plugin.name: {names[i]: column.weight * int(column.final[i]) for i in at} for column in group.scores
+        column.plugin.name: {names[i]: column.weight * int(column.final[i]) for i in at}
+        for column in group.scores
+        if not column.is_skipped
     }
     return {"scores": by_plugin, "total": {names[i]: int(group.total[i]) for i in at}}
 

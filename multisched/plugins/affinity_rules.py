@@ -1,0 +1,165 @@
+"""What holds between a pod and those that are placed already: its own terms, and the placed pods' terms that are about it.
+
+Namespace selectors are resolved here, by the namespaces as they are. Equal rules are one object, told apart by identity: they
+stand in signatures, which are hashed for every pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final
+
+from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.pod_counts import PodCounts, PodCountsView
+from multisched.model.cluster_objects import Namespace
+from multisched.model.objects import Pod
+from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm, PodDemand, PodQuery, PodScope
+from multisched.model.selectors import LabelSelector
+from multisched.plugins.domain_tally import Source
+from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
+
+RULES_KEPT: Final = 65_536
+"""Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+
+_NOTHING: Final = PodScope(LabelSelector(), frozenset())
+_NO_LABELS: Mapping[str, str] = {}
+
+Sources = Mapping[str, tuple[Source, ...]]
+"""Topology key -> the counts that are summed per domain of it."""
+
+_Asked = PodQuery | PodDemand
+_Weighted = tuple[str, _Asked, int]
+"""Topology key, what is counted, and its weight."""
+
+
+class AffinityRules:
+    """All that InterPodAffinity reads of a pod."""
+
+    __slots__ = ("affinity", "anti", "existing", "is_own_match", "keys", "own_anti", "own_near", "soft", "sources")
+
+    def __init__(
+        self,
+        near: tuple[tuple[str, PodScope], ...],
+        far: tuple[tuple[str, PodScope], ...],
+        existing: tuple[PodDemand, ...],
+        soft: tuple[_Weighted, ...],
+        *,
+        is_own_match: bool,
+    ) -> None:
+        query = PodQuery(tuple(scope for _, scope in near))
+        self.keys = tuple(dict.fromkeys(key for key, _ in near))
+        """Topology keys of the required affinity, each once."""
+        one = Source(query)
+        self.affinity: Sources = dict.fromkeys(self.keys, (one,))
+        """Pods that match all terms of the required affinity."""
+        self.anti = _by_key((key, PodQuery((scope,)), 1) for key, scope in far)
+        """Pods that match a term of the required anti-affinity."""
+        self.existing = _by_key((demand.topology_key, demand, 1) for demand in existing)
+        """Pods with a required anti-affinity term that is about the pod."""
+        self.soft = _by_key(soft)
+        """What scores: preferred terms of the pod, and of those that are placed."""
+        self.own_near = query
+        self.own_anti = far
+        self.is_own_match = is_own_match
+        """The pod matches all terms of its own required affinity."""
+        groups = (self.affinity, self.anti, self.existing, self.soft)
+        self.sources = tuple({id(s): s for group in groups for sources in group.values() for s in sources}.values())
+
+    @property
+    def filters(self) -> bool:
+        """False: there is nothing by which a row could be refused."""
+        return bool(self.affinity or self.anti or self.existing)
+
+
+def _by_key(weighted: Iterable[_Weighted]) -> Sources:
+    found: dict[str, tuple[Source, ...]] = {}
+    for key, asked, weight in weighted:
+        found[key] = (*found.get(key, ()), Source(asked, weight))
+    return found
+
+
+class AffinityRuleBook:
+    """Finds and remembers the rules of pods."""
+
+    def __init__(self, args: InterPodAffinityArgs, objects: ObjectsView, counts: PodCountsView) -> None:
+        self._args = args
+        self._objects = objects
+        self._counts = counts
+        self._remembered: dict[tuple[int, int, str], tuple[Hashable, AffinityRules | None, object]] = {}
+        self._rules: dict[Hashable, AffinityRules] = {}
+
+    def rules_of(self, pod: Pod, counts: PodCountsView | None = None) -> AffinityRules | None:
+        """The pod's rules among the pods that `counts` counts (the table's, if none is given); None if it has none."""
+        counts = self._counts if counts is None else counts
+        affinity = pod.spec.pod_affinity
+        if affinity is None and not counts.has_demands:
+            return None
+        if counts is not self._counts and not isinstance(counts, PodCounts):
+            return self._made(pod, counts)  # pods that stand there in thought may demand what nobody else does
+        hangs_on = (counts.demands_version, self._objects.version(ObjectKind.NAMESPACE))
+        key = (id(affinity), id(pod.labels), pod.namespace)
+        known = self._remembered.get(key)
+        if known is not None and known[0] == hangs_on:
+            return known[1]
+        rules = self._made(pod, counts)
+        if len(self._remembered) >= RULES_KEPT:
+            self._remembered.clear()
+        self._remembered[key] = (hangs_on, rules, (affinity, pod.labels))  # kept so that their ids stay their own
+        return rules
+
+    def namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        """Those of a namespace nobody has heard of are none, as upstream."""
+        found = self._objects.namespace(namespace)
+        return _NO_LABELS if found is None else found.labels
+
+    def scope(self, term: PodAffinityTerm, namespace: str) -> PodScope:
+        """The pods that a term of a pod of this namespace is about."""
+        if term.selector is None:
+            return _NOTHING
+        selector = term.namespace_selector
+        if selector is not None and not selector.requirements:
+            return PodScope(term.selector)
+        names = term.named_namespaces(namespace)
+        if selector is not None:
+            everywhere = self._objects.all(ObjectKind.NAMESPACE)
+            names |= {n.name for n in everywhere if isinstance(n, Namespace) and selector.matches(n.labels)}
+        return PodScope(term.selector, names)
+
+    def _made(self, pod: Pod, counts: PodCountsView) -> AffinityRules | None:
+        own = pod.spec.pod_affinity or PodAffinity()
+        demands = counts.demands_on(pod.namespace, pod.labels, self.namespace_labels(pod.namespace))
+        near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
+        far = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.anti_required)
+        existing = tuple(demand for demand in demands if demand.kind is DemandKind.ANTI_REQUIRED)
+        soft = (*self._preferences(pod), *self._preferences_of_others(own, demands))
+        if not (near or far or existing or soft):
+            return None
+        is_own_match = bool(near) and all(scope.has(pod.namespace, pod.labels) for _, scope in near)
+        # In one order, whatever the order in which the demands came: equal sets are to be one class.
+        key = (near, far, frozenset(existing), frozenset(soft), len(soft), is_own_match)
+        rules = self._rules.get(key)
+        if rules is None:
+            if len(self._rules) >= RULES_KEPT:
+                self._rules.clear()
+            rules = self._rules[key] = AffinityRules(near, far, existing, soft, is_own_match=is_own_match)
+        return rules
+
+    def _preferences(self, pod: Pod) -> Iterable[_Weighted]:
+        own = pod.spec.pod_affinity or PodAffinity()
+        for sign, preferred in ((1, own.preferred), (-1, own.anti_preferred)):
+            for one in preferred:
+                query = PodQuery((self.scope(one.term, pod.namespace),))
+                yield one.term.topology_key, query, sign * one.weight
+
+    def _preferences_of_others(self, own: PodAffinity, demands: Iterable[PodDemand]) -> Iterable[_Weighted]:
+        if self._args.ignore_preferred_terms_of_existing_pods and not (own.preferred or own.anti_preferred):
+            return
+        weights = {
+            DemandKind.REQUIRED: self._args.hard_pod_affinity_weight,
+            DemandKind.PREFERRED: 1,
+            DemandKind.ANTI_PREFERRED: -1,
+        }
+        for demand in demands:
+            is_counted = demand.kind in weights and (demand.kind is not DemandKind.REQUIRED or weights[demand.kind] > 0)
+            if is_counted:
+                yield demand.topology_key, demand, weights[demand.kind] * demand.weight

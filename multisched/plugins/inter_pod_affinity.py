@@ -1,0 +1,277 @@
+"""InterPodAffinity: places pods near the pods they want beside them, and away from those that one side does not want."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.model.objects import Node, Pod
+from multisched.model.placement import DemandKind, PodAffinity, PodQuery, demands_of
+from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
+from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.domain_tally import DomainTally, versions
+from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
+
+Tallies = dict[str, DomainTally]
+"""Topology key -> pods per domain."""
+
+
+class _FilterState:
+    """PreFilter's state: pods per domain that the pod must be near to, or must not be near to."""
+
+    __slots__ = ("affinity", "anti", "existing", "is_twin", "rules")
+
+    def __init__(self, nodes: NodeView, rules: AffinityRules) -> None:
+        self.rules = rules
+        self.affinity = _tallies(nodes, rules.affinity)
+        self.anti = _tallies(nodes, rules.anti)
+        self.existing = _tallies(nodes, rules.existing)
+        self.is_twin = False
+
+    def follow(self, nodes: NodeView, rules: AffinityRules) -> bool:
+        """Catches up with the pods that came and went; False if it must be made anew."""
+        return (
+            rules is self.rules
+            and not self.is_twin
+            and _follow(nodes, self.affinity, rules.affinity)
+            and _follow(nodes, self.anti, rules.anti)
+            and _follow(nodes, self.existing, rules.existing)
+        )
+
+    def twin(self) -> _FilterState:
+        """A copy that changes on its own."""
+        if self.is_twin:
+            return self
+        twin = object.__new__(_FilterState)
+        twin.rules, twin.is_twin = self.rules, True
+        twin.affinity, twin.anti, twin.existing = (
+            {key: tally.twin() for key, tally in tallies.items()}
+            for tallies in (self.affinity, self.anti, self.existing)
+        )
+        return twin
+
+    def near(self, selection: Selection) -> Bools:
+        """bool[rows]: the required affinity is met: a pod that matches all terms in the row's domain of every key.
+
+        If no such pod stands anywhere, the first of pods that want one another is let through where all keys are.
+        """
+        has_keys, met = np.ones(selection.count, np.bool_), np.ones(selection.count, np.bool_)
+        for tally in self.affinity.values():
+            codes = selection.of(tally.codes)
+            has_keys &= codes != 0
+            met &= (tally.counts > 0).take(codes)
+        is_first = self.rules.is_own_match and not any(tally.pods for tally in self.affinity.values())
+        return has_keys if is_first else has_keys & met
+
+
+class _ScoreState:
+    """PreScore's state: weighted preferences per domain."""
+
+    __slots__ = ("rules", "soft")
+
+    def __init__(self, nodes: NodeView, rules: AffinityRules) -> None:
+        self.rules = rules
+        self.soft = _tallies(nodes, rules.soft)
+
+    def follow(self, nodes: NodeView, rules: AffinityRules) -> bool:
+        return rules is self.rules and _follow(nodes, self.soft, rules.soft)
+
+
+def _tallies(nodes: NodeView, by_key: Sources) -> Tallies:
+    return {key: DomainTally(nodes, key, sources) for key, sources in by_key.items()}
+
+
+def _follow(nodes: NodeView, tallies: Tallies, by_key: Sources) -> bool:
+    return all(tallies[key].follow(nodes, sources) for key, sources in by_key.items())
+
+
+_FILTER: StateKey[_FilterState] = StateKey("InterPodAffinity.filter")
+_SCORE: StateKey[_ScoreState] = StateKey("InterPodAffinity.score")
+
+
+class InterPodAffinity:
+    """Source: kube-scheduler 1.36, plugins/interpodaffinity/.
+
+    Pods of the whole cluster count, on whose domain's rows they ever stand: a zone is full of them all the same.
+    """
+
+    name = "InterPodAffinity"
+    depends_on = Dependency.STAMP
+    reads_objects = (ObjectKind.NAMESPACE,)
+
+    def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
+        self._book = AffinityRuleBook(args, context.objects, context.nodes.pod_counts)
+        self.reasons = ReasonTable(self.name)
+        self._not_near = self.reasons.code(
+            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match pod affinity rules"
+        )
+        self._not_far = self.reasons.code(Code.UNSCHEDULABLE, "node(s) didn't match pod anti-affinity rules")
+        self._unwanted = self.reasons.code(
+            Code.UNSCHEDULABLE, "node(s) didn't satisfy existing pods anti-affinity rules"
+        )
+
+    def sign(self, pod: Pod) -> Hashable:
+        return self._book.rules_of(pod) or ()
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        return None if rules is None else versions(rules.sources, cycle.nodes.pod_counts)
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Brings the pods per domain up to date; skips a pod that wants nothing and that nobody keeps away."""
+        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        if rules is None or not rules.filters:
+            return PreFilterResult(SKIP)
+        state = cycle.state.find(_FILTER)
+        if state is None or not state.follow(cycle.nodes, rules):
+            state = _FilterState(cycle.nodes, rules)
+            cycle.state.write(_FILTER, state)
+        if not rules.affinity and not rules.anti and not any(tally.pods for tally in state.existing.values()):
+            return PreFilterResult(SKIP)
+        return PreFilterResult()
+
+    def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        return self._change(cycle, pod, other, row, 1)
+
+    def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        return self._change(cycle, pod, other, row, -1)
+
+    def _change(self, cycle: CycleView, pod: Pod, other: Pod, row: int, change: int) -> Status:
+        state = cycle.state.find(_FILTER)
+        if state is None:
+            return SUCCESS
+        state = state.twin()
+        rules = state.rules
+        if rules.own_near.has(other.namespace, other.labels):
+            for tally in state.affinity.values():
+                tally.add(row, change)
+        for key, scope in rules.own_anti:
+            if scope.has(other.namespace, other.labels):
+                state.anti[key].add(row, change)
+        if other.spec.pod_affinity is not None:
+            labels = self._book.namespace_labels(pod.namespace)
+            for demand in demands_of(other.spec.pod_affinity, other.namespace):
+                if demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels):
+                    if demand.topology_key not in state.existing:
+                        state.existing[demand.topology_key] = DomainTally(cycle.nodes, demand.topology_key, ())
+                    state.existing[demand.topology_key].add(row, change)
+        cycle.state.write(_FILTER, state)
+        return SUCCESS
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows away from pods the pod must be near to, or near to pods it or they cannot bear."""
+        state, selection = cycle.state.read(_FILTER), Selection(rows)
+        codes = zeros(rows)
+        for tallies, refusal in ((state.existing, self._unwanted), (state.anti, self._not_far)):
+            for tally in tallies.values():
+                held = tally.counts > 0
+                held[0] = False
+                codes[held.take(selection.of(tally.codes))] = refusal
+        if state.affinity:
+            codes[~state.near(selection)] = self._not_near
+        return codes
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        """Brings the preferences per domain up to date; skips a pod that no placed pod bears upon."""
+        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        if rules is None or not rules.soft:
+            return SKIP
+        state = cycle.state.find(_SCORE)
+        if state is None or not state.follow(cycle.nodes, rules):
+            state = _ScoreState(cycle.nodes, rules)
+            cycle.state.write(_SCORE, state)
+        return SUCCESS if any(tally.pods for tally in state.soft.values()) else SKIP
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows]: the weights of all terms, the pod's and the placed pods', that the row's domains meet, summed."""
+        selection, total = Selection(rows), np.zeros(len(rows), np.int64)
+        for tally in cycle.state.read(_SCORE).soft.values():
+            weights = tally.counts
+            if weights[0]:
+                weights = weights.copy()
+                weights[0] = 0
+            total += weights.take(selection.of(tally.codes))
+        return total
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        """int64[rows]: 100 * (raw - smallest) / (largest - smallest), rounded down; 0 if all are equal."""
+        smallest = int(raw.min())
+        spread = int(raw.max()) - smallest
+        if not spread:
+            return np.zeros(len(raw), np.int64)
+        # In upstream's order: a quotient that is multiplied afterwards may fall just short of a whole number.
+        scaled: Scores = (float(MAX_SCORE) * ((raw - smallest) / spread)).astype(np.int64)
+        return scaled
+
+    # -- queueing hints --------------------------------------------------------------------------------------------
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        assigned = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL
+        nodes = Action.ADD | Action.UPDATE_NODE_LABEL
+        return (
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
+            EventRegistration(
+                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), self._after_pod_change
+            ),
+            EventRegistration(ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")),
+            EventRegistration(ClusterEvent(Resource.NODE, nodes, "NodeAddOrLabel"), _after_node_change),
+        )
+
+    def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """A placed pod matches the affinity now, or a term of the anti-affinity no more, or took its own term with it."""
+        before, after = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
+        for other in (before, after):
+            if other is not None and not (other.node or other.nominated_node):
+                return Hint.SKIP
+        own = pod.spec.pod_affinity or PodAffinity()
+        near = PodQuery(tuple(self._book.scope(term, pod.namespace) for term in own.required))
+        if after is not None and _has(near, after) and not (before is not None and _has(near, before)):
+            return Hint.QUEUE
+        if before is None:
+            return Hint.SKIP
+        for term in own.anti_required:
+            scope = PodQuery((self._book.scope(term, pod.namespace),))
+            if _has(scope, before) and not (after is not None and _has(scope, after)):
+                return Hint.QUEUE
+        return Hint.QUEUE if after is None and self._kept_away(pod, before) else Hint.SKIP
+
+    def _kept_away(self, pod: Pod, other: Pod) -> bool:
+        """The other pod has a required anti-affinity term that is about this one."""
+        if other.spec.pod_affinity is None:
+            return False
+        labels: Mapping[str, str] = self._book.namespace_labels(pod.namespace)
+        return any(
+            demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels)
+            for demand in demands_of(other.spec.pod_affinity, other.namespace)
+        )
+
+
+def _has(query: PodQuery, pod: Pod) -> bool:
+    return query.has(pod.namespace, pod.labels)
+
+
+def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A node came into a domain of some term, moved to another, or out of one that the anti-affinity names."""
+    if not isinstance(new, Node):
+        return Hint.SKIP
+    own = pod.spec.pod_affinity or PodAffinity()
+    before = old.labels if isinstance(old, Node) else None
+    for term in own.required:
+        value = new.labels.get(term.topology_key)
+        if value is not None and (before is None or before.get(term.topology_key) != value):
+            return Hint.QUEUE
+    for term in own.anti_required:
+        if before is None:
+            return Hint.QUEUE
+        value = before.get(term.topology_key)
+        if value is not None and new.labels.get(term.topology_key) != value:
+            return Hint.QUEUE
+    return Hint.SKIP

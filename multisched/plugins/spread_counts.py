@@ -1,0 +1,222 @@
+"""What PodTopologySpread knows of a class of pods between attempts: per constraint, matching pods per domain.
+
+Source: kube-scheduler 1.36, plugins/podtopologyspread/filtering.go and scoring.go. All arrays named `verdicts` or `credit` are
+indexed by the domain's code, so that a row's answer is one look at its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.framework.node_view import Bools, Codes, Int64, NodeView, Rows, Scores
+from multisched.framework.plugin import CycleView
+from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.domain_tally import DomainTally
+from multisched.plugins.natural_log import natural_log
+from multisched.plugins.node_matching import NodeMatcher
+from multisched.plugins.spread_rules import SpreadRule, SpreadRules
+from multisched.plugins.taint_toleration import are_untolerated
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+LEFT_OUT: Final = -1
+"""The raw score of a row that lacks a topology key: it is left out of the normalisation and gets 0."""
+
+Floats = NDArray[np.float64]
+
+
+class HardSpread:
+    """PreFilter's state: the constraints that must hold."""
+
+    __slots__ = ("_is_twin", "lanes", "rules")
+
+    def __init__(self, cycle: CycleView, rules: SpreadRules) -> None:
+        self.rules = rules
+        eligible = _Eligibility(cycle, rules, rules.hard, needs_all_keys=True)
+        self.lanes = [_HardLane(cycle.nodes, rule, eligible.of(rule)) for rule in rules.hard]
+        self._is_twin = False
+
+    def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
+        """Catches up with the pods that came and went; False if it must be made anew."""
+        if rules is not self.rules or self._is_twin:
+            return False
+        return all(lane.tally.follow(nodes, lane.rule.sources) for lane in self.lanes)
+
+    def codes(self, rows: Rows, missing: int, skewed: int) -> Codes:
+        """uint8[rows]: for each row the first constraint that refuses it: `missing` label, or `skewed`."""
+        codes, selection = zeros(rows), Selection(rows)
+        for lane in self.lanes:
+            found = lane.verdicts(missing, skewed).take(selection.of(lane.tally.codes))
+            np.copyto(codes, found, where=codes == 0)
+        return codes
+
+    def changed_by(self, row: int, labels: Mapping[str, str], change: int) -> HardSpread:
+        """The state with so many more pods of these labels and the pod's namespace on the row; a twin, if it is none yet."""
+        if any(lane.tally.codes.item(row) == 0 for lane in self.lanes):
+            return self
+        state = self if self._is_twin else self._twin()
+        for lane in state.lanes:
+            if lane.rule.matches(labels):
+                lane.tally.add(row, change)
+        return state
+
+    def _twin(self) -> HardSpread:
+        twin = object.__new__(HardSpread)
+        twin.rules, twin._is_twin = self.rules, True
+        twin.lanes = [lane.twin() for lane in self.lanes]
+        return twin
+
+
+class _HardLane:
+    """One constraint with its domains."""
+
+    __slots__ = ("_domains", "rule", "tally")
+
+    def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools) -> None:
+        self.rule = rule
+        self.tally = DomainTally(nodes, rule.key, rule.sources, eligible)
+        self._domains = np.unique(self.tally.codes[eligible])
+
+    def twin(self) -> _HardLane:
+        twin = object.__new__(_HardLane)
+        twin.rule, twin._domains, twin.tally = self.rule, self._domains, self.tally.twin()
+        return twin
+
+    def verdicts(self, missing: int, skewed: int) -> Codes:
+        """uint8[codes]: what the constraint says of the rows of each domain."""
+        constraint, counts = self.rule.constraint, self.tally.counts
+        # Where there are fewer domains than asked for, the emptiest is taken to have no pod.
+        is_enough = 0 < len(self._domains) >= constraint.min_domains
+        fewest = int(counts.take(self._domains).min()) if is_enough else 0
+        allowed = constraint.max_skew + fewest - int(self.rule.is_self_match)
+        found: Codes = (counts > allowed) * np.uint8(skewed)
+        found[0] = missing
+        return found
+
+
+class SoftSpread:
+    """PreScore's state: the constraints that are preferred to hold."""
+
+    __slots__ = ("_has_keys", "_lanes", "_left_out", "rules")
+
+    def __init__(self, cycle: CycleView, rules: SpreadRules) -> None:
+        self.rules = rules
+        eligible = _Eligibility(cycle, rules, rules.soft, needs_all_keys=rules.needs_all_keys)
+        self._has_keys = eligible.has_keys
+        self._lanes = [_SoftLane(cycle.nodes, rule, eligible.of(rule)) for rule in rules.soft]
+
+    def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
+        """Catches up with the pods that came and went; False if it must be made anew."""
+        return rules is self.rules and all(lane.tally.follow(nodes, lane.rule.sources) for lane in self._lanes)
+
+    def weigh(self, rows: Rows) -> None:
+        """Weighs each constraint by the number of domains among the feasible rows."""
+        if self.rules.needs_all_keys:
+            rows = rows[self._has_keys.take(rows)]
+        for lane in self._lanes:
+            lane.weigh(rows)
+
+    def scores(self, rows: Rows) -> Scores:
+        """int64[rows]: the raw scores; LEFT_OUT for rows that lack a topology key where all are needed."""
+        total, selection = np.zeros(len(rows), np.float64), Selection(rows)
+        for lane in self._lanes:
+            total += lane.credit(selection)
+        whole = np.floor(total)
+        whole += total - whole >= 0.5  # half away from zero, which floor(total + 0.5) misses by a bit here and there
+        found = whole.astype(np.int64)
+        if self.rules.needs_all_keys:
+            np.copyto(found, LEFT_OUT, where=~selection.of(self._has_keys))
+        return found
+
+
+class _SoftLane:
+    """One constraint with its domains, or, for the hostname, with the pods of each row."""
+
+    __slots__ = ("_blank", "_labels", "_weight", "is_by_row", "rule", "tally")
+
+    def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools) -> None:
+        self.rule = rule
+        self.is_by_row = rule.key == HOSTNAME
+        self._labels = nodes.label_codes(rule.key)
+        self._blank = nodes.label_code(rule.key, "")
+        self._weight = 0.0
+        # A host's own pods count whatever the constraint says of which nodes to include.
+        self.tally = (
+            DomainTally(nodes, None, rule.sources)
+            if self.is_by_row
+            else DomainTally(nodes, rule.key, rule.sources, eligible)
+        )
+
+    def weigh(self, rows: Rows) -> None:
+        self._weight = natural_log((len(rows) if self.is_by_row else self._domain_count(rows)) + 2)
+
+    def _domain_count(self, rows: Rows) -> int:
+        seen = np.zeros(len(self.tally.counts), np.bool_)
+        seen[self.tally.codes.take(rows)] = True
+        if self._blank and seen[self._blank]:
+            seen[0] = False  # a missing label and an empty one are one domain here
+        return int(np.count_nonzero(seen))
+
+    def credit(self, selection: Selection) -> Floats:
+        """float64[rows]: pods times weight, plus what keeps small differences small; 0 for rows without the label."""
+        offset = float(self.rule.constraint.max_skew - 1)
+        if self.is_by_row:
+            found = selection.of(self.tally.counts).astype(np.float64) * self._weight + offset
+            return np.where(selection.of(self._labels) != 0, found, 0.0)
+        counts: Int64 = self.tally.counts
+        if self._blank:
+            counts = counts.copy()
+            counts[self._blank] += counts[0]
+        by_code = counts.astype(np.float64) * self._weight + offset
+        by_code[0] = 0.0
+        return by_code.take(selection.of(self.tally.codes))
+
+
+class _Eligibility:
+    """Which rows count for a constraint: those with all topology keys that pass the policies it honours."""
+
+    def __init__(
+        self, cycle: CycleView, rules: SpreadRules, constraints: Sequence[SpreadRule], *, needs_all_keys: bool
+    ) -> None:
+        self._nodes = cycle.nodes
+        self._rules = rules
+        self._size = len(cycle.nodes.taint_set)
+        self._rows: Rows = np.arange(self._size, dtype=np.intp) if cycle.rows is None else cycle.rows
+        present = np.ones(len(self._rows), np.bool_)
+        for rule in constraints:
+            present &= cycle.nodes.label_codes(rule.key).take(self._rows) != 0
+        self.has_keys = self._of_table(present)
+        """bool[all rows]: rows of the domain that have the keys of all constraints."""
+        self._base = present if needs_all_keys else np.ones(len(self._rows), np.bool_)
+        self._matching: Bools | None = None
+        self._tolerated: Bools | None = None
+
+    def of(self, rule: SpreadRule) -> Bools:
+        """bool[all rows]"""
+        found = self._base
+        if rule.constraint.honors_affinity:
+            found = found & self._matches_affinity()
+        if rule.constraint.honors_taints:
+            found = found & self._tolerates()
+        return self._of_table(found)
+
+    def _matches_affinity(self) -> Bools:
+        if self._matching is None:
+            affinity, match = self._rules.affinity, NodeMatcher(self._nodes, self._rows)
+            self._matching = match.all_of(affinity.node_selector)
+            if affinity.required is not None:
+                self._matching = self._matching & match.any_of(affinity.required.terms)
+        return self._matching
+
+    def _tolerates(self) -> Bools:
+        if self._tolerated is None:
+            self._tolerated = ~are_untolerated(self._nodes, self._rows, self._rules.tolerations)
+        return self._tolerated
+
+    def _of_table(self, at_rows: Bools) -> Bools:
+        found = np.zeros(self._size, np.bool_)
+        found[self._rows] = at_rows
+        return found
