@@ -1,12 +1,14 @@
 """`make bench`: multisched against kube-scheduler on one real API server, and the ceiling that server sets.
 
-    python -m tests.perf.kube_bench [--scenario plain job-burst steady] [--only multisched kube-scheduler ceiling]
-                                    [--nodes 5000] [--pods 10000] [--rounds 3] [--check] [--json FILE]
+    python -m tests.perf.kube_bench [--scenario plain mixed ...] [--only multisched kube-scheduler ceiling]
+                                    [--nodes 5000] [--pods N] [--rounds 3] [--check] [--json FILE]
 
-plain      pods wait, a scheduler starts, the client's watch times every bind. The contenders alternate, round by round,
-           on the same server, nodes and pods; between rounds pods, events and leases are deleted and etcd compacted.
+A shape (`shapes.py`: plain, mixed, anti-affinity ...): pods wait, a scheduler starts, the client's watch times every bind.
+The contenders alternate, round by round, on the same server, nodes and pods; between rounds pods, events and leases are
+deleted and etcd compacted. The ceiling, a client that only posts bindings, goes with `plain`.
 job-burst  3,000 job pods wait on 1,000 virtual nodes.
 steady     forecast pods come at 50/s while the job domain takes a burst of 5,000.
+large      100,000 pods stand on the nodes: multisched's memory, and its time from start to first bind.
 
 Events are on in both schedulers and their CPU counts: a round ends when every pod's Scheduled event is stored, or
 `EVENTS_WAIT_S` after the last bind. `--check` makes a missed bar exit 1. Both schedulers run as cluster admin.
@@ -19,16 +21,18 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import pstdev
 from typing import Any, Final
 
 import anyio
 import orjson
 
-from tests.perf import workload
-from tests.perf.bench_client import EVENTS, NODES, PODS, BenchClient, BindWatch
+from tests.perf import shapes, workload
+from tests.perf.bench_client import EVENTS, NODES, PODS, PRIORITY_CLASSES, BenchClient, BindWatch
 from tests.perf.bench_figures import (
     MEBIBYTE,
     Bar,
@@ -36,16 +40,18 @@ from tests.perf.bench_figures import (
     Round,
     SteadyRound,
     burst_bars,
-    plain_bars,
+    large_bars,
+    shape_bars,
     steady_bars,
     table,
     verdict,
 )
 from tests.perf.contenders import CEILING, KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
+from tests.perf.shapes import Shape
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
-SCENARIOS: Final = ("plain", "job-burst", "steady")
+SCENARIOS: Final = (*shapes.BY_NAME, "job-burst", "steady", "large")
 CONTENDERS: Final = (MULTISCHED, KUBE_SCHEDULER, CEILING)
 KUBE_QPS: Final = 5_000
 
@@ -56,6 +62,8 @@ STEADY_S: Final = 30
 STEADY_BURST_AT_S: Final = 5
 STEADY_BURST_PODS: Final = 5_000
 STEADY_BURST_IN_FLIGHT: Final = 8
+LARGE_BOUND_PODS: Final = 100_000
+LARGE_WAITING_PODS: Final = 200
 FORECAST: Final = "forecast-scheduler"
 JOB: Final = "job-scheduler"
 
@@ -69,7 +77,7 @@ STOP_GRACE_S: Final = 15.0
 @dataclass(frozen=True, slots=True)
 class Options:
     nodes: int
-    pods: int
+    pods: int | None
     rounds: int
     scenarios: Sequence[str]
     only: Sequence[str]
@@ -82,13 +90,17 @@ async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mappi
     """One scenario on a control plane of its own: results per contender, and the bars that apply."""
     async with ControlPlane.start(folder, controller_manager=False) as plane, BenchClient.open(plane) as client:
         bench = Bench(plane, client, options)
-        if name == "plain":
-            results = await bench.plain()
+        if name in shapes.BY_NAME:
+            shape = shapes.BY_NAME[name]
+            results = await bench.shape(shape)
             rounds = {contender: each for contender, each in results.items() if contender != CEILING}
-            return results, plain_bars(rounds)
+            return results, shape_bars(shape, rounds)
         if name == "job-burst":
             burst = await bench.job_burst()
             return {MULTISCHED: burst}, burst_bars(burst)
+        if name == "large":
+            large = await bench.large()
+            return {MULTISCHED: large}, large_bars(large)
         steady = await bench.steady()
         return {MULTISCHED: steady}, steady_bars(steady)
 
@@ -101,24 +113,58 @@ class Bench:
         self._client = client
         self._options = options
 
-    async def plain(self) -> dict[str, list[Any]]:
+    async def shape(self, shape: Shape) -> dict[str, list[Any]]:
         """Alternates over the contenders, so that a machine that slows down slows all of them."""
         nodes = list(workload.work_nodes(self._options.nodes))
         await self._client.create_all(NODES, nodes)
+        names = [node["metadata"]["name"] for node in nodes]
+        if shape.victims_per_node:
+            await self._client.create(PRIORITY_CLASSES, _priority_class())
         contenders = [multisched(self._options.config), kube_scheduler(self._options.kube_qps)]
-        results: dict[str, list[Any]] = {name: [] for name in CONTENDERS if name in self._options.only}
+        only = [name for name in self._options.only if name != CEILING or shape.name == "plain"]
+        results: dict[str, list[Any]] = {name: [] for name in CONTENDERS if name in only}
         for number in range(self._options.rounds):
             for contender in contenders:
                 if contender.name in results:
-                    waiting = workload.pods(self._options.pods, contender.plain_name)
-                    measured = await self._measure(contender, list(waiting))
-                    _say(f"plain {number + 1}: {contender.name} {measured}")
+                    measured = await self._measure_shape(shape, contender, names)
+                    _say(f"{shape.name} {number + 1}: {contender.name} {measured}")
                     results[contender.name].append(measured)
             if CEILING in results:
-                ceiling = await self._ceiling([node["metadata"]["name"] for node in nodes])
-                _say(f"plain {number + 1}: {ceiling}")
+                ceiling = await self._ceiling(names)
+                _say(f"{shape.name} {number + 1}: {ceiling}")
                 results[CEILING].append(ceiling)
         return results
+
+    async def _measure_shape(self, shape: Shape, contender: Contender, nodes: Sequence[str]) -> Round:
+        await self._fill(list(shapes.victims(len(nodes), shape.victims_per_node)), nodes)
+        waiting = list(shape.pods(self._options.pods or shape.count, contender.plain_name))
+
+        async def send_impossible() -> None:
+            number = 0
+            while shape.impossible_every_s:
+                await self._client.create(PODS, shapes.impossible(number, contender.plain_name))
+                number += 1
+                await anyio.sleep(shape.impossible_every_s)
+
+        return await self._measure(contender, waiting, send_impossible)
+
+    async def _fill(self, pods: Sequence[tuple[dict[str, Any], int]], nodes: Sequence[str]) -> None:
+        """Creates pods and binds each to its node."""
+        await self._client.create_all(PODS, (pod for pod, _ in pods))
+        await self._client.bind_all((pod["metadata"]["name"], nodes[at]) for pod, at in pods)
+
+    async def large(self) -> list[Round]:
+        """Once: 100,000 pods are enough to wait for."""
+        nodes = list(workload.work_nodes(self._options.nodes))
+        await self._client.create_all(NODES, nodes)
+        names = [node["metadata"]["name"] for node in nodes]
+        placed = enumerate(workload.pods(LARGE_BOUND_PODS, "nobody", "placed"))
+        await self._fill([(pod, index % len(names)) for index, pod in placed], names)
+        measured = await self._measure(
+            multisched(self._options.config), list(workload.pods(LARGE_WAITING_PODS, FORECAST))
+        )
+        _say(f"large: {measured}")
+        return [measured]
 
     async def job_burst(self) -> list[Round]:
         await self._client.create_all(NODES, workload.virtual_nodes(BURST_NODES))
@@ -139,21 +185,34 @@ class Bench:
             rounds.append(measured)
         return rounds
 
-    async def _measure(self, contender: Contender, pods: list[dict[str, Any]]) -> Round:
-        """Pods wait; the contender starts; the round ends when its events are stored; the cluster is emptied."""
+    async def _measure(
+        self,
+        contender: Contender,
+        pods: list[dict[str, Any]],
+        meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> Round:
+        """Pods wait; the contender starts; the round ends when its events are stored; the cluster is emptied.
+
+        `meanwhile` runs from the start to the last bind.
+        """
         await self._client.create_all(PODS, pods)
         await anyio.sleep(SETTLE_S)
+        names = {pod["metadata"]["name"] for pod in pods}
         async with self._client.watch_binds() as watch:
             started_at = time.monotonic()
             program = await contender.start(self._plane)
             try:
-                await watch.wait((pod["metadata"]["name"] for pod in pods), STALL_S)
+                async with anyio.create_task_group() as tasks:
+                    if meanwhile is not None:
+                        tasks.start_soon(meanwhile)
+                    await watch.wait(names, STALL_S)
+                    tasks.cancel_scope.cancel()
                 events_after_s = await self._wait_for_events(watch)
                 usage = program.usage()
                 stored = await self._pods_with_event()
             finally:
                 await self._stop(program)
-        overcommitted = await self._overcommitted()
+        bound = [pod async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
         await self._clean()
         times = watch.bound_at.values()
         first, last = min(times, default=math.inf), max(times, default=math.inf)
@@ -165,14 +224,20 @@ class Bench:
             first_bind_s=first - started_at,
             cpu_ms_per_pod=1_000 * usage.cpu_s / max(len(times), 1),
             peak_rss_mib=usage.peak_rss_bytes / MEBIBYTE,
-            overcommitted=overcommitted,
+            overcommitted=workload.overcommitted(bound),
+            node_stddev=self._node_stddev(pod for pod in bound if pod["metadata"]["name"] in names),
             events_stored=stored / len(pods),
             events_after_s=events_after_s,
             dropped=len(times) - stored,
         )
 
+    def _node_stddev(self, bound: Iterable[Mapping[str, Any]]) -> float:
+        """Standard deviation of this round's pods per node, over all nodes."""
+        held = Counter(pod["spec"]["nodeName"] for pod in bound)
+        return pstdev([*held.values(), *[0] * max(0, self._options.nodes - len(held))] or [0])
+
     async def _ceiling(self, nodes: Sequence[str]) -> CeilingRound:
-        pods = list(workload.pods(self._options.pods, "nobody"))
+        pods = list(workload.pods(self._options.pods or shapes.BY_NAME["plain"].count, "nobody"))
         await self._client.create_all(PODS, pods)
         await anyio.sleep(SETTLE_S)
         names = [pod["metadata"]["name"] for pod in pods]
@@ -211,7 +276,9 @@ class Bench:
                 await watch.wait([*names, *(pod["metadata"]["name"] for pod in burst)], STALL_S)
             finally:
                 await self._stop(program)
-        overcommitted = await self._overcommitted()
+        overcommitted = workload.overcommitted(
+            [pod async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
+        )
         await self._clean()
         return _steady_figures(watch.bound_at, sent, created, overcommitted)
 
@@ -227,7 +294,12 @@ class Bench:
         """Seconds after the last bind at which every bound pod had an event stored, `EVENTS_WAIT_S` at most."""
         last = max(watch.bound_at.values(), default=time.monotonic())
         for _ in range(round(EVENTS_WAIT_S / EVENTS_POLL_S)):
-            if await self._client.count(EVENTS) >= len(watch.bound_at) or time.monotonic() - last > EVENTS_WAIT_S:
+            is_late = time.monotonic() - last > EVENTS_WAIT_S
+            # Events of other kinds count too: only then it is worth reading them.
+            if is_late or (
+                await self._client.count(EVENTS) >= len(watch.bound_at)
+                and await self._pods_with_event() >= len(watch.bound_at)
+            ):
                 break
             await anyio.sleep(EVENTS_POLL_S)
         return time.monotonic() - last
@@ -240,11 +312,6 @@ class Bench:
                 if event["reason"] == "Scheduled"
             }
         )
-
-    async def _overcommitted(self) -> int:
-        """By what the API server holds, not by what the watch said."""
-        nodes = [pod["spec"]["nodeName"] async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
-        return workload.overcommitted(nodes)
 
     async def _stop(self, program: Program) -> None:
         code = await program.stop(STOP_GRACE_S)
@@ -283,6 +350,15 @@ def _quantile_ms(ordered: Sequence[float], share: float) -> float:
     return 1_000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.inf
 
 
+def _priority_class() -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": shapes.PRIORITY_CLASS},
+        "value": 1_000,
+    }
+
+
 def _say(line: str) -> None:
     """Progress; the table alone goes to stdout."""
     print(line, file=sys.stderr, flush=True)
@@ -292,8 +368,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, argparse.Nam
     parser = argparse.ArgumentParser(prog="kube_bench", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--scenario", nargs="+", choices=SCENARIOS, default=SCENARIOS)
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=CONTENDERS)
-    parser.add_argument("--nodes", type=int, default=5_000, help="nodes of `plain` and `steady`")
-    parser.add_argument("--pods", type=int, default=10_000, help="pods of `plain`")
+    parser.add_argument("--nodes", type=int, default=5_000, help="nodes of the shapes, `steady` and `large`")
+    parser.add_argument("--pods", type=int, help="pods of a shape; without it, as many as the shape says")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--config", type=Path, help="configuration of multisched; without it, its defaults")
     parser.add_argument("--kube-qps", type=int, default=KUBE_QPS, help="client limit of kube-scheduler (50 as shipped)")
@@ -310,7 +386,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, argparse.Nam
 def _folders(options: Options) -> Iterator[tuple[str, Path]]:
     """A folder per scenario, thrown away unless `--logs` names one."""
     for scenario in options.scenarios:
-        if scenario != "plain" and MULTISCHED not in options.only:
+        if scenario not in shapes.BY_NAME and MULTISCHED not in options.only:
             continue
         if options.logs is not None:
             yield scenario, options.logs / scenario

@@ -6,8 +6,10 @@ Pure values. Source: kubernetes 1.36, test/integration/scheduler_perf/templates/
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+
+from multisched.model.quantity import parse_milli, parse_value
 
 NAMESPACE: Final = "bench"
 
@@ -17,14 +19,18 @@ NODE_PODS: Final = 110
 POD_CPU_MILLI: Final = 100
 POD_MEMORY_MIB: Final = 500
 
-PODS_PER_NODE: Final = min(NODE_CPU_MILLI // POD_CPU_MILLI, NODE_MEMORY_MIB // POD_MEMORY_MIB, NODE_PODS)
-
 VIRTUAL_TAINT: Final = {"key": "virtual-kubelet.io/provider", "value": "bench", "effect": "NoSchedule"}
 
 
+ZONES: Final = 10
+
+
 def work_nodes(count: int) -> Iterator[dict[str, Any]]:
-    """Plain nodes: no labels but their name, no taints."""
-    return (_node(f"work-{index:05}", {}, []) for index in range(count))
+    """Plain nodes: no labels but their name and zone, no taints."""
+    return (
+        _node(f"work-{index:05}", {"topology.kubernetes.io/zone": f"zone-{index % ZONES}"}, [])
+        for index in range(count)
+    )
 
 
 def virtual_nodes(count: int) -> Iterator[dict[str, Any]]:
@@ -64,6 +70,14 @@ def pod(name: str, scheduler_name: str) -> dict[str, Any]:
     }
 
 
-def overcommitted(bound_to: Iterable[str]) -> int:
-    """How many nodes hold more of these pods than fit; one entry per bound pod."""
-    return sum(held > PODS_PER_NODE for held in Counter(bound_to).values())
+def overcommitted(bound: Iterable[Mapping[str, Any]]) -> int:
+    """How many nodes hold more than they have, by what their pods (API objects) ask for."""
+    used: dict[str, Counter[str]] = {}
+    for pod in bound:
+        on = used.setdefault(pod["spec"]["nodeName"], Counter())
+        asked = pod["spec"]["containers"][0]["resources"]["requests"]
+        on["pods"] += 1
+        on["cpu"] += parse_milli(asked["cpu"])
+        on["memory"] += parse_value(asked["memory"])
+    room = {"pods": NODE_PODS, "cpu": NODE_CPU_MILLI, "memory": NODE_MEMORY_MIB * 1024**2}
+    return sum(any(on[name] > most for name, most in room.items()) for on in used.values())
