@@ -119,4 +119,6 @@ class EventRegistration:
 FLUSH = ClusterEvent(Resource.WILDCARD, Action.ALL, "UnschedulableTimeout")
 FORCED = ClusterEvent(Resource.WILDCARD, Action.ALL, "ForceActivate")
 NODE_ADD = ClusterEvent(Resource.NODE, Action.ADD, "NodeAdd")
+NODE_DELETE = ClusterEvent(Resource.NODE, Action.DELETE, "NodeDelete")
+ASSIGNED_POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd")
 ASSIGNED_POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete")

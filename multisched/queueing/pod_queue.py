@@ -37,7 +37,7 @@ LEFTOVER_S = 300.0
 CONFLICTS_IN_A_ROW = 3
 """Commit conflicts after which a pod goes straight back to active; the next one backs off as an error."""
 
-ADDED, FAILED = "UnscheduledPodAdd", "ScheduleAttemptFailure"
+ADDED, FAILED = "UnschedulablePodAdd", "ScheduleAttemptFailure"
 BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
 _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
 _COUNTED = frozenset({Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE, Place.GATED})
@@ -210,8 +210,10 @@ class PodQueue:
 
     # The world around
 
-    def on_event(self, event: ClusterEvent, old: Object, new: Object, now_s: float) -> Moved:
-        """Moves the parked pods this event may help. A wildcard with a pod as `new` is for that pod alone.
+    def on_event(
+        self, event: ClusterEvent, old: Object, new: Object, now_s: float, *, priority_max: int | None = None
+    ) -> Moved:
+        """Moves the parked pods this event may help, of that priority at most. A wildcard with a pod as `new` is for it alone.
 
         A pod's own leaving of a node, as when Permit turned it away, is no news to the pod itself (as upstream): it would
         be tried again at once, for ever.
@@ -226,7 +228,8 @@ class PodQueue:
         if len(self._parked):
             own_uid = old.uid if isinstance(old, Pod) and new is None else ""
             for entry, how in self._parked.affected(event, old, new, self._hints):
-                if entry.pod.uid != own_uid:
+                is_told = priority_max is None or entry.pod.spec.priority <= priority_max
+                if is_told and entry.pod.uid != own_uid:
                     self._requeue(entry, how, _label(event), tally)
         return tally.moved()
 
@@ -256,6 +259,11 @@ class PodQueue:
     def entry(self, uid: str) -> QueueEntry | None:
         entry = self._entries.get(uid)
         return None if entry is None else self._describe(entry)
+
+    def story(self, uid: str) -> Sequence[tuple[float, str, Place]]:
+        """The pod's latest moves, oldest first: when, by which event, to where. Empty for a pod that is not known."""
+        entry = self._entries.get(uid)
+        return () if entry is None else tuple(entry.story)
 
     def entries(self) -> Iterator[QueueEntry]:
         """All pods, in the order they were added. Iterate without calling anything else here in between."""

@@ -7,67 +7,29 @@ schedulerName while they do not. Both handlers implement `client.reflector.Refle
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, EventObject, Resource
+from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, Action, ClusterEvent, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.transitions import Place
+from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
+from multisched.shell.router import Router as Router
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
 
-UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnscheduledPodAdd")
-UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnscheduledPodDelete")
+UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
+UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
 REPORTED_MAX = 10_000
 """Objects whose fault was told once; beyond, the oldest may be told again."""
-
-
-class Router:
-    """Domains by schedulerName, and events to all whose rows they concern."""
-
-    def __init__(self) -> None:
-        self._workers: list[tuple[DomainWorker, DomainRows]] = []
-        self._by_name: dict[str, DomainWorker] = {}
-
-    def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
-        self._workers.append((worker, rows))
-        for name in scheduler_names:
-            self._by_name[name] = worker
-
-    def worker_of(self, pod: Pod) -> DomainWorker | None:
-        """The domain that serves the pod; None for a pod of another scheduler."""
-        return self._by_name.get(pod.spec.scheduler_name)
-
-    def workers(self) -> list[DomainWorker]:
-        return [worker for worker, _ in self._workers]
-
-    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
-        """Wakes the pods the event may help, in every domain."""
-        for worker, _ in self._workers:
-            self._tell(worker, event, old, new, now_s)
-
-    def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
-        """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
-        for worker, _ in self._workers:
-            if worker.queue.hears(event):
-                self._tell(worker, event, old, new, now_s)
-
-    @staticmethod
-    def _tell(worker: DomainWorker, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
-        moved = worker.queue.on_event(event, old, new, now_s)
-        if moved.active or moved.backoff:
-            worker.wake()
-        for pod, status in moved.gated:
-            worker.report(pod, "SchedulingGated", status.message)
 
 
 class RefusedPod(NamedTuple):
@@ -113,7 +75,7 @@ class PodIngest:
             self.malformed += 1
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
-        pod = self._with_policy(pod)
+        pod = self.with_policy(pod)
         if pod.is_terminal:
             self._gone(pod.uid)
         elif pod.node:
@@ -136,6 +98,10 @@ class PodIngest:
     def refused(self) -> Mapping[str, RefusedPod]:
         """uid -> pod of ours that waits for a change of its own: at most REPORTED_MAX, the latest."""
         return self._refused
+
+    def uid_of(self, key: str) -> str:
+        """Of a placed, pending or refused pod, NAMESPACE/NAME; empty for one that is not known."""
+        return self._uids.get(key, "")
 
     # -- for the audit ---------------------------------------------------------------------------------------------
 
@@ -180,7 +146,7 @@ class PodIngest:
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
-    def _with_policy(self, pod: Pod) -> Pod:
+    def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
         added = self._tolerations.get(pod.spec.scheduler_name)
         if added is None:
@@ -207,13 +173,11 @@ class PodIngest:
             worker.queue.remove(pod.uid)
             worker.waiting.drop(pod.uid)
         if before is None or pending is not None:
-            self._router.tell(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd"), None, pod, now_s)
+            self._router.tell(ASSIGNED_POD_ADD, None, pod, now_s)
+            if pending is not None and pending.nominated_node not in ("", pod.node):
+                self._router.tell_promise_ended(pending, now_s)
             return
-        if before.pod.requests != pod.requests:
-            event = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodUpdate")
-            self._router.tell(event, before.pod, pod, now_s)
-        elif before.pod.labels != pod.labels:
-            event = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_LABEL, "AssignedPodUpdate")
+        for event in assigned_pod_events(before.pod, pod):
             self._router.tell(event, before.pod, pod, now_s)
 
     def _pended(self, pod: Pod) -> None:
@@ -240,6 +204,8 @@ class PodIngest:
         worker.wake()
         if before is None:
             self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
+        elif before.nominated_node not in ("", pod.nominated_node):
+            self._router.tell_promise_ended(before, now_s)
 
     def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
         """A pod that cannot be scheduled at all is told so once, and costs nothing more."""
@@ -260,8 +226,12 @@ class PodIngest:
         self._nominator.remove(uid)
         worker.queue.remove(uid)
         worker.waiting.drop(uid)
-        if pod is not None:
-            self._router.tell_listeners(UNSCHEDULED_POD_DELETE, pod, None, self._clock.monotonic())
+        if pod is None:
+            return
+        now_s = self._clock.monotonic()
+        self._router.tell_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
+        if pod.nominated_node:
+            self._router.tell_promise_ended(pod, now_s)
 
     def _gone(self, uid: str) -> None:
         pending = self._pending.get(uid)
@@ -324,23 +294,24 @@ class NodeIngest:
             self._report(node, "DisputedNode", _dispute(claimants))
         else:
             self._reported.pop(node.name, None)
+        row = self._cache.nodes.row_of(node.name)
+        used = self._router.users_of(row)
         before = self._cache.set_node(node)
+        uses = self._router.users_of(self._cache.nodes.row_of(node.name))
         now_s = self._clock.monotonic()
-        if before is None:
-            self._router.tell(NODE_ADD, None, node, now_s)
-            return
-        changes = _changes(before, node)
-        if changes:
-            self._router.tell(ClusterEvent(Resource.NODE, changes, "NodeUpdate"), before, node, now_s)
+        if before is not None and before.uid != node.uid:
+            nobody = [False] * len(used)
+            self._router.tell_node(before, None, used, nobody, now_s)
+            before, used = None, nobody
+        self._router.tell_node(before, node, used, uses, now_s)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
+        used = self._router.users_of(self._cache.nodes.row_of(key))
         node = self._cache.remove_node(key)
         self._reported.pop(key, None)
         if node is not None:
-            self._router.tell(
-                ClusterEvent(Resource.NODE, Action.DELETE, "NodeDelete"), node, None, self._clock.monotonic()
-            )
+            self._router.tell_node(node, None, used, [False] * len(used), self._clock.monotonic())
 
     def replaced(self, version: str) -> None:
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
@@ -372,18 +343,3 @@ def _refusal(pod: Pod) -> str:
             f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet; remove them or use another scheduler"
         )
     return ""
-
-
-def _changes(before: Node, after: Node) -> Action:
-    changes = Action(0)
-    if before.allocatable != after.allocatable or before.malformed != after.malformed:
-        changes |= Action.UPDATE_NODE_ALLOCATABLE
-    if before.labels != after.labels:
-        changes |= Action.UPDATE_NODE_LABEL
-    if before.taints != after.taints or before.is_unschedulable != after.is_unschedulable:
-        changes |= Action.UPDATE_NODE_TAINT
-    if before.annotations != after.annotations:
-        changes |= Action.UPDATE_NODE_ANNOTATION
-    if before.declared_features != after.declared_features:
-        changes |= Action.UPDATE_NODE_DECLARED_FEATURE
-    return changes

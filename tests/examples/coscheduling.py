@@ -12,7 +12,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 
 GROUP, SIZE = "example.com/group", "example.com/group-size"
-CURES = (ASSIGNED_POD_DELETE, NODE_ADD, ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnscheduledPodAdd"))
+CURES = (ASSIGNED_POD_DELETE, NODE_ADD, ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd"))
 
 
 class Coscheduling:

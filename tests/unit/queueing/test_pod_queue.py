@@ -453,7 +453,7 @@ def test_ending_an_attempt_that_is_not_under_way_raises_with_the_story(end: str)
     queue = make_queue()
     queue.add(make_pod("u"), 3)
 
-    with pytest.raises(QueueInvariantError, match=r"active \[3\.000s UnscheduledPodAdd → active\]"):
+    with pytest.raises(QueueInvariantError, match=r"active \[3\.000s UnschedulablePodAdd → active\]"):
         queue.done("u") if end == "done" else queue.fail("u", ERROR, 4)
 
 
@@ -618,8 +618,8 @@ def test_statistics_count_each_place_and_each_arrival() -> None:
     assert statistics.pending == {"active": 1, "backoff": 1, "unschedulable": 1, "gated": 1}
     assert (statistics.in_flight, len(queue)) == (1, 5)
     assert statistics.incoming == {
-        ("gated", "UnscheduledPodAdd"): 1,
-        ("active", "UnscheduledPodAdd"): 4,
+        ("gated", "UnschedulablePodAdd"): 1,
+        ("active", "UnschedulablePodAdd"): 4,
         ("unschedulable", "ScheduleAttemptFailure"): 1,
         ("backoff", "ScheduleAttemptFailure"): 1,
     }

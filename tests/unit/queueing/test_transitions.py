@@ -17,10 +17,10 @@ def test_every_pair_of_places_is_either_allowed_or_forbidden() -> None:
 @pytest.mark.parametrize("step", sorted(FORBIDDEN))
 def test_a_forbidden_step_raises_with_reason_and_story(step: tuple[Place, Place]) -> None:
     with pytest.raises(QueueInvariantError) as caught:
-        check("u1", *step, ["0.000s UnscheduledPodAdd → active"])
+        check("u1", *step, ["0.000s UnschedulablePodAdd → active"])
 
     assert FORBIDDEN[step] in str(caught.value)
-    assert "UnscheduledPodAdd" in str(caught.value)
+    assert "UnschedulablePodAdd" in str(caught.value)
 
 
 @pytest.mark.parametrize("step", sorted(ALLOWED))

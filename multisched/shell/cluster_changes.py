@@ -1,0 +1,49 @@
+"""What changed between two versions of a node or of a pod on a node, as the events that may help waiting pods.
+
+Pure. One event per kind of change, in kube-scheduler's order and with its labels (source: kube-scheduler 1.36,
+framework/events.go). A change that helps nobody is no event: a node that is cordoned, a pod that asks for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from multisched.framework.events import Action, ClusterEvent, Resource
+from multisched.model.objects import Node, Pod
+
+_NODE = {
+    action: ClusterEvent(Resource.NODE, action, f"NodeUpdateNode{label}")
+    for action, label in (
+        (Action.UPDATE_NODE_ALLOCATABLE, "Allocatable"),
+        (Action.UPDATE_NODE_LABEL, "Label"),
+        (Action.UPDATE_NODE_TAINT, "Taint"),
+        (Action.UPDATE_NODE_ANNOTATION, "Annotation"),
+        (Action.UPDATE_NODE_DECLARED_FEATURE, "DeclaredFeature"),
+    )
+}
+_RELABELLED = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_LABEL, "AssignedPodUpdatePodLabel")
+_SCALED_DOWN = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodUpdatePodScaleDown")
+
+
+def node_events(before: Node, after: Node) -> Sequence[ClusterEvent]:
+    """The kinds of change that scheduling can read of a node."""
+    is_uncordoned = before.is_unschedulable and not after.is_unschedulable
+    changed = (
+        (Action.UPDATE_NODE_ALLOCATABLE, before.allocatable != after.allocatable),
+        (Action.UPDATE_NODE_LABEL, before.labels != after.labels),
+        (Action.UPDATE_NODE_TAINT, before.taints != after.taints or is_uncordoned),
+        (Action.UPDATE_NODE_ANNOTATION, before.annotations != after.annotations),
+        (Action.UPDATE_NODE_DECLARED_FEATURE, before.declared_features != after.declared_features),
+    )
+    return [_NODE[action] for action, is_changed in changed if is_changed]
+
+
+def assigned_pod_events(before: Pod, after: Pod) -> Sequence[ClusterEvent]:
+    """The kinds of change of a pod on a node that can help others."""
+    events = []
+    if before.labels != after.labels:
+        events.append(_RELABELLED)
+    now = after.requests
+    if any(now.get(resource, 0) < amount for resource, amount in before.requests.items()):
+        events.append(_SCALED_DOWN)
+    return events

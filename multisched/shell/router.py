@@ -1,0 +1,88 @@
+"""Which domain a pod belongs to, and which domains hear of what happens.
+
+Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node: for a domain that
+it joins (by its labels, a loan, or because it can be read now) a changed node is a new one, for one that it leaves it is
+gone, and the others hear nothing. All synchronous; called by ingest and by the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, NODE_DELETE, ClusterEvent, EventObject
+from multisched.model.objects import Node, Pod
+from multisched.queueing.entry import Moved
+from multisched.shell.cluster_changes import node_events
+from multisched.shell.domain import DomainWorker
+from multisched.state.domain_rows import DomainRows
+
+
+class Router:
+    """Domains by schedulerName, and events to all whose rows they concern."""
+
+    def __init__(self) -> None:
+        self._workers: list[tuple[DomainWorker, DomainRows]] = []
+        self._by_name: dict[str, DomainWorker] = {}
+
+    def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
+        self._workers.append((worker, rows))
+        for name in scheduler_names:
+            self._by_name[name] = worker
+
+    def worker_of(self, pod: Pod) -> DomainWorker | None:
+        """The domain that serves the pod; None for a pod of another scheduler."""
+        return self._by_name.get(pod.spec.scheduler_name)
+
+    def workers(self) -> list[DomainWorker]:
+        return [worker for worker, _ in self._workers]
+
+    def rows_of(self, worker: DomainWorker) -> DomainRows:
+        """The rows the domain may use."""
+        return next(rows for known, rows in self._workers if known is worker)
+
+    def users_of(self, row: int | None) -> Sequence[bool]:
+        """Per domain whether it may use the row; of no row nobody."""
+        return [row is not None and rows.has(row) for _, rows in self._workers]
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
+        """Wakes the pods the event may help, in every domain."""
+        for worker, _ in self._workers:
+            self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+
+    def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
+        """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
+        for worker, _ in self._workers:
+            if worker.queue.hears(event):
+                self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+
+    def tell_node(
+        self, before: Node | None, after: Node | None, used: Sequence[bool], uses: Sequence[bool], now_s: float
+    ) -> None:
+        """A node came, changed or went. `used` and `uses`: what `users_of` said before and says now."""
+        changes = node_events(before, after) if before is not None and after is not None else ()
+        for (worker, _), did, does in zip(self._workers, used, uses, strict=True):
+            if does and not did:
+                self._wake(worker, worker.queue.on_event(NODE_ADD, None, after, now_s))
+            elif did and not does:
+                self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
+            elif does:
+                for event in changes:
+                    self._wake(worker, worker.queue.on_event(event, before, after, now_s))
+
+    def tell_promise_ended(self, pod: Pod, now_s: float) -> None:
+        """A pending pod is no longer nominated to its node: as good as a deleted pod to those it stood before.
+
+        Pods of higher priority never left it the room, and hear nothing (source: kube-scheduler 1.36, eventhandlers.go).
+        """
+        for worker, _ in self._workers:
+            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, priority_max=pod.spec.priority)
+            self._wake(worker, moved)
+
+    @staticmethod
+    def _wake(worker: DomainWorker, moved: Moved) -> None:
+        if moved.active or moved.backoff:
+            worker.wake()
+        for pod, status in moved.gated:
+            worker.report(pod, "SchedulingGated", status.message)
