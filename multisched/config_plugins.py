@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Final, get_type_hints
 
@@ -23,6 +25,7 @@ from multisched.framework.registry import (
 from multisched.plugins import IN_TREE
 
 ALL: Final = "*"
+RESOURCES_FIT: Final = "NodeResourcesFit"
 
 DEFAULT_PROFILE: Final = Profile(
     plugins=(
@@ -34,6 +37,10 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("NodeAffinity", weight=2),
         PluginUse("NodePorts"),
         PluginUse("NodeResourcesFit"),
+        PluginUse("VolumeRestrictions"),
+        PluginUse("NodeVolumeLimits"),
+        PluginUse("VolumeBinding"),
+        PluginUse("VolumeZone"),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),
@@ -83,7 +90,16 @@ def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
         uses[entry.name] = _changed(uses.get(entry.name, PluginUse(entry.name)), entry)
     if config.queue_sort is not None:
         uses = _with_queue_sort(uses, config.queue_sort, registry)
+    ignored = [name for extender in domain.extenders for name in extender.ignored_resources]
+    if ignored and RESOURCES_FIT in uses:
+        uses[RESOURCES_FIT] = _ignoring(uses[RESOURCES_FIT], ignored)
     return Profile(tuple(uses.values()), config.points.by_point())
+
+
+def _ignoring(use: PluginUse, resources: Sequence[str]) -> PluginUse:
+    """NodeResourcesFit without what extenders look after."""
+    own = [name for name in use.args.get("ignoredResources") or () if name not in resources]
+    return replace(use, args={**use.args, "ignoredResources": [*own, *resources]})
 
 
 def _changed(use: PluginUse, entry: PluginEntry) -> PluginUse:

@@ -41,6 +41,7 @@ from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit import Audit, NodeSide, PodSide, Side
 from multisched.shell.domain import DomainWorker, Outside
+from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.ingest import NodeIngest, PodIngest, Router
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
@@ -88,6 +89,8 @@ class Surroundings:
     """Plugins by name; None: those that ship."""
     workshop: Workshop | None = None
     """Where isolated plugins run; None: in threads and processes."""
+    open_extender: OpenExtender | None = None
+    """How extenders are reached; None: over HTTP."""
 
 
 class Program:
@@ -103,6 +106,7 @@ class Program:
         self.volumes = ApiVolumeWriter(outside.transport, limiter)
         self.events = ApiEventSink(outside.transport, limiter, outside.clock, instance=outside.identity)
         self.conditions = ApiConditionWriter(outside.transport, limiter, outside.clock)
+        self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.router = Router()
@@ -138,7 +142,7 @@ class Program:
             disputed=nodes.disputed,
         )
         self.reflectors = {
-            "nodes": self._reflector("/api/v1/nodes", self.nodes),
+            "nodes": self._reflector("/api/v1/nodes", self._extenders.watching(self.nodes)),
             "pods": self._reflector("/api/v1/pods", self.pods, RUNNING_PODS),
         }
         self.objects = ObjectWatch(
@@ -188,7 +192,8 @@ class Program:
         context = PluginContext(
             domain.name, self.cache.nodes, waiting, self.cache.ledgers, self.cache.objects, self.volumes
         )
-        plugins = build_profile(resolve_profile(domain, registry), registry, context, Isolator(self.workshop))
+        profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
+        plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)
         observer = self._outside.observer(domain.name)
         runner = Runner(observer, self.clock.monotonic)
         worker = DomainWorker(
@@ -267,6 +272,7 @@ class Program:
         finally:
             with anyio.CancelScope(shield=True):
                 await self.workshop.close()
+                await self._extenders.close()
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
