@@ -301,7 +301,7 @@ profiles:
 """,
         "k.yaml",
     )
-    about_others = [line for line in told(conversion) if "on by default" in line or "DefaultPreemption" in line]
+    about_others = [line for line in told(conversion) if "on by default" in line]
     assert [line for line in told(conversion) if line not in about_others] == [
         "3:1: note: parallelism: nodes are not shared out among goroutines: all are looked at in one vector operation",
         "4:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100",
@@ -320,6 +320,10 @@ profiles:
         ),
         "16:29: warning: profiles[0].pluginConfig[0].args: NodeAfinity is not known here; its arguments are left out",
         "17:26: warning: profiles[0].pluginConfig[1].args: NodeName takes no arguments; its arguments are left out",
+        (
+            "18:35: note: profiles[0].pluginConfig[2].args: every candidate node is looked at,"
+            " as upstream does at 100 percent: these change nothing"
+        ),
     ]
     assert conversion.findings.has_warnings
 
