@@ -34,6 +34,10 @@ PROFILE = Profile(
         PluginUse("NodeAffinity", weight=2),
         PluginUse("NodePorts"),
         PluginUse("NodeResourcesFit"),
+        PluginUse("VolumeRestrictions"),
+        PluginUse("NodeVolumeLimits"),
+        PluginUse("VolumeBinding"),
+        PluginUse("VolumeZone"),
         PluginUse("DefaultBinder"),
     )
 )

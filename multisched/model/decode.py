@@ -647,8 +647,6 @@ def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
         found.append("required pod anti-affinity")
     if any(c.when_unsatisfiable == "DoNotSchedule" for c in wire.topology_spread_constraints or ()):
         found.append("topology spread constraints with DoNotSchedule")
-    if any(v.persistent_volume_claim or v.ephemeral for v in wire.volumes or ()):
-        found.append("persistent volume claims")
     if wire.resource_claims:
         found.append("resource claims")
     return tuple(found)

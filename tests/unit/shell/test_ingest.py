@@ -91,7 +91,6 @@ def test_a_gated_pod_waits_apart_and_its_owner_is_not_told_twice(house: House) -
         ({"cpu": "lots"}, "cpu"),
         ({"metadata": {"labels": {f"l{i}": "" for i in range(10_000)}}}, "metadata.labels"),
         ({"tolerations": [{"key": "k"}] * 300}, "spec.tolerations"),
-        ({"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}, "persistent volume claims"),
         ({"priority": "high"}, "priority"),
     ],
 )
