@@ -123,7 +123,7 @@ class SchedulingCycle:
         self._runner = runner
         self._cache = cache
         self._rows = rows
-        self._nominator = nominator
+        self.nominator = nominator
         self._seed = seed
         self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache.nodes, nominator, self._promised)
@@ -190,7 +190,7 @@ class SchedulingCycle:
 
     def _as_nominated(self, pod: Pod) -> Pod:
         """The pod with the node promised to it, also where the API server has not been told yet."""
-        node = self._nominator.node_of(pod.uid) if len(self._nominator) else ""
+        node = self.nominator.node_of(pod.uid) if len(self.nominator) else ""
         return msgspec.structs.replace(pod, nominated_node=node) if node and node != pod.nominated_node else pod
 
     def _place_where_nominated(self, pod: Pod, attempt: int) -> Result | None:
@@ -344,7 +344,7 @@ class SchedulingCycle:
         if assumption is None:
             self.records.conflicted(pod, attempt, self._names_of(candidates))
             return Conflicted(pod)
-        self._nominator.remove(pod.uid)  # from now on it counts on the row itself
+        self.nominator.remove(pod.uid)  # from now on it counts on the row itself
         self._record(group, picture, pod, attempt, candidates, assumption.node)
         placed = Placed(
             pod,

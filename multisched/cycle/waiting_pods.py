@@ -39,6 +39,11 @@ class WaitingPodTable:
     def waiting(self) -> Sequence[Pod]:
         return [entry.pod for entry in self._waiting.values()]
 
+    def holders(self, uid: str) -> Mapping[str, float]:
+        """Plugin -> when its wait for this pod ends; empty for a pod that does not wait."""
+        entry = self._waiting.get(uid)
+        return {} if entry is None else dict(entry.deadlines)
+
     def allow(self, uid: str, plugin: str) -> bool:
         entry = self._waiting.get(uid)
         if entry is None or entry.deadlines.pop(plugin, None) is None:
@@ -53,6 +58,14 @@ class WaitingPodTable:
         if entry is None:
             return False
         entry.decided(Status.unschedulable(reason).by(plugin))
+        return True
+
+    def preempt(self, uid: str, plugin: str) -> bool:
+        """The pod makes room for another: it is tried again after its backoff. False if it does not wait."""
+        entry = self._waiting.pop(uid, None)
+        if entry is None:
+            return False
+        entry.decided(Status.error("preempted").by(plugin))
         return True
 
     def drop(self, uid: str) -> None:

@@ -30,6 +30,7 @@ _ATTEMPT: Final = tuple(0.0001 * 2**i for i in range(18))
 _WAIT: Final = tuple(0.01 * 2**i for i in range(20))
 """10 ms to 87 min: from schedulable to bound, as kube-scheduler counts it."""
 _ATTEMPTS: Final = (1, 2, 4, 8, 16)
+_VICTIMS: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
@@ -82,6 +83,9 @@ class Metrics:
             "plugin_errors_total", "Plugin calls that failed.", "plugin", "extension_point", "domain"
         )
         self.outcomes = self._counter("bind_outcomes_total", "How binds ended.", "outcome", "domain")
+        self.preemptions = self._counter(
+            "preemption_goroutines_execution_total", "Preemptions carried out.", "result", "domain"
+        )
 
     def _make_histograms(self) -> None:
         histogram = self._histogram
@@ -114,6 +118,14 @@ class Metrics:
             "extension_point",
         )
         self.permit_wait = histogram("permit_wait_duration_seconds", "Waits in Permit.", _WAIT, "result", "domain")
+        self.preemption_victims = histogram("preemption_victims", "Victims chosen for one pod.", _VICTIMS, "domain")
+        self.preemption_duration = histogram(
+            "preemption_goroutines_duration_seconds",
+            "Marking and deleting the victims of one pod.",
+            _WAIT,
+            "result",
+            "domain",
+        )
         self.bind_duration = histogram("bind_duration_seconds", "Binds, PreBind to outcome.", _ATTEMPT, "domain")
 
 
@@ -151,6 +163,14 @@ class DomainMetrics:
     def permit_waited(self, result: str, seconds: float) -> None:
         """`result`: allowed or rejected."""
         self._metrics.permit_wait.labels(result, self._domain).observe(seconds)
+
+    def preemption_began(self, victims: int) -> None:
+        self._metrics.preemption_victims.labels(self._domain).observe(victims)
+
+    def preemption_ended(self, result: str, seconds: float) -> None:
+        """`result`: success or error."""
+        self._metrics.preemptions.labels(result, self._domain).inc()
+        self._metrics.preemption_duration.labels(result, self._domain).observe(seconds)
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
         """One sampled call."""

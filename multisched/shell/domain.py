@@ -19,7 +19,7 @@ import msgspec
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.events import ASSIGNED_POD_DELETE, ClusterEvent, EventObject
+from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventObject, Resource
 from multisched.framework.isolation import IsolatedError
 from multisched.framework.plugin import PreBindPlugin, QueuedPod
 from multisched.framework.ports import (
@@ -48,6 +48,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.bind_limit import BindLimit
 from multisched.shell.observer import DomainObserver
 from multisched.shell.pre_bind import PreBindStage
+from multisched.shell.preemptor import Preemptor
 from multisched.state.cluster_cache import ClusterCache
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ BIND_GRACE_S = 5.0
 """What a Bind plugin may take beyond the deadline it was given."""
 
 LATENCIES_KEPT = 100_000
+_PREEMPTED = ClusterEvent(Resource.WILDCARD, Action.ALL, "PreemptionEnded")
 
 _DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
@@ -94,6 +96,8 @@ class _Bind:
 
     placed: Placed
     attempts: int
+    preempted_by: str = ""
+    """Plugin that has turned it back before anything was sent."""
 
 
 class DomainWorker:
@@ -113,6 +117,7 @@ class DomainWorker:
         bind_workers: int,
         bind_timeout_s: float,
         tell_all: Callable[[ClusterEvent, EventObject, EventObject], None],
+        preemptor: Preemptor,
     ) -> None:
         self.name = name
         self.queue = queue
@@ -128,6 +133,14 @@ class DomainWorker:
         self._bind_workers = bind_workers
         self._bind_timeout_s = bind_timeout_s
         self._tell_all = tell_all
+        self._preemptor = preemptor
+        self._preempting = 0
+        """Preemptions of this domain under way."""
+        self._before_post: dict[str, _Bind] = {}
+        """uid -> bind of which nothing has been sent yet."""
+        self.lease = outside.lease
+        self.observer = outside.observer
+        self.write_timeout_s = bind_timeout_s
         self._to_bind: deque[_Bind] = deque()
         self._wake = asyncio.Event()
         self._bind_wake = asyncio.Event()
@@ -158,13 +171,14 @@ class DomainWorker:
         self._is_closing = True
         for pod in self.waiting.waiting():
             self.waiting.reject(pod.uid, "", "the scheduler stopped while the pod waited for others")
+        self._preemptor.drop_waiting(self)
         self._pre_bind.close()
         self._wake.set()
 
     @property
     def is_drained(self) -> bool:
-        """No bind is under way or queued."""
-        return not (self._in_flight or self._to_bind)
+        """No bind is under way or queued, and no victim is being removed."""
+        return not (self._in_flight or self._to_bind or self._preempting)
 
     async def drained(self) -> None:
         """Waits until `is_drained`."""
@@ -258,6 +272,7 @@ class DomainWorker:
         """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
         self.counters.refused += 1
         pod = result.pod
+        nominated = self._nominate(result)
         failure = Failure(
             result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
         )
@@ -265,14 +280,59 @@ class DomainWorker:
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: nobody is left to be told
         reason = "SchedulerError" if result.is_error else "Unschedulable"
-        self.report(pod, reason, placement.set_aside or result.message)
+        self.report(pod, reason, placement.set_aside or result.message, nominated)
         self.wake()
 
-    def report(self, pod: Pod, reason: str, message: str) -> None:
-        """The condition and the event a refused pod gets."""
-        self._outside.conditions.write(_ref(pod), Condition("False", reason, message))
+    def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
+        """The condition and the event a refused pod gets; `nominated_node` as in `Condition`."""
+        self._outside.conditions.write(_ref(pod), Condition("False", reason, message, nominated_node=nominated_node))
         if reason != "SchedulingGated":
             self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
+
+    # -- preemption ------------------------------------------------------------------------------------------------
+
+    def _nominate(self, result: Unplaced) -> str | None:
+        """Keeps what a refused pod was promised, and begins to make it true; what is to be written of it, if anything.
+
+        Before the pod is back in its queue: from then on it must not be tried while its victims go.
+        """
+        pod, node = result.pod, result.nominated_node
+        if node is None or not self.still_waits(pod.uid):
+            return None
+        known = pod.nominated_node or self.cycle.nominator.node_of(pod.uid)
+        self.cycle.nominator.nominate(pod, node)
+        if result.preemption is not None and self._preemptor.start(pod, result.preemption, self):
+            self._preempting += 1
+        return node if node != known else None
+
+    def still_waits(self, uid: str) -> bool:
+        return self.queue.where(uid) not in (None, Place.LEAVING)
+
+    def is_preempting(self, uid: str) -> bool:
+        """True while victims are removed for this pod."""
+        return self._preemptor.is_preempting(uid)
+
+    def preempt_placed(self, uid: str, plugin: str) -> bool:
+        """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
+        if self.waiting.preempt(uid, plugin) or self._pre_bind.preempt(uid, plugin):
+            return True
+        bind = self._before_post.pop(uid, None)
+        if bind is None:
+            return False
+        bind.preempted_by = plugin
+        return True
+
+    def preemption_ended(self, pod: Pod, *, failed: bool) -> None:
+        """Victims that go wake the pod by their events; what it missed of them while it was held is made good here."""
+        self._preempting -= 1
+        if self.is_drained:
+            self._idle.set()
+        now_s = self._outside.clock.monotonic()
+        if failed:
+            self.queue.activate(pod.uid, now_s)
+        elif self.queue.where(pod.uid) is Place.GATED:
+            self.queue.on_event(_PREEMPTED, None, pod, now_s)
+        self.wake()
 
     # -- Permit ----------------------------------------------------------------------------------------------------
 
@@ -311,6 +371,7 @@ class DomainWorker:
             self._abandon(bind, status)
 
     def _enqueue_bind(self, bind: _Bind) -> None:
+        self._before_post[bind.placed.pod.uid] = bind
         self._to_bind.append(bind)
         self._bind_wake.set()
 
@@ -330,7 +391,7 @@ class DomainWorker:
 
     def _leave_flight(self) -> None:
         self._in_flight -= 1
-        if not self._in_flight:
+        if self.is_drained:
             self._idle.set()
 
     def _tell_freed(self, placed: Placed) -> None:
@@ -349,6 +410,11 @@ class DomainWorker:
     async def _bind_one(self, bind: _Bind) -> None:
         placed = bind.placed
         await self.limit.enter()
+        self._before_post.pop(placed.pod.uid, None)
+        if bind.preempted_by:
+            self.limit.leave()
+            self._abandon(bind, Status.error(f"preempted by {bind.preempted_by}").by(bind.preempted_by))
+            return
         began = self._outside.clock.monotonic()
         try:
             outcome, answer = await self._resolve(placed)

@@ -196,7 +196,8 @@ class PodIngest:
         self._refused.pop(pod.uid, None)
         self._pending[pod.uid] = pod
         self._uids[pod.key] = pod.uid
-        self._nominator.set(pod)
+        if not self._cache.is_assumed(pod.uid):  # else it counts on its row already
+            self._nominator.set(pod, before)
         now_s = self._clock.monotonic()
         placement = worker.queue.add(pod, now_s) if before is None else worker.queue.update(before, pod, now_s)
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:

@@ -35,7 +35,10 @@ class PreBindStage:
         self._plugins = plugins
         self._runner = runner
         self._places = asyncio.Semaphore(PRE_BINDS_MAX)
-        self._scopes: set[anyio.CancelScope] = set()
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        """uid of the pod at work -> what ends it."""
+        self._preempted: dict[str, str] = {}
+        """uid -> plugin that wants its room for another pod."""
         self._is_closing = False
 
     def work_for(self, placed: Placed) -> Sequence[PreBindPlugin] | Status:
@@ -67,8 +70,17 @@ class PreBindStage:
         """The scheduler stops: what waits for long gives up, and its pods go back to the queue."""
         self._is_closing = True
         deadline_s = anyio.current_time() + CLOSING_S
-        for scope in self._scopes:
+        for scope in self._scopes.values():
             scope.deadline = min(scope.deadline, deadline_s)
+
+    def preempt(self, uid: str, plugin: str) -> bool:
+        """The pod makes room for another: its PreBind is cancelled. False if none is at work for it."""
+        scope = self._scopes.get(uid)
+        if scope is None:
+            return False
+        self._preempted[uid] = plugin
+        scope.cancel()
+        return True
 
     def __len__(self) -> int:
         """Plugins at work right now."""
@@ -77,14 +89,19 @@ class PreBindStage:
     async def _run_one(self, placed: Placed, plugin: PreBindPlugin) -> Status:
         timeout_s = CLOSING_S if self._is_closing else getattr(plugin, "pre_bind_timeout_s", PRE_BIND_MAX_S)
         status: Status | None = None
+        uid = placed.pod.uid
+        self._preempted.pop(uid, None)
         with anyio.move_on_after(timeout_s) as scope:
-            self._scopes.add(scope)
+            self._scopes[uid] = scope
             try:
                 status = await plugin.pre_bind(placed.view, placed.pod, placed.node)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 return self._runner.failure(plugin, "PreBind", error).status
             finally:
-                self._scopes.discard(scope)
+                del self._scopes[uid]
+        preempted_by = self._preempted.pop(uid, "")
+        if preempted_by:
+            return Status.error(f"preempted by {preempted_by}").by(preempted_by)
         if scope.cancelled_caught:
             if self._is_closing:
                 return Status.error("the scheduler stopped while the pod waited at PreBind")

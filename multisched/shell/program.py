@@ -21,6 +21,7 @@ from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
+from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.reflector import Reflector, ReflectorHandler
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.config_nodes import NodeRouter
@@ -42,10 +43,12 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit import Audit, NodeSide, PodSide, Side
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.extenders import Extenders, OpenExtender
-from multisched.shell.ingest import NodeIngest, PodIngest, Router
+from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
 from multisched.shell.plugin_workers import PluginWorkers
+from multisched.shell.preemptor import Preemptor
+from multisched.shell.router import Router
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -110,6 +113,13 @@ class Program:
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.router = Router()
+        self.preemptor = Preemptor(
+            ApiPodWriter(outside.transport, limiter, outside.clock),
+            self.events,
+            outside.clock,
+            self.nominator,
+            self.router.worker_of,
+        )
         self.decoder = Decoder()
         self.leases: dict[str, LeaseKeeper] = {}
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
@@ -190,7 +200,13 @@ class Program:
         self.cache.add_domain(rows)
         waiting = WaitingPodTable()
         context = PluginContext(
-            domain.name, self.cache.nodes, waiting, self.cache.ledgers, self.cache.objects, self.volumes
+            domain.name,
+            self.cache.nodes,
+            waiting,
+            self.cache.ledgers,
+            self.cache.objects,
+            self.volumes,
+            preemptions=self.preemptor,
         )
         profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)
@@ -210,6 +226,7 @@ class Program:
             bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
             bind_timeout_s=self._configuration.client.bind_timeout_s,
             tell_all=self._tell_all,
+            preemptor=self.preemptor,
         )
         self.router.add(worker, rows, domain.scheduler_names)
 
@@ -285,6 +302,7 @@ class Program:
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
+            tasks.start_soon(self.preemptor.run)
             tasks.start_soon(self.audit.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)

@@ -85,4 +85,5 @@ class Router:
         if moved.active or moved.backoff:
             worker.wake()
         for pod, status in moved.gated:
-            worker.report(pod, "SchedulingGated", status.message)
+            if not worker.is_preempting(pod.uid):  # it was told why it waits, and more than that it is held
+                worker.report(pod, "SchedulingGated", status.message)

@@ -119,6 +119,10 @@ class QuietObserver:
 
     def permit_waited(self, result: str, seconds: float) -> None: ...
 
+    def preemption_began(self, victims: int) -> None: ...
+
+    def preemption_ended(self, result: str, seconds: float) -> None: ...
+
 
 @dataclass(slots=True)
 class Process:

@@ -23,13 +23,17 @@ from multisched.framework.ports import (
     ObjectRef,
     PodTruth,
     UnreachableError,
+    WriteAnswer,
+    WriteReply,
 )
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.domain import DomainWorker, Outside
-from multisched.shell.ingest import NodeIngest, PodIngest, Router
+from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.preemptor import Preemptor
+from multisched.shell.router import Router
 from multisched.testing.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import Domain
 
@@ -48,6 +52,8 @@ class Desk:
         self.events: list[Event] = []
         self.conditions: list[tuple[str, Condition]] = []
         self.ends: list[tuple[str, Any]] = []
+        self.writes: dict[tuple[str, str], list[WriteReply]] = {}
+        self.writes_sent: list[tuple[str, str]] = []
         self.is_leading = True
         self.sleep: Callable[[float], Any] | None = None
 
@@ -73,6 +79,23 @@ class Desk:
     def write(self, pod: ObjectRef, condition: Condition) -> None:
         self.conditions.append((pod.name, condition))
 
+    async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
+        return await self._write("mark", pod)
+
+    async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        return await self._write("delete", pod)
+
+    async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        return await self._write("clear", pod)
+
+    async def _write(self, what: str, pod: ObjectRef) -> WriteReply:
+        """An answer of `writes` by (what, pod's name), in order; then DONE for ever. It takes a moment, as it does."""
+        self.writes_sent.append((what, pod.name))
+        if self.sleep is not None:
+            await self.sleep(0.01)
+        answers = self.writes.get((what, pod.name))
+        return answers.pop(0) if answers else WriteReply(WriteAnswer.DONE)
+
     def may_bind(self) -> bool:
         return self.is_leading
 
@@ -94,6 +117,12 @@ class Desk:
     def permit_waited(self, result: str, seconds: float) -> None:
         self.ends.append(("permit", result))
 
+    def preemption_began(self, victims: int) -> None:
+        self.ends.append(("victims", victims))
+
+    def preemption_ended(self, result: str, seconds: float) -> None:
+        self.ends.append(("preemption", result))
+
 
 class House:
     """A worker with its router, ingest and cache, over a desk. `scheduler` serves the pods of schedulerName "ours"."""
@@ -112,6 +141,7 @@ class House:
         self.cache = self.domain.cache
         built = self.domain.plugins
         self.router = Router()
+        self.preemptor = Preemptor(self.desk, self.desk, self.clock, self.domain.nominator, self.router.worker_of)
         self.worker = DomainWorker(
             "ours",
             cycle=self.domain.cycle,
@@ -126,6 +156,7 @@ class House:
             bind_workers=bind_workers,
             bind_timeout_s=5.0,
             tell_all=self._tell,
+            preemptor=self.preemptor,
         )
         self.router.add(self.worker, self.domain.rows, ["ours"])
         decoder = Decoder()

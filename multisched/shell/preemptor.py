@@ -1,0 +1,258 @@
+"""Carries out preemptions: takes lower nominations back, marks and deletes the victims, and lets the preemptor go on.
+
+Owns who preempts at this moment and whose deletion is under way; one per process, for all domains. A cycle decides and
+hands over a value (`framework.preemption.Preemption`); everything that waits happens here. Promises that a pod is not
+scheduled while its victims go (`is_preempting`), that nothing is written without the lease, that no victim is deleted by
+two preemptions, and that each preemptor goes on, whatever fails. Nothing here needs to survive the process: the next
+one finds the preemptor pending and decides anew, by what has become of the victims.
+Source: kube-scheduler 1.36, framework/preemption/executor.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import anyio
+
+from multisched.framework.ports import (
+    Clock,
+    Event,
+    EventSink,
+    LeaseHolder,
+    ObjectRef,
+    PodWriter,
+    WriteAnswer,
+    WriteReply,
+)
+from multisched.framework.preemption import Preemption
+from multisched.model.objects import Pod
+from multisched.shell.observer import DomainObserver
+from multisched.state.nominator import Nominator
+
+logger = logging.getLogger(__name__)
+
+WORKERS: Final = 16
+"""Preemptions carried out at once; more wait in line. Each pod in a queue has one at most."""
+VICTIMS_AT_ONCE: Final = 16
+"""Victims of one preemption removed at once."""
+ATTEMPTS_MAX: Final = 5
+"""Sendings of one write whose effect is not known, or that was told to wait."""
+RETRY_DELAY_S: Final = 0.1
+"""Before the second sending; doubled before each further one."""
+
+NO_LEASE = "the lease was lost"
+
+
+class Home(Protocol):
+    """The domain of a preemptor, or of a victim that is on its way to a node."""
+
+    lease: LeaseHolder
+    observer: DomainObserver
+    write_timeout_s: float
+
+    def still_waits(self, uid: str) -> bool:
+        """True while the pod is there and wants a node."""
+        ...
+
+    def preempt_placed(self, uid: str, plugin: str) -> bool:
+        """Turns back a pod of this domain that waits at Permit or for its bind; False if it does not."""
+        ...
+
+    def preemption_ended(self, pod: Pod, *, failed: bool) -> None:
+        """The pod's victims are gone, or going, or could not be removed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    pod: Pod
+    preemption: Preemption
+    home: Home
+
+
+class Preemptor:
+    """`framework.preemption.PreemptionsUnderWay`, and the work behind it."""
+
+    def __init__(
+        self,
+        writer: PodWriter,
+        events: EventSink,
+        clock: Clock,
+        nominator: Nominator,
+        home_of: Callable[[Pod], Home | None],
+    ) -> None:
+        """`home_of`: the domain that serves a pod; None for a pod of another scheduler."""
+        self._writer = writer
+        self._events = events
+        self._clock = clock
+        self._nominator = nominator
+        self._home_of = home_of
+        self._jobs: dict[str, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._going: dict[str, asyncio.Event] = {}
+        """uid of a victim -> set when its removal has ended."""
+        self._wake = asyncio.Event()
+
+    def is_preempting(self, uid: str) -> bool:
+        return uid in self._jobs
+
+    def start(self, pod: Pod, preemption: Preemption, home: Home) -> bool:
+        """Begins to carry out what a cycle has decided. The pod counts as preempting from this call on, until its home
+        hears of the end.
+
+        False: all victims are being deleted already, and nothing is left to do.
+        """
+        if all(victim.is_deleting for victim in preemption.victims):
+            return False
+        home.observer.preemption_began(len(preemption.victims))
+        job = self._jobs[pod.uid] = _Job(pod, preemption, home)
+        self._waiting.append(job)
+        self._wake.set()
+        return True
+
+    def drop_waiting(self, home: Home) -> None:
+        """The domain ends: of its preemptions those that have not begun never will."""
+        for job in [job for job in self._waiting if job.home is home]:
+            self._waiting.remove(job)
+            self._end(job, failed=True)
+
+    async def run(self) -> None:
+        """Works until cancelled. Cancelled, it leaves victims that were not asked to go where they are."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(WORKERS):
+                tasks.start_soon(self._work)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    # -- one preemption --------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            while not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            await self._carry_out(self._waiting.popleft())
+
+    async def _carry_out(self, job: _Job) -> None:
+        if not job.home.still_waits(job.pod.uid):
+            self._end(job, failed=True)  # it was deleted meanwhile: nobody has to go for it
+            return
+        began = self._clock.monotonic()
+        problems: list[str] = []
+        await self._clear_lower(job, problems)
+        victims = [victim for victim in job.preemption.victims if not victim.is_deleting]
+        failures: list[str] = []
+        await self._remove_all(job, victims[:-1], failures)
+        if not failures:
+            # Last and alone: once it is gone the preemptor has its room, and is not held any longer than that.
+            await self._remove(job, victims[-1], failures)
+        seconds = self._clock.monotonic() - began
+        job.home.observer.preemption_ended("error" if failures or problems else "success", seconds)
+        for text in (*problems, *failures):
+            told = {"pod": job.pod.key, "node": job.preemption.node, "error": text}
+            logger.warning("preemption", extra=told)
+        if failures:
+            await self._give_up(job)
+        self._end(job, failed=bool(failures))
+
+    async def _clear_lower(self, job: _Job, problems: list[str]) -> None:
+        """Pods of lower priority that were promised this node may look for another one: what they count on goes away."""
+        for other in self._nominator.on(job.preemption.node):
+            if other.spec.priority < job.pod.spec.priority:
+                self._nominator.remove(other.uid)
+                problem = await self._cleared(job, other)
+                if problem:
+                    problems.append(f"the nomination of {other.key} was not taken back: {problem}")
+
+    async def _cleared(self, job: _Job, pod: Pod) -> str:
+        ref, timeout_s = _ref(pod), job.home.write_timeout_s
+        return (await self._sent(job, lambda: self._writer.clear_nomination(ref, timeout_s=timeout_s)))[1]
+
+    async def _remove_all(self, job: _Job, victims: list[Pod], failures: list[str]) -> None:
+        places = anyio.CapacityLimiter(VICTIMS_AT_ONCE)
+
+        async def remove(victim: Pod) -> None:
+            async with places:
+                if not failures:  # as upstream: after the first failure no further victim is asked to go
+                    await self._remove(job, victim, failures)
+
+        async with anyio.create_task_group() as tasks:
+            for victim in victims:
+                tasks.start_soon(remove, victim)
+
+    async def _give_up(self, job: _Job) -> None:
+        """The node is not what it was promised to be: the nomination ends, here and on the pod."""
+        if self._nominator.node_of(job.pod.uid) == job.preemption.node:
+            self._nominator.remove(job.pod.uid)
+            await self._cleared(job, job.pod)
+
+    def _end(self, job: _Job, *, failed: bool) -> None:
+        if self._jobs.get(job.pod.uid) is job:
+            del self._jobs[job.pod.uid]
+        job.home.preemption_ended(job.pod, failed=failed)
+
+    # -- one victim ------------------------------------------------------------------------------------------------
+
+    async def _remove(self, job: _Job, victim: Pod, failures: list[str]) -> None:
+        going = self._going.get(victim.uid)
+        if going is not None:
+            await going.wait()  # for another preemptor; if that fails, this one's next attempt will see it
+            return
+        going = self._going[victim.uid] = asyncio.Event()
+        try:
+            problem = await self._removed(job, victim)
+        finally:
+            del self._going[victim.uid]
+            going.set()
+        if problem:
+            failures.append(f"victim {victim.key} was not removed: {problem}")
+
+    async def _removed(self, job: _Job, victim: Pod) -> str:
+        """Empty if the victim is gone or going, else what went wrong."""
+        note = f"Preempted by pod {job.pod.uid} on node {job.preemption.node}"
+        home = self._home_of(victim)
+        if home is not None and home.preempt_placed(victim.uid, job.preemption.plugin):
+            self._tell(job, victim, f"{note} (in kube-scheduler memory).")
+            return ""
+        ref, timeout_s = _ref(victim), job.home.write_timeout_s
+        why = f"{job.pod.spec.scheduler_name}: preempting to accommodate a higher priority pod"
+        for send in (
+            lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s),
+            lambda: self._writer.delete(ref, timeout_s=timeout_s),
+        ):
+            is_gone, problem = await self._sent(job, send)
+            if is_gone or problem:
+                return problem
+        self._tell(job, victim, note)
+        return ""
+
+    async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]]) -> tuple[bool, str]:
+        """(the pod is gone, what went wrong): one write, sent again while its effect is not known."""
+        message = ""
+        for attempt in range(ATTEMPTS_MAX):
+            if not job.home.lease.may_bind():
+                return False, NO_LEASE
+            reply = await send()
+            if reply.answer in (WriteAnswer.DONE, WriteAnswer.GONE):
+                return reply.answer is WriteAnswer.GONE, ""
+            message = reply.message
+            if reply.answer is WriteAnswer.REFUSED:
+                break
+            await anyio.sleep(max(reply.retry_after_s, RETRY_DELAY_S * 2**attempt))
+        return False, message or "no answer"
+
+    def _tell(self, job: _Job, victim: Pod, note: str) -> None:
+        reporter = job.pod.spec.scheduler_name
+        self._events.record(
+            Event(_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=_ref(job.pod))
+        )
+
+
+def _ref(pod: Pod) -> ObjectRef:
+    return ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
