@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
+from multisched.cycle.pod_class import FilterColumn, Finals, PodClass, ScoreColumn
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows, Scores, all_true, any_true
 from multisched.framework.plugin import (
@@ -61,7 +61,7 @@ _NOBODY: frozenset[str] = frozenset()
 class _Changes:
     """What was written since a class was renewed, as positions in the class's rows, ascending."""
 
-    __slots__ = ("_rows_in_table", "is_everywhere", "moved", "nodes", "rows")
+    __slots__ = ("_rows_in_table", "is_everywhere", "is_far", "moved", "nodes", "rows")
 
     def __init__(
         self, nodes: Rows, rows: Rows, rows_in_table: Rows, moved: frozenset[str], *, is_everywhere: bool
@@ -75,6 +75,8 @@ class _Changes:
         """Plugins whose stamp moved; all that have one if a node object did."""
         self.is_everywhere = is_everywhere
         """Some node object of the cluster changed, came or went."""
+        self.is_far = False
+        """Set once the filters are renewed: a row that may not be among the changed ones became feasible, or ceased to be."""
 
     def concerning(self, column: FilterColumn | ScoreColumn) -> Rows | None:
         """The positions where a plugin's answers are out of date; None: all of them."""
@@ -126,6 +128,9 @@ class ClassCache:
         }
         self._stamp_plugins = tuple(stamps.values())
         self._stamp_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in stamps}
+        self._for_one_attempt = frozenset(
+            p.name for p in (*plugins.pre_score, *plugins.score) if _is_for_one_attempt(p)
+        )
         self._feasible_readers = frozenset(name for name, p in stamps.items() if getattr(p, "reads_feasible", False))
         self._asks_anew = bool(self._pre_filters_anew or self._pre_scores_anew) or any(
             _is_for_one_attempt(p) for p in kept
@@ -430,7 +435,8 @@ class ClassCache:
         before = entry.feasible
         if must_join:
             self._join_filters(entry)
-            return before.tobytes() != entry.feasible.tobytes()
+            changes.is_far = before.tobytes() != entry.feasible.tobytes()
+            return changes.is_far
         if passing.tobytes() == before.take(changes.rows).tobytes():
             return False
         before[changes.rows] = passing
@@ -482,7 +488,7 @@ class ClassCache:
         if is_skipped:
             column.final = np.zeros(len(entry.rows), np.uint8)
             return
-        if _is_for_one_attempt(plugin) or plugin.name in self._feasible_readers:
+        if plugin.name in self._for_one_attempt or plugin.name in self._feasible_readers:
             raw = np.zeros(len(entry.rows), np.int64)
             raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, entry.rows[entry.feasible])
         else:
@@ -508,17 +514,19 @@ class ClassCache:
 
     def _renew_scores(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> None:
         skipped = self._pre_score(entry, self._pre_scores_due(entry, changes, feasible_moved=feasible_moved))
-        must_join = False
+        must_join = changes.is_far
         total = entry.fixed_total.take(changes.rows)
+        replaced: list[tuple[ScoreColumn, Finals]] = []
         for column in entry.scores if changes.is_everywhere or feasible_moved else entry.moving_scores:
             at = changes.concerning(column)
             if column.depends_on.reads_stamp:
+                before = column.final
                 if at is None or (feasible_moved and column.plugin.name in self._feasible_readers):
-                    before = column.final.tobytes()
                     self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
-                    must_join |= before != column.final.tobytes()
                 elif not column.is_skipped and (len(at) or feasible_moved):
-                    must_join |= self._score_some(entry, column, changes, at)
+                    self._score_some(entry, column, changes, at)
+                if before is not column.final and before.tobytes() != column.final.tobytes():
+                    replaced.append((column, before))
                 total += np.multiply(column.final.take(changes.rows), column.weight, dtype=np.int64)
             elif at is None:
                 self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
@@ -544,7 +552,10 @@ class ClassCache:
                     must_join |= moved or bool(len(at))
         if must_join:
             self._join_scores(entry)
-        elif len(changes.rows):
+            return
+        for column, before in replaced:
+            _replace_in_total(entry, column, before)
+        if len(changes.rows):
             feasible = entry.feasible.take(changes.rows)
             if not all_true(feasible):
                 np.copyto(total, NOWHERE, where=~feasible)
@@ -555,11 +566,11 @@ class ClassCache:
         if not entry.stamps or not (changes.moved or feasible_moved):
             return self._pre_scores_anew
         due = changes.moved | (self._feasible_readers & entry.stamps.keys() if feasible_moved else _NOBODY)
-        return [p for p in self._plugins.pre_score if _is_for_one_attempt(p) or p.name in due]
+        return [p for p in self._plugins.pre_score if p.name in due or p.name in self._for_one_attempt]
 
-    def _score_some(self, entry: PodClass, column: ScoreColumn, changes: _Changes, at: Rows) -> bool:
-        """Renews the scores of a plugin whose stamp stands; True if they changed."""
-        before = column.final.tobytes()
+    def _score_some(self, entry: PodClass, column: ScoreColumn, changes: _Changes, at: Rows) -> None:
+        """Renews the scores of a plugin whose stamp stands, into a new array of final scores."""
+        column.final = column.final.copy()
         if len(at):
             raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
             if column.is_plain:
@@ -568,7 +579,6 @@ class ClassCache:
                 column.raw[at] = raw
         if not column.is_plain:
             self._normalize(entry, column, at)
-        return before != column.final.tobytes()
 
     def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
         """Scores that count as they are must be in range, but for those of rows that no pod can go to."""
@@ -600,6 +610,15 @@ class ClassCache:
             column.final = np.zeros(len(entry.rows), np.uint8)
             if len(at):
                 column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
+
+
+def _replace_in_total(entry: PodClass, column: ScoreColumn, before: Finals) -> None:
+    """Puts a column's final scores into the total in place of those it had."""
+    change = np.subtract(column.final, before, dtype=np.int32)
+    change *= column.weight
+    if not all_true(entry.feasible):
+        change *= entry.feasible
+    entry.total += change
 
 
 def _largest(entry: PodClass, column: ScoreColumn) -> int:

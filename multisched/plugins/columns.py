@@ -38,7 +38,7 @@ EXACT_BELOW = 1 << 53
 """Up to here a correctly rounded float64 quotient of integers never reaches the next integer."""
 
 
-def floor_ratio(numerator: Int64, denominator: Int64) -> Int64:
+def floor_ratio(numerator: Int64, denominator: Int64 | np.int64) -> Int64:
     """numerator // denominator for numerator >= 0 and denominator > 0, by float64 where that is exact: six times faster."""
     if any_true(numerator >= EXACT_BELOW):
         return numerator // denominator

@@ -63,13 +63,14 @@ class _FilterState:
 
         If no such pod stands anywhere, the first of pods that want one another is let through where all keys are.
         """
-        has_keys, met = np.ones(selection.count, np.bool_), np.ones(selection.count, np.bool_)
-        for tally in self.affinity.values():
-            codes = selection.of(tally.codes)
-            has_keys &= codes != 0
-            met &= (tally.counts > 0).take(codes)
         is_first = self.rules.is_own_match and not any(tally.pods for tally in self.affinity.values())
-        return has_keys if is_first else has_keys & met
+        met: Bools = np.ones(selection.count, np.bool_)
+        for at, tally in enumerate(self.affinity.values()):
+            passes = np.ones(len(tally.counts), np.bool_) if is_first else tally.counts > 0
+            passes[0] = False
+            found = passes.take(selection.of(tally.codes))
+            met = met & found if at else found
+        return met
 
 
 class _ScoreState:

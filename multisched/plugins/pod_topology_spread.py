@@ -13,6 +13,7 @@ from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Plugin
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
+from multisched.plugins.columns import floor_ratio
 from multisched.plugins.default_selector import KINDS
 from multisched.plugins.domain_tally import versions
 from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
@@ -94,12 +95,18 @@ class PodTopologySpread:
 
     def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
         """int64[rows]: 100 * (largest + smallest - raw) // largest over the rows that have all topology keys, else 0."""
-        is_counted = raw != LEFT_OUT
-        counted = raw[is_counted]
-        largest, smallest = int(counted.max(initial=0)), int(counted.min(initial=np.iinfo(np.int64).max))
-        if largest == 0:
-            return np.where(is_counted, MAX_SCORE, 0)
-        return np.where(is_counted, MAX_SCORE * (largest + smallest - raw) // largest, 0)
+        largest, smallest = int(raw.max()), int(raw.min())
+        if smallest == LEFT_OUT:
+            is_counted = raw != LEFT_OUT
+            smallest = int(raw.min(where=is_counted, initial=largest))
+            return np.where(is_counted, self._scaled(np.where(is_counted, raw, smallest), largest, smallest), 0)
+        return self._scaled(raw, largest, smallest)
+
+    @staticmethod
+    def _scaled(raw: Scores, largest: int, smallest: int) -> Scores:
+        if largest <= 0:
+            return np.full(len(raw), MAX_SCORE, np.int64)
+        return floor_ratio(MAX_SCORE * (largest + smallest - raw), np.int64(largest))
 
     # -- queueing hints --------------------------------------------------------------------------------------------
 

@@ -47,10 +47,11 @@ class HardSpread:
 
     def codes(self, rows: Rows, missing: int, skewed: int) -> Codes:
         """uint8[rows]: for each row the first constraint that refuses it: `missing` label, or `skewed`."""
-        codes, selection = zeros(rows), Selection(rows)
-        for lane in self.lanes:
+        selection = Selection(rows)
+        codes = zeros(rows)
+        for at, lane in enumerate(self.lanes):
             found = lane.verdicts(missing, skewed).take(selection.of(lane.tally.codes))
-            np.copyto(codes, found, where=codes == 0)
+            codes = np.where(codes == 0, found, codes) if at else found
         return codes
 
     def changed_by(self, row: int, labels: Mapping[str, str], change: int) -> HardSpread:
@@ -100,13 +101,14 @@ class _HardLane:
 class SoftSpread:
     """PreScore's state: the constraints that are preferred to hold."""
 
-    __slots__ = ("_has_keys", "_lanes", "_left_out", "rules")
+    __slots__ = ("_has_keys", "_lanes", "_weighed", "rules")
 
     def __init__(self, cycle: CycleView, rules: SpreadRules) -> None:
         self.rules = rules
         eligible = _Eligibility(cycle, rules, rules.soft, needs_all_keys=rules.needs_all_keys)
         self._has_keys = eligible.has_keys
         self._lanes = [_SoftLane(cycle.nodes, rule, eligible.of(rule)) for rule in rules.soft]
+        self._weighed = b""
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
         """Catches up with the pods that came and went; False if it must be made anew."""
@@ -114,6 +116,10 @@ class SoftSpread:
 
     def weigh(self, rows: Rows) -> None:
         """Weighs each constraint by the number of domains among the feasible rows."""
+        weighed = rows.tobytes()
+        if weighed == self._weighed:
+            return
+        self._weighed = weighed
         if self.rules.needs_all_keys:
             rows = rows[self._has_keys.take(rows)]
         for lane in self._lanes:
