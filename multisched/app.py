@@ -35,6 +35,7 @@ from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
+from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.shell.telemetry import ProgramQueues, read
 
@@ -115,7 +116,7 @@ async def _served(
     health.add_readiness("objects", program.objects.unreadable)
     authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
     served = ServerSettings(settings.bind_address, settings.port, _certificate(configuration), authenticator)
-    sources = Sources(health, metrics, ProgramQueues(program, identity))
+    sources = Sources(health, metrics, ProgramQueues(program, identity), ProgramExplanations(program, configuration))
     async with serve(served, sources) as url, anyio.create_task_group() as tasks:
         logger.info("serving", extra={"url": url})
         tasks.start_soon(heartbeat.run)

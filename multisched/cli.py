@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -29,6 +30,8 @@ from multisched.options import (
 )
 
 if TYPE_CHECKING:
+    from multisched.cli_explain import Dump
+    from multisched.cli_server import Server
     from multisched.config_schema import Configuration
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -63,7 +66,9 @@ app = typer.Typer(
 )
 config_app = typer.Typer(name="config", help="Check and print configuration.", no_args_is_help=True)
 plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile.", no_args_is_help=True)
+explain_app = typer.Typer(name="explain", invoke_without_command=True)
 app.add_typer(config_app)
+app.add_typer(explain_app)
 app.add_typer(plugins_app)
 
 Kubeconfig = Annotated[
@@ -78,6 +83,19 @@ Identity = Annotated[
     str | None, typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process and chance.")
 ]
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+ServerUrl = Annotated[str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")]
+TokenKubeconfig = Annotated[
+    Path | None, typer.Option(help="Take the bearer token from this kubeconfig.", exists=True, dir_okay=False)
+]
+TokenFile = Annotated[Path | None, typer.Option(help="Bearer token.", exists=True, dir_okay=False)]
+CaFile = Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)]
+Insecure = Annotated[
+    bool, typer.Option("--insecure-skip-tls-verify", help="Accept any certificate, for instance a self-signed one.")
+]
+Snapshot = Annotated[
+    Path | None,
+    typer.Option(help="Ask no server but this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
+]
 
 
 def main() -> None:
@@ -181,40 +199,81 @@ def kubelets(
 
 @app.command()
 def queue(
-    server: Annotated[
-        str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")
-    ] = DEFAULT_SERVER,
+    server: ServerUrl = DEFAULT_SERVER,
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
     limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 100,
     output: Format = Output.TABLE,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Take the bearer token from this kubeconfig.", exists=True, dir_okay=False)
-    ] = None,
+    kubeconfig: TokenKubeconfig = None,
     context: Context = None,
-    token_file: Annotated[Path | None, typer.Option(help="Bearer token.", exists=True, dir_okay=False)] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)] = None,
-    insecure_skip_tls_verify: Annotated[
-        bool, typer.Option("--insecure-skip-tls-verify", help="Accept any certificate, for instance a self-signed one.")
-    ] = False,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
 ) -> None:
     """Show what waits where, and why."""
-    from multisched import cli_queue
+    from multisched import cli_queue, cli_server
 
-    ask = cli_queue.Ask(
-        server=server,
-        domain=domain,
-        limit=limit,
-        kubeconfig=kubeconfig,
-        context=context,
-        token_file=token_file,
-        ca_file=ca_file,
-        is_verifying=not insecure_skip_tls_verify,
-    )
-    try:
-        text = cli_queue.show(ask, output.value)
-    except cli_queue.QueueError as error:
-        _fail(str(error), error.code)
-    typer.echo(text)
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        typer.echo(cli_queue.show(cli_queue.Ask(asked, domain, limit), output.value))
+
+
+@explain_app.callback()
+def explain(
+    ctx: typer.Context,
+    what_if: Annotated[bool, typer.Option("--what-if", help="Where would pods like that of -f go now?")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A pod or a workload; - for standard input.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, max=1000, help="How many of them, one after the other.")] = 1,
+    snapshot: Snapshot = None,
+    config: ConfigFile = None,
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Say what happened to a pod and why, or where pods would go. Nothing is written."""
+    if ctx.invoked_subcommand is not None:
+        if what_if or file is not None:
+            _fail(f"--what-if and --file go without {ctx.invoked_subcommand}", ExitCode.USAGE)
+        return
+    if not what_if or file is None:
+        _fail("write `explain pod NAMESPACE/NAME` or `explain --what-if -f FILE`; --help tells more", ExitCode.USAGE)
+    from multisched import cli_explain, cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        source = _source(snapshot, config, asked)
+        typer.echo(cli_explain.explain_what_if(source, file, replicas, output.value))
+
+
+@explain_app.command("pod")
+def explain_pod(
+    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, of default.")],
+    node: Annotated[str | None, typer.Option(help="Why not this node?")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Which single change would make it fit?")] = False,
+    snapshot: Snapshot = None,
+    config: ConfigFile = None,
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Say what happened to a pod, and why."""
+    from multisched import cli_explain, cli_server
+    from multisched.observe.explain_view import ExplainQuery
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        namespace, pod = cli_explain.pod_name(name)
+        query = ExplainQuery(namespace, pod, node=node or "", with_fixes=fix)
+        typer.echo(cli_explain.explain_pod(_source(snapshot, config, asked), query, output.value))
 
 
 @config_app.command()
@@ -303,6 +362,28 @@ def _write(target: Path, text: str, *, source: Path) -> None:
         target.write_text(text)
     except OSError as error:
         _fail(f"{target}: cannot be written: {error.strerror}", ExitCode.USAGE)
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Turns what a server or a file does not give into a sentence and an exit code."""
+    from multisched.cli_server import AskError
+
+    try:
+        yield
+    except AskError as error:
+        _fail(str(error), error.code)
+
+
+def _source(snapshot: Path | None, config: Path | None, server: Server) -> Server | Dump:
+    """Whom to ask: the server, or a dump with the configuration to look at it with."""
+    if snapshot is None:
+        if config is not None:
+            _fail("--config goes with --snapshot: a running multisched has its own", ExitCode.USAGE)
+        return server
+    from multisched.cli_explain import Dump
+
+    return Dump(snapshot, _configuration(config), datetime.now(UTC))
 
 
 def _own_namespace() -> str:

@@ -1,121 +1,43 @@
-"""`multisched queue`: asks a running multisched over HTTP what waits where, and why.
-
-Uses the standard library's HTTP, so that it starts fast. Follows no redirects: a token goes where the user said.
-"""
+"""`multisched queue`: asks a running multisched over HTTP what waits where, and why."""
 
 from __future__ import annotations
 
-import ssl
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
+from multisched.cli_server import AskError, Server, ask
 from multisched.cli_tables import as_document, as_table
 from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_queue
 from multisched.options import ExitCode
 
-TIMEOUT_S: Final = 10.0
-ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
-class QueueError(Exception):
-    """Nothing can be shown; the message says why and what to do."""
-
-    def __init__(self, message: str, code: ExitCode) -> None:
-        super().__init__(message)
-        self.code = code
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Whom to ask for what, and with which credentials."""
+    """Whom to ask for what."""
 
-    server: str
+    server: Server
     domain: str | None = None
     limit: int = 500
-    kubeconfig: Path | None = None
-    context: str | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    is_verifying: bool = True
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """None: a redirect is an answer like any other."""
-
-
-def show(ask: Ask, output: str) -> str:
-    """The queue in the wanted form. Raises QueueError."""
-    view = fetch(ask)
+def show(wanted: Ask, output: str) -> str:
+    """The queue in the wanted form. Raises AskError."""
+    view = fetch(wanted)
     if output in ("json", "yaml"):
         return as_document(msgspec.to_builtins(view), output)
     return render(view, is_wide=output == "wide")
 
 
-def fetch(ask: Ask) -> QueueView:
-    """Asks the server. Raises QueueError."""
-    if urlsplit(ask.server).scheme not in ("http", "https"):
-        raise QueueError(f"{ask.server}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
-    query = {"limit": str(ask.limit)} | ({"domain": ask.domain} if ask.domain else {})
-    request = urllib.request.Request(f"{ask.server.rstrip('/')}/api/v1/queue?{urlencode(query)}")  # noqa: S310 -- checked
-    authorization = _authorization(ask)
-    if authorization:
-        request.add_header("Authorization", authorization)
-    opener = urllib.request.build_opener(
-        _NoRedirects, urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_tls(ask))
-    )
-    try:
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
-            body = answer.read(ANSWER_BYTES_MAX)
-    except urllib.error.HTTPError as error:
-        detail = error.read(256).decode(errors="replace").strip()
-        raise QueueError(f"{ask.server} answered {error.code}: {detail}", ExitCode.PROBLEM) from error
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        message = f"no multisched answers at {ask.server}: {reason}; start one, or name it with --server"
-        raise QueueError(message, ExitCode.NO_CLUSTER) from error
+def fetch(wanted: Ask) -> QueueView:
+    """Asks the server. Raises AskError."""
+    query = {"limit": str(wanted.limit)} | ({"domain": wanted.domain} if wanted.domain else {})
+    body = ask(wanted.server, f"/api/v1/queue?{urlencode(query)}")
     try:
         return decode_queue(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise QueueError(f"{ask.server} is no multisched: {error}", ExitCode.PROBLEM) from error
-
-
-def _tls(ask: Ask) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if ask.ca_file is None else str(ask.ca_file))
-    if not ask.is_verifying:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _authorization(ask: Ask) -> str:
-    if ask.token_file is not None:
-        return f"Bearer {ask.token_file.read_text().strip()}"
-    if ask.kubeconfig is None:
-        return ""
-    import anyio
-
-    from multisched.client.auth import Credentials, KubeconfigSource, import_vendor
-    from multisched.client.errors import CredentialsError
-
-    async def read(path: Path) -> str:
-        credentials = await Credentials.load(KubeconfigSource(import_vendor(), path, ask.context))
-        return credentials.access.authorization
-
-    try:
-        authorization = anyio.run(read, ask.kubeconfig)
-    except CredentialsError as error:
-        raise QueueError(str(error), ExitCode.NO_CLUSTER) from error
-    if not authorization:
-        message = f"{ask.kubeconfig} has no token (a certificate proves nothing here); use --token-file"
-        raise QueueError(message, ExitCode.USAGE)
-    return authorization
+        raise AskError(f"{wanted.server.url} is no multisched: {error}", ExitCode.PROBLEM) from error
 
 
 def render(view: QueueView, *, is_wide: bool = False) -> str:

@@ -342,7 +342,7 @@ class AttemptRecords:
             # A pod whose run was cut short is attempted again under the same number: the later one counts.
             if before is None or record.at_s >= before.at_s:
                 found[record.attempt] = record if before is None else _joined(before, record)
-        return tuple(sorted(found.values(), key=lambda record: record.at_s)[-ATTEMPTS_KEPT:])
+        return tuple(sorted(found.values(), key=lambda record: (record.at_s, record.attempt))[-ATTEMPTS_KEPT:])
 
     def _placed_of(self, uid: str) -> list[AttemptRecord]:
         return [

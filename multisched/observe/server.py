@@ -16,10 +16,22 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
+import orjson
 from aiohttp import web
 
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
+from multisched.observe.explain_view import (
+    NODES_NAMED,
+    NODES_NAMED_MAX,
+    REPLICAS_MAX,
+    ExplainQuery,
+    ExplainSource,
+    NotExplainedError,
+    PodView,
+    WhatIfView,
+    encode_view,
+)
 from multisched.observe.health import Health, HealthReport
 from multisched.observe.metrics import Metrics
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
@@ -29,7 +41,9 @@ logger = logging.getLogger(__name__)
 REVIEWED_PREFIX: Final = "/multisched"
 """Set before /api paths when rights are asked for: Kubernetes lets every authenticated user read `/api/*`
 (ClusterRole system:discovery), and what waits where is not for everyone."""
-REQUEST_BYTES_MAX: Final = 16 * 1024
+EXPLAIN_PATH: Final = "/api/v1/explain"
+REQUEST_BYTES_MAX: Final = 256 * 1024
+"""Of a body: a manifest to be tried in thought."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 KEEPALIVE_S: Final = 75.0
 SCRAPES_MAX: Final = 2
@@ -70,6 +84,7 @@ class Sources:
     health: Health
     metrics: Metrics
     queue: QueueSource
+    explain: ExplainSource
 
 
 @asynccontextmanager
@@ -111,6 +126,8 @@ class _Routes:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/api/v1/queue", self._queue)
+        application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
+        application.router.add_post(f"{EXPLAIN_PATH}/what-if", self._what_if)
         return application
 
     @web.middleware
@@ -149,8 +166,7 @@ class _Routes:
             return None if _is_loopback_name(request.host) else _text(403, "this server answers to loopback names only")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        path = f"{REVIEWED_PREFIX}{request.path}" if request.path.startswith("/api") else request.path
-        verdict = await authenticator.judge(token, request.method.lower(), path)
+        verdict = await authenticator.judge(token, request.method.lower(), _reviewed_path(request.path))
         if verdict is Verdict.ALLOWED:
             return None
         status, message = _REFUSALS[verdict]
@@ -177,12 +193,55 @@ class _Routes:
 
     async def _queue(self, request: web.Request) -> web.Response:
         """`?domain=NAME` for one domain, `?limit=N` for more or fewer pods."""
-        text = request.query.get("limit", str(PODS_SHOWN))
-        limit = int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else -1
-        if not 0 <= limit <= PODS_SHOWN_MAX:
-            return _text(400, f"limit must be a number of 0..{PODS_SHOWN_MAX}")
+        limit = _number(request, "limit", PODS_SHOWN, PODS_SHOWN_MAX)
         view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
         return web.Response(body=encode_queue(view), content_type="application/json", headers=_HEADERS)
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """`?node=NAME` for why not there, `?fix=true` for what would help, `?names=N` nodes named behind each verdict."""
+        query = ExplainQuery(
+            request.match_info["namespace"],
+            request.match_info["name"],
+            node=request.query.get("node", ""),
+            with_fixes=request.query.get("fix", "") in ("1", "true"),
+            names=_number(request, "names", NODES_NAMED, NODES_NAMED_MAX),
+        )
+        return await _told(self._sources.explain.pod(query))
+
+    async def _what_if(self, request: web.Request) -> web.Response:
+        """A manifest as JSON; `?replicas=N`."""
+        if request.content_type != "application/json":  # else any web page could have a browser send one
+            return _text(415, "send application/json")
+        replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX))
+        try:
+            document = orjson.loads(await request.read())
+        except orjson.JSONDecodeError as error:
+            return _text(400, f"the manifest is no JSON: {error}")
+        return await _told(self._sources.explain.what_if(document, replicas))
+
+
+async def _told(asked: Awaitable[PodView | WhatIfView]) -> web.Response:
+    try:
+        view = await asked
+    except NotExplainedError as error:
+        return _text(error.status, str(error))
+    return web.Response(body=encode_view(view), content_type="application/json", headers=_HEADERS)
+
+
+def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
+    """A number of the query, 0..most. Raises HTTPBadRequest."""
+    text = request.query.get(name, str(otherwise))
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else -1
+    if not 0 <= number <= most:
+        raise web.HTTPBadRequest(reason=f"{name} must be a number of 0..{most}")
+    return number
+
+
+def _reviewed_path(path: str) -> str:
+    """What rights are asked for. Whoever may read of one pod may read of all: roles would need a wildcard otherwise."""
+    if path.startswith(f"{EXPLAIN_PATH}/"):
+        path = EXPLAIN_PATH
+    return f"{REVIEWED_PREFIX}{path}" if path.startswith("/api") else path
 
 
 def _health(request: web.Request, report: HealthReport) -> web.Response:

@@ -14,6 +14,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.request import UserInfo
 from multisched.cluster.server import ApiServer
 from multisched.model.wire import Response, Transport
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfView
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
@@ -106,8 +107,35 @@ class OneQueue:
         return QueueView(domains=domains, pods=pods, left_out=self._pods - len(pods), identity="me")
 
 
+class OneExplanation:
+    """An ExplainSource that knows the pod default/late, and echoes what it was asked."""
+
+    async def pod(self, query: ExplainQuery) -> PodView:
+        if query.name == "broken":
+            raise RuntimeError("an explanation that fails")
+        if query.name != "late":
+            raise NotExplainedError(f"pod {query.namespace}/{query.name} is not known here")
+        asked = (f"node={query.node}", f"fix={query.with_fixes}", f"names={query.names}")
+        return PodView(
+            namespace=query.namespace,
+            name=query.name,
+            uid="u",
+            scheduler="job-scheduler",
+            domain="job",
+            state="active",
+            waiting_for="its turn",
+            notes=asked,
+        )
+
+    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+        if not document:
+            raise NotExplainedError("the manifest has no pod spec with containers", status=422)
+        placements = tuple(Placement(replica=n + 1, node="n1") for n in range(replicas))
+        return WhatIfView(namespace="default", name="new", domain="job", replicas=replicas, placements=placements)
+
+
 @asynccontextmanager
 async def served(settings: ServerSettings, *, health: Health | None = None, pods: int = 1) -> AsyncIterator[str]:
     """The server on a free port of loopback."""
-    async with serve(settings, Sources(health or Health(), Metrics(), OneQueue(pods))) as url:
+    async with serve(settings, Sources(health or Health(), Metrics(), OneQueue(pods), OneExplanation())) as url:
         yield url

@@ -11,12 +11,13 @@ import pytest
 
 from multisched.observe.access import DelegatedAuthenticator
 from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
+from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
 from multisched.observe.queue_view import decode_queue
-from multisched.observe.server import ServerError, ServerSettings
+from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings
 from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
 
-GUARDED = ("/metrics", "/api/v1/queue", "/api", "/", "/no/such/path")
+GUARDED = ("/metrics", "/api/v1/queue", "/api/v1/explain/pod/default/late", "/api", "/", "/no/such/path")
 VERBOSE = ("/livez?verbose", "/readyz?verbose")
 
 
@@ -25,6 +26,12 @@ async def get(url: str, path: str, *, token: str = "", host: str = "", verify: b
     if host:
         headers["Host"] = host
     async with aiohttp.ClientSession() as session, session.get(url + path, headers=headers, ssl=verify) as answer:
+        return answer.status, await answer.text()
+
+
+async def post(url: str, path: str, body: bytes, *, kind: str = "application/json") -> tuple[int, str]:
+    headers = {"Content-Type": kind}
+    async with aiohttp.ClientSession() as session, session.post(url + path, data=body, headers=headers) as answer:
         return answer.status, await answer.text()
 
 
@@ -90,6 +97,27 @@ async def test_the_queue_is_shown_up_to_the_limit() -> None:
 async def test_a_bad_limit_is_refused(limit: str) -> None:
     async with served(ServerSettings(port=0)) as url:
         assert await get(url, f"/api/v1/queue?limit={limit}") == (400, "limit must be a number of 0..5000\n")
+
+
+async def test_an_explanation_is_told_as_it_was_asked_for() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        status, text = await get(url, "/api/v1/explain/pod/default/late?node=n1&fix=true&names=7")
+        assert status == 200
+        assert decode_view(text.encode(), PodView).notes == ("node=n1", "fix=True", "names=7")
+        assert (await get(url, "/api/v1/explain/pod/default/other")) == (404, "pod default/other is not known here\n")
+        assert (await get(url, "/api/v1/explain/pod/default/late?names=5001"))[0] == 400
+        assert (await get(url, "/api/v1/explain/pod/default/broken")) == (500, "internal error\n")
+
+
+async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        status, text = await post(url, "/api/v1/explain/what-if?replicas=3", b'{"kind": "Pod"}')
+        assert (status, decode_view(text.encode(), WhatIfView).replicas) == (200, 3)
+        assert (await post(url, "/api/v1/explain/what-if", b"{}"))[0] == 422
+        assert (await post(url, "/api/v1/explain/what-if", b"kind: Pod"))[0] == 400
+        assert (await post(url, "/api/v1/explain/what-if?replicas=1001", b"{}"))[0] == 400
+        assert (await post(url, "/api/v1/explain/what-if", b"{}", kind="text/plain"))[0] == 415
+        assert (await post(url, "/api/v1/explain/what-if", b" " * (REQUEST_BYTES_MAX + 1)))[0] == 413
 
 
 async def test_a_handler_that_fails_costs_its_own_request() -> None:

@@ -1,0 +1,248 @@
+"""An attempt's record as a view: which node was refused by whom, and how the winner came about.
+
+Pure, over the record and the tables it was made of. Names are looked up now: a row whose node has left since is told as
+such, never under the name of the node that came after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from multisched.cycle.attempt_record import AttemptRecord, FilterCopy, Outcome, Picture
+from multisched.framework.node_view import Rows
+from multisched.framework.registry import PluginSet
+from multisched.framework.status import Status
+from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, PointSaid, Scored, Verdict
+from multisched.state.domain_rows import DomainRows
+from multisched.state.node_table import NodeTable
+
+GONE = "(a node that has left)"
+
+
+class AttemptReader:
+    """Turns the records of one domain into views."""
+
+    def __init__(self, plugins: PluginSet, table: NodeTable, rows: DomainRows, now_s: float, names: int) -> None:
+        """`names`: nodes to name behind each verdict, at most."""
+        self._plugins = plugins
+        self._table = table
+        self._rows = rows
+        self._now_s = now_s
+        self._names = names
+
+    def attempt(self, record: AttemptRecord) -> Attempt:
+        picture = record.picture
+        fields = Attempt(
+            number=record.attempt,
+            ago_s=self._now_s - record.at_s,
+            outcome=record.outcome.value,
+            node=record.node,
+            message=record.message,
+            picture="none" if picture is None else "dropped",
+            passed_over=record.passed_over,
+            nominated_node=record.nominated_node,
+            winner=_winner(record),
+            points=tuple(self._points(record)),
+        )
+        found = record.found
+        if picture is None or not picture.is_kept:
+            counts = () if found is None else tuple(_verdict(status, count) for status, count in found.counts)
+            size = 0 if found is None else found.node_count
+            return _with(fields, refused=counts, domain_nodes=size)
+        verdicts = tuple(self._verdicts(record, picture))
+        return _with(
+            fields,
+            picture="own" if record.is_own_picture else "earlier",
+            picture_ago_s=self._now_s - picture.at_s,
+            domain_nodes=picture.domain_size,
+            looked_at=len(picture.rows),
+            feasible=len(picture.rows) - sum(verdict.count for verdict in verdicts),
+            refused=verdicts,
+            ties=self._ties(record, picture),
+            runners_up=tuple(self._runners_up(record, picture)),
+        )
+
+    def on_node(self, record: AttemptRecord, node: str) -> OnNode | None:
+        """Why not this node; None where the record cannot tell."""
+        picture, row = record.picture, self._table.row_of(node)
+        if row is None or not self._rows.has(row):
+            where = "is not known" if row is None else f"is not one that domain {self._rows.domain} may use"
+            return OnNode(node=node, text=f"Node {node} {where}.")
+        if picture is None or not picture.is_kept:
+            return None
+        at = int(np.searchsorted(picture.rows, row))
+        if at == len(picture.rows) or int(picture.rows[at]) != row or not self._stayed(picture, picture.rows[[at]])[0]:
+            if picture.refusal is not None:
+                return OnNode(node=node, text=f"No node was looked at: {_words(picture.refusal)}.")
+            if picture.narrowed_by:
+                return OnNode(node=node, text=f"{' and '.join(picture.narrowed_by)} left other nodes only.")
+            return OnNode(node=node, text=f"Node {node} came after that attempt.")
+        return self._seen(record, picture, at, node)
+
+    def _seen(self, record: AttemptRecord, picture: Picture, at: int, node: str) -> OnNode:
+        said = [
+            PointSaid(point="Filter", plugin=column.plugin.name, said=_said(column, at)) for column in picture.filters
+        ]
+        refusal = self._refusal(record, picture, at, node)
+        if refusal is not None:
+            return OnNode(node=node, text=f"It does not take the pod: {_words(refusal)}.", plugins=tuple(said))
+        if not len(picture.total):
+            return OnNode(node=node, text="It takes the pod; nobody scored it.", plugins=tuple(said))
+        scored = self._scored(picture, at)
+        if record.outcome is Outcome.PLACED and node == record.node:
+            text = "It is the node that was chosen."
+        elif not record.node:
+            text = "It takes the pod."
+        elif scored.total == record.total:
+            text = f"It is as good as {record.node}, which chance took."
+        elif scored.total > record.total:
+            text = f"It was better than {record.node} when the picture was taken, before or after this attempt."
+        else:
+            behind = record.total - scored.total
+            text = f"It takes the pod, and is {behind} points behind {record.node}: {_lost(record, scored)}."
+        return OnNode(node=node, text=text, plugins=tuple(said), scored=scored)
+
+    # -- filters ---------------------------------------------------------------------------------------------------
+
+    def _refusal(self, record: AttemptRecord, picture: Picture, at: int, node: str) -> Status | None:
+        for column in picture.filters:
+            if column.codes[at]:
+                return column.plugin.reasons.status(int(column.codes[at]))
+        if record.is_own_picture and at in record.held:
+            return record.held[at]
+        return next((status for name, status in record.late if name == node), None)
+
+    def _verdicts(self, record: AttemptRecord, picture: Picture) -> Iterator[Verdict]:
+        unsettled = np.ones(len(picture.rows), np.bool_)
+        held = {at: status for at, status in record.held.items() if at < len(unsettled)}
+        unsettled[list(held)] = False
+        for column in picture.filters:
+            refused = unsettled & (column.codes != 0)
+            for code in np.unique(column.codes[refused]).tolist():
+                at = np.flatnonzero(refused & (column.codes == code))
+                yield _verdict(column.plugin.reasons.status(code), len(at), self._named(picture, at))
+            unsettled &= ~refused
+        for status in dict.fromkeys(held.values()):
+            at = np.array([at for at, one in held.items() if one == status], np.intp)
+            yield _verdict(status, len(at), self._named(picture, at), is_for_nominated=True)
+        for status in dict.fromkeys(status for _, status in record.late):
+            names = [name for name, one in record.late if one == status]
+            yield _verdict(status, len(names), tuple(sorted(names)[: self._names]))
+
+    def _stayed(self, picture: Picture, rows: Rows) -> Sequence[bool]:
+        return list(self._rows.stayed_since(rows, picture.generation))
+
+    def _named(self, picture: Picture, at: Rows) -> tuple[str, ...]:
+        rows = picture.rows[at[: self._names]]
+        stayed = self._stayed(picture, rows)
+        return tuple(sorted(self._table.node(int(r)).name if s else GONE for r, s in zip(rows, stayed, strict=True)))
+
+    # -- scores ----------------------------------------------------------------------------------------------------
+
+    def _scored(self, picture: Picture, at: int) -> Scored:
+        parts = (Part(plugin=c.plugin, score=int(c.final[at]), weight=c.weight) for c in picture.scores)
+        name = self._named(picture, np.array([at], np.intp))[0]
+        return Scored(node=name, total=int(picture.total[at]), parts=tuple(parts))
+
+    def _ties(self, record: AttemptRecord, picture: Picture) -> int:
+        if not record.is_own_picture or record.outcome is not Outcome.PLACED or not len(picture.total):
+            return 0
+        return int(np.count_nonzero(picture.total == record.total))
+
+    def _runners_up(self, record: AttemptRecord, picture: Picture) -> Iterator[Scored]:
+        """The best of the others that take the pod."""
+        total = picture.total
+        if record.outcome not in (Outcome.PLACED, Outcome.GIVEN_UP) or not len(total):
+            return
+        total = np.where(picture.feasible, total, -1)
+        total[[record.at, *record.held]] = -1
+        for at in np.argsort(-total, kind="stable")[:RUNNERS_UP].tolist():
+            if total[at] >= 0:
+                yield self._scored(picture, at)
+
+    # -- extension points ------------------------------------------------------------------------------------------
+
+    def _points(self, record: AttemptRecord) -> Iterator[PointSaid]:
+        picture, plugins = record.picture, self._plugins
+        for plugin in plugins.pre_enqueue:
+            yield PointSaid(point="PreEnqueue", plugin=plugin.name, said="admits it")
+        if picture is not None:
+            for one in plugins.pre_filter:
+                yield PointSaid(point="PreFilter", plugin=one.name, said=_pre_filter_said(picture, one.name))
+            for column in picture.filters:
+                refused = int(np.count_nonzero(column.codes))
+                said = f"refuses {refused} of {len(column.codes)} nodes" if refused else "passes every node"
+                yield PointSaid(point="Filter", plugin=column.plugin.name, said=said)
+        for name in dict.fromkeys(status.plugin for _, status in record.late):
+            count = sum(status.plugin == name for _, status in record.late)
+            yield PointSaid(point="Filter", plugin=name, said=f"refuses {count} nodes, asked outside")
+        if record.outcome is Outcome.REFUSED and plugins.post_filter:
+            names = ", ".join(plugin.name for plugin in plugins.post_filter)
+            yield PointSaid(point="PostFilter", plugin=names, said=record.post_filter or "has nothing to say")
+        yield from self._points_after(record)
+
+    def _points_after(self, record: AttemptRecord) -> Iterator[PointSaid]:
+        if record.outcome is Outcome.ERROR:
+            yield PointSaid(point="", plugin=record.status.plugin, said=record.status.message)
+        if record.outcome not in (Outcome.PLACED, Outcome.GIVEN_UP):
+            return
+        scoring = {name for name, _ in record.plugins}
+        for plugin in self._plugins.score if scoring else ():
+            if plugin.name not in scoring:
+                yield PointSaid(point="Score", plugin=plugin.name, said="has nothing to say about this pod")
+        if record.outcome is Outcome.GIVEN_UP:
+            said = f"turned it away on {record.node}: {record.status.message}"
+            yield PointSaid(point="after that", plugin=record.status.plugin or "the API server", said=said)
+
+
+def _with(view: Attempt, **changes: object) -> Attempt:
+    return msgspec.structs.replace(view, **changes)
+
+
+def _winner(record: AttemptRecord) -> Scored | None:
+    if not record.node:
+        return None
+    parts = zip(record.plugins, record.finals, strict=True)
+    scored = tuple(Part(plugin=name, score=score, weight=weight) for (name, weight), score in parts)
+    return Scored(node=record.node, total=record.total, parts=scored)
+
+
+def _verdict(status: Status, count: int, nodes: tuple[str, ...] = (), *, is_for_nominated: bool = False) -> Verdict:
+    return Verdict(
+        plugin=status.plugin,
+        code=status.code.value,
+        reasons=status.reasons,
+        count=count,
+        nodes=nodes,
+        is_for_nominated=is_for_nominated,
+    )
+
+
+def _words(status: Status) -> str:
+    return f"{status.plugin} says {status.message}" if status.plugin else status.message
+
+
+def _said(column: FilterCopy, at: int) -> str:
+    code = int(column.codes[at])
+    return column.plugin.reasons.status(code).message if code else "passes"
+
+
+def _pre_filter_said(picture: Picture, plugin: str) -> str:
+    if picture.refusal is not None and picture.refusal.plugin == plugin:
+        return f"refuses the pod everywhere: {picture.refusal.message}"
+    if plugin in picture.skipped:
+        return "has nothing to check"
+    if plugin in picture.narrowed_by:
+        return "leaves certain nodes only"
+    return "passes"
+
+
+def _lost(record: AttemptRecord, scored: Scored) -> str:
+    """Where the points went, the largest loss first."""
+    ours = {part.plugin: part.score * part.weight for part in scored.parts}
+    theirs = {name: weight * score for (name, weight), score in zip(record.plugins, record.finals, strict=True)}
+    losses = sorted((ours.get(name, 0) - points, name) for name, points in theirs.items())
+    return ", ".join(f"{name} {difference:+}" for difference, name in losses if difference)

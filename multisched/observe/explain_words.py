@@ -1,0 +1,169 @@
+"""What happened to a pod, in words: `explain_view` as lines for a terminal.
+
+Pure. Names and messages were written by others: control characters become spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from multisched.observe.explain_view import Attempt, Fix, OnNode, Placement, PodView, Scored, Verdict, WhatIfView
+
+_UNITS = ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"))
+
+
+def pod_text(view: PodView) -> str:
+    """Everything about one pod."""
+    parts = [_head(view)]
+    if view.on_node is not None:
+        parts.append([f"Why not {view.on_node.node}", *_indented(_on_node(view.on_node))])
+    elif view.now is not None:
+        parts.append(["If it were tried now", *_indented(_attempt(view.now))])
+    for number, attempt in enumerate(view.attempts if view.on_node is None else ()):
+        parts.append([_attempt_head(attempt), *_indented(_attempt(attempt) if not number else _briefly(attempt))])
+    if view.history and view.on_node is None:
+        steps = (f"{ago(step.ago_s):>6} ago  {step.event} → {step.place}" for step in view.history)
+        parts.append(["In the queue", *_indented(steps)])
+    if view.wakes and view.on_node is None:
+        wakes = (f"{wake.plugin}: {', '.join(wake.events) or 'nothing that happens'}" for wake in view.wakes)
+        parts.append(["What would have it tried again", *_indented(wakes)])
+    if view.fixes is not None and (view.fixes or view.now is None or view.now.outcome != "placed"):
+        parts.append(_fixes(view.fixes))
+    parts += [[f"Note: {note}"] for note in view.notes]
+    return "\n\n".join("\n".join(map(clean, part)) for part in parts)
+
+
+def what_if_text(view: WhatIfView) -> str:
+    """Where the replicas would go, like ones together."""
+    placed = sum(bool(one.node) for one in view.placements)
+    lines = [f"Of {view.replicas} x {view.namespace}/{view.name}, {placed} would be placed by domain {view.domain} now"]
+    lines += _indented(_placements(view.placements))
+    lines += [f"Note: {note}" for note in view.notes]
+    return "\n".join(map(clean, lines))
+
+
+def ago(seconds: float) -> str:
+    """As kubectl writes ages: one unit."""
+    for least, unit, name in _UNITS:
+        if seconds >= least:
+            return f"{int(seconds) // unit}{name}"
+    return f"{int(seconds)}s"
+
+
+def clean(line: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in line)
+
+
+def _head(view: PodView) -> list[str]:
+    lines = [f"Pod {view.namespace}/{view.name}, scheduler {view.scheduler}, domain {view.domain}"]
+    if view.node:
+        lines.append(f"{view.state.capitalize()} on {view.node}")
+    else:
+        times = f" since {ago(view.since_s)}, after {_count(view.attempts_made, 'attempt')}"
+        lines.append(view.state.capitalize() + (times if view.since_s or view.attempts_made else ""))
+    if view.waiting_for:
+        lines.append(f"It waits for: {view.waiting_for}")
+    if view.retry_in_s is not None:
+        lines.append(f"Tried again in {ago(view.retry_in_s)} at the latest")
+    return lines
+
+
+def _attempt_head(attempt: Attempt) -> str:
+    where = f" on {attempt.node}" if attempt.node else ""
+    return f"Attempt {attempt.number}, {ago(attempt.ago_s)} ago: {attempt.outcome}{where}"
+
+
+def _briefly(attempt: Attempt) -> Iterator[str]:
+    if attempt.message:
+        yield attempt.message
+    if attempt.winner is not None:
+        yield _scored(attempt.winner)
+
+
+def _attempt(attempt: Attempt) -> Iterator[str]:
+    if attempt.message:
+        yield attempt.message
+    for said in attempt.points:
+        yield f"{said.point:<11} {said.plugin}: {said.said}"
+    if attempt.refused or attempt.picture in ("own", "earlier"):
+        taken = f"{attempt.feasible} of {attempt.looked_at} take the pod" if attempt.picture != "dropped" else "refused"
+        left_out = attempt.domain_nodes - attempt.looked_at
+        beside = f"; PreFilter left out {left_out}" if left_out and attempt.picture != "dropped" else ""
+        when = _when(attempt)
+        yield f"Nodes{when}: {taken}{beside}"
+        yield from _indented(map(_verdict, attempt.refused))
+    if attempt.winner is not None:
+        tied = f" (one of {attempt.ties} as good, taken by chance)" if attempt.ties > 1 else ""
+        yield f"Chosen      {_scored(attempt.winner)}{tied}"
+        for scored in attempt.runners_up:
+            yield f"Runner-up   {_scored(scored)}"
+    if attempt.passed_over:
+        yield f"Passed over {', '.join(attempt.passed_over)}: taken by others before this pod could be put there"
+    if attempt.victims:
+        yield f"Preempts    {', '.join(attempt.victims)} on {attempt.nominated_node}"
+    elif attempt.nominated_node:
+        yield f"Nominated   {attempt.nominated_node} is promised to it"
+    if attempt.picture == "dropped":
+        yield "What each node said is no longer kept; --node NODE or --now asks again"
+
+
+def _when(attempt: Attempt) -> str:
+    if attempt.picture != "earlier":
+        return ""
+    return f" (as an identical pod found them {ago(attempt.picture_ago_s - attempt.ago_s)} before)"
+
+
+def _verdict(verdict: Verdict) -> str:
+    names = ", ".join(verdict.nodes)
+    more = verdict.count - len(verdict.nodes)
+    where = f"  [{names}{f' and {more} more' if more and names else ''}]" if names else ""
+    beside = " once the pods nominated there have come" if verdict.is_for_nominated else ""
+    who = verdict.plugin or "-"
+    return f"{verdict.count:>6} {who}: {', '.join(verdict.reasons)}{beside} ({verdict.code}){where}"
+
+
+def _scored(scored: Scored) -> str:
+    sums = " + ".join(f"{part.plugin} {part.score}x{part.weight}" for part in scored.parts)
+    return f"{scored.node}  {scored.total}" + (f" = {sums}" if sums else "")
+
+
+def _on_node(answer: OnNode) -> Iterator[str]:
+    yield answer.text
+    for said in answer.plugins:
+        yield f"{said.point:<11} {said.plugin}: {said.said}"
+    if answer.scored is not None:
+        yield f"Score       {_scored(answer.scored)}"
+
+
+def _fixes(fixes: Sequence[Fix]) -> list[str]:
+    if not fixes:
+        return ["No single change that was tried makes it fit"]
+    lines = ["Any one of these makes it fit, the smallest first"]
+    for fix in fixes:
+        lines.append(f"  {fix.text}; it then goes to {fix.node}")
+        if fix.command:
+            lines.append(f"      {fix.command}")
+    return lines
+
+
+def _placements(placements: Sequence[Placement]) -> Iterator[str]:
+    by_node: dict[tuple[str, str], list[Placement]] = {}
+    for one in placements:
+        by_node.setdefault((one.node, one.message), []).append(one)
+    for (node, message), group in by_node.items():
+        if not node:
+            yield f"{_count(len(group), 'replica')} nowhere: {message}"
+            continue
+        victims = [victim for one in group for victim in one.victims]
+        first = group[0]
+        tied = f", one of {first.ties} as good" if first.ties > 1 else ""
+        after = f", after these are preempted: {', '.join(victims)}" if victims else ""
+        yield f"{_count(len(group), 'replica')} on {node} (score {first.total}{tied}{after})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _indented(lines: Iterator[str] | Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

@@ -1,0 +1,168 @@
+"""What a program knows of one pod without trying anything: where it is, how it came there, what it waits for.
+
+Read on the program's loop, in one synchronous step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from multisched.framework.events import Action, ClusterEvent, Resource
+from multisched.framework.plugin import EnqueueExtensions
+from multisched.model.objects import Pod
+from multisched.observe.explain_attempt import AttemptReader
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
+from multisched.queueing.entry import QueueEntry
+from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program
+
+BOUND, NOT_OURS = "bound", "not ours"
+
+_THINGS = {
+    Resource.NODE: "a node",
+    Resource.ASSIGNED_POD: "a pod on a node",
+    Resource.UNSCHEDULED_POD: "a waiting pod",
+    Resource.TARGET_POD: "the pod itself",
+    Resource.WILDCARD: "anything",
+}
+_ACTIONS = (
+    (Action.ADD, "comes"),
+    (Action.DELETE, "goes"),
+    (Action.UPDATE_NODE_ALLOCATABLE, "changes its allocatable"),
+    (Action.UPDATE_NODE_LABEL, "changes its labels"),
+    (Action.UPDATE_NODE_TAINT, "changes its taints"),
+    (Action.UPDATE_NODE_CONDITION, "changes its conditions"),
+    (Action.UPDATE_NODE_ANNOTATION, "changes its annotations"),
+    (Action.UPDATE_NODE_DECLARED_FEATURE, "changes its features"),
+    (Action.UPDATE_POD_LABEL, "changes its labels"),
+    (Action.UPDATE_POD_SCALE_DOWN, "asks for less"),
+    (Action.UPDATE_POD_SCALE_UP, "asks for more"),
+    (Action.UPDATE_POD_TOLERATION, "changes its tolerations"),
+    (Action.UPDATE_POD_GATES, "loses a gate"),
+    (Action.UPDATE_POD_OTHER, "changes otherwise"),
+    (Action.UPDATE, "changes"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod with the domain that serves it."""
+
+    pod: Pod
+    worker: DomainWorker | None
+    node: str = ""
+    """Where it is placed, assumed or not."""
+    is_bound: bool = False
+    refusal: str = ""
+    """Why no queue holds it: nothing but a change of the pod itself can help it."""
+    refused_at_s: float = 0.0
+
+
+def find_pod(program: Program, namespace: str, name: str) -> KnownPod:
+    """Raises NotExplainedError for a pod that is not known."""
+    uid = program.pods.uid_of(f"{namespace}/{name}")
+    refused = program.pods.refused.get(uid)
+    if refused is not None:
+        worker = program.router.worker_of(refused.pod)
+        return KnownPod(refused.pod, worker, refusal=refused.message, refused_at_s=refused.since_s)
+    placed = program.cache.placed(uid)
+    if placed is not None:
+        is_bound = not program.cache.is_assumed(uid)
+        return KnownPod(placed.pod, program.router.worker_of(placed.pod), placed.node, is_bound)
+    pending = program.pods.pending.get(uid)
+    if pending is None:
+        names = ", ".join(name for names in program.scheduler_names.values() for name in names)
+        text = f"pod {namespace}/{name} is not known here: it does not exist, has ended, or has a schedulerName besides"
+        raise NotExplainedError(f"{text} {names}")
+    return KnownPod(pending, program.router.worker_of(pending))
+
+
+def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
+    """All that is remembered."""
+    pod, worker, now_s = known.pod, known.worker, program.clock.monotonic()
+    base = PodView(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        scheduler=pod.spec.scheduler_name,
+        domain="" if worker is None else worker.name,
+        state=BOUND if known.is_bound else "refused",
+        waiting_for="" if known.is_bound else f"a change of the pod itself: {known.refusal}",
+        node=known.node,
+        since_s=0.0 if known.is_bound else now_s - known.refused_at_s,
+    )
+    if worker is None:
+        note = f"another scheduler placed it: {pod.spec.scheduler_name} is none of ours"
+        return _changed(base, notes=(note,))
+    reader = AttemptReader(worker.plugins, program.cache.nodes, program.router.rows_of(worker), now_s, query.names)
+    records = worker.cycle.records.read(pod.uid)
+    attempts = tuple(reader.attempt(record) for record in reversed(records))
+    on_node = reader.on_node(records[-1], query.node) if query.node and records else None
+    view = _changed(base, attempts=attempts, on_node=on_node, attempts_made=records[-1].attempt if records else 0)
+    entry = worker.queue.entry(pod.uid)
+    if known.is_bound or known.refusal or entry is None:
+        return view
+    return _changed(
+        view,
+        state=_state(worker, entry),
+        waiting_for=_waiting_for(worker, entry, known.node, now_s),
+        since_s=now_s - entry.since_s,
+        retry_in_s=None if entry.retry_at_s is None else max(0.0, entry.retry_at_s - now_s),
+        attempts_made=entry.attempts,
+        wakes=tuple(_wakes(worker, entry)),
+        history=tuple(
+            Step(ago_s=now_s - at_s, event=event, place=place.value)
+            for at_s, event, place in worker.queue.story(pod.uid)
+        ),
+    )
+
+
+def _changed(view: PodView, **changes: object) -> PodView:
+    return msgspec.structs.replace(view, **changes)
+
+
+def _state(worker: DomainWorker, entry: QueueEntry) -> str:
+    if entry.place not in (Place.IN_FLIGHT, Place.LEAVING):
+        return entry.place.value
+    return "permit" if worker.waiting.holders(entry.uid) else "binding"
+
+
+def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: float) -> str:
+    match entry.place:
+        case Place.ACTIVE:
+            return "its turn in the queue"
+        case Place.BACKOFF:
+            return "the end of its backoff"
+        case Place.UNSCHEDULABLE:
+            return f"an event that can help {' and '.join(entry.plugins) or 'it'}"
+        case Place.GATED:
+            return f"{' and '.join(entry.plugins)} to let it in: {entry.message}"
+    holders = worker.waiting.holders(entry.uid)
+    if holders:
+        waits = (f"{plugin} ({max(0.0, until_s - now_s):.0f} s at most)" for plugin, until_s in sorted(holders.items()))
+        return f"the permission of {' and '.join(waits)}, on node {node}"
+    return f"its binding to {node}" if node else "the end of an attempt that is under way"
+
+
+def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
+    if entry.place not in (Place.UNSCHEDULABLE, Place.GATED):
+        return
+    by_name = {built.plugin.name: built.plugin for built in worker.plugins.built}
+    for name in entry.plugins:
+        plugin = by_name.get(name)
+        if isinstance(plugin, EnqueueExtensions):
+            events = (_event_words(registration.event) for registration in plugin.events_to_register())
+            yield Wake(plugin=name, events=tuple(dict.fromkeys(events)))
+        else:
+            yield Wake(plugin=name, events=("anything happens",))
+
+
+def _event_words(event: ClusterEvent) -> str:
+    thing = _THINGS.get(event.resource, f"a {event.resource.value}")
+    if event.action & Action.ALL == Action.ALL:
+        return f"{thing} comes, changes or goes"
+    return f"{thing} {' or '.join(words for action, words in _ACTIONS if action & event.action)}"
