@@ -1,0 +1,260 @@
+"""Objects besides pods and nodes, from the API server's JSON: what is read of each kind, and what bad ones become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.framework.objects_view import ObjectKind
+from multisched.model.cluster_objects import (
+    ClaimRef,
+    ClusterObject,
+    CsiDriver,
+    CsiNode,
+    CsiNodeDriver,
+    CsiStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    ReplicaSet,
+    Service,
+    TopologyTerm,
+    VolumeAttachment,
+)
+from multisched.model.decode import DecodeError
+from multisched.model.decode_objects import DRIVERS_MAX, decoders
+from multisched.model.objects import Owner
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+
+DECODE = decoders()
+GI = 2**30
+
+
+def read(kind: ObjectKind, document: dict[str, Any]) -> ClusterObject:
+    metadata = {"name": "x", "uid": "u", "resourceVersion": "7", **document.pop("metadata", {})}
+    return DECODE[kind.value](orjson.dumps({"metadata": metadata, **document}))
+
+
+def fields(item: object, *names: str) -> tuple[Any, ...]:
+    return tuple(getattr(item, name) for name in names)
+
+
+def test_there_is_a_decoder_for_every_kind() -> None:
+    assert DECODE.keys() == {kind.value for kind in ObjectKind}
+
+
+@pytest.mark.parametrize("kind", list(ObjectKind))
+def test_an_object_of_metadata_alone_is_read(kind: ObjectKind) -> None:
+    item = read(kind, {"metadata": {"namespace": "team"}})
+    assert (item.name, item.uid, item.version, item.malformed) == ("x", "u", 7, "")
+
+
+def test_a_volume() -> None:
+    volume = read(
+        ObjectKind.PERSISTENT_VOLUME,
+        {
+            "metadata": {
+                "labels": {"disk": "ssd"},
+                "annotations": {"pv.kubernetes.io/bound-by-controller": "yes", "other": "text"},
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {
+                "capacity": {"storage": "10Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "fast",
+                "volumeMode": "Block",
+                "claimRef": {"namespace": "team", "name": "data", "uid": "c"},
+                "nodeAffinity": {
+                    "required": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "z", "operator": "In", "values": ["a"]}]}]
+                    }
+                },
+                "csi": {"driver": "d", "volumeHandle": "h"},
+            },
+            "status": {"phase": "Bound"},
+        },
+    )
+    assert isinstance(volume, PersistentVolume)
+    assert fields(volume, "labels", "capacity_bytes", "access_modes", "storage_class", "volume_mode", "phase") == (
+        {"disk": "ssd"}, 10 * GI, ("ReadWriteOnce",), "fast", "Block", "Bound",
+    )  # fmt: skip
+    assert volume.annotations == {"pv.kubernetes.io/bound-by-controller": "yes"}
+    assert volume.claim == ClaimRef("team", "data", "c")
+    assert volume.node_affinity is not None
+    assert volume.node_affinity.matches({"z": "a"}, "")
+    assert fields(volume, "csi_driver", "csi_handle", "migrated", "is_deleting") == ("d", "h", None, True)
+
+
+def test_an_in_tree_volume_is_seen_as_its_driver_sees_it() -> None:
+    volume = read(ObjectKind.PERSISTENT_VOLUME, {"spec": {"awsElasticBlockStore": {"volumeID": "aws://z/vol-1"}}})
+    assert isinstance(volume, PersistentVolume)
+    assert volume.migrated is not None
+    assert fields(volume.migrated, "plugin", "driver", "handle") == (
+        "kubernetes.io/aws-ebs",
+        "ebs.csi.aws.com",
+        "vol-1",
+    )
+
+
+def test_a_claim_and_the_beta_annotation_for_its_class() -> None:
+    claim = read(
+        ObjectKind.PERSISTENT_VOLUME_CLAIM,
+        {
+            "metadata": {
+                "namespace": "team",
+                "annotations": {
+                    "volume.beta.kubernetes.io/storage-class": "old",
+                    "pv.kubernetes.io/bind-completed": "yes",
+                },
+                "ownerReferences": [
+                    {"kind": "X", "name": "n", "uid": "1"},
+                    {"kind": "Pod", "name": "p", "uid": "2", "controller": True},
+                ],
+            },
+            "spec": {"storageClassName": "new", "volumeName": "v", "resources": {"requests": {"storage": "1.5"}}},
+            "status": {"phase": "Bound"},
+        },
+    )
+    assert isinstance(claim, PersistentVolumeClaim)
+    assert (claim.storage_class, claim.class_name, claim.key) == ("old", "old", "team/x")
+    assert (claim.request_bytes, claim.request_nano) == (2, 1_500_000_000)
+    assert claim.owner == Owner("Pod", "p", "2")
+    assert claim.is_fully_bound
+    assert not msgspec.structs.replace(claim, volume="").is_fully_bound
+
+
+def test_a_claim_without_class_differs_from_one_of_the_empty_class() -> None:
+    without, empty = (
+        read(ObjectKind.PERSISTENT_VOLUME_CLAIM, {"spec": spec}) for spec in ({}, {"storageClassName": ""})
+    )
+    assert isinstance(without, PersistentVolumeClaim)
+    assert isinstance(empty, PersistentVolumeClaim)
+    assert (without.storage_class, empty.storage_class) == (None, "")
+    assert without.request_bytes is None
+
+
+def test_the_storage_kinds() -> None:
+    expressions = [{"key": "zone", "values": ["a", "b"]}]
+    assert fields(
+        read(
+            ObjectKind.STORAGE_CLASS,
+            {
+                "provisioner": "p",
+                "volumeBindingMode": "WaitForFirstConsumer",
+                "allowedTopologies": [{"matchLabelExpressions": expressions}, {}],
+            },
+        ),
+        "provisioner", "binding_mode", "allowed_topologies",
+    ) == ("p", "WaitForFirstConsumer", (TopologyTerm((("zone", ("a", "b")),)), TopologyTerm()))  # fmt: skip
+    node = read(
+        ObjectKind.CSI_NODE,
+        {
+            "metadata": {"annotations": {"storage.alpha.kubernetes.io/migrated-plugins": "a,b"}},
+            "spec": {"drivers": [{"name": "d", "nodeID": "n", "topologyKeys": ["z"], "allocatable": {"count": 3}}]},
+        },
+    )
+    assert isinstance(node, CsiNode)
+    assert node.drivers == (CsiNodeDriver("d", "n", ("z",), 3),)
+    assert node.migrated_plugins == {"a", "b"}
+    driver = read(ObjectKind.CSI_DRIVER, {"spec": {"storageCapacity": True}})
+    assert isinstance(driver, CsiDriver)
+    assert (driver.tracks_capacity, driver.refuses_without_driver) == (True, False)
+    attachment = read(
+        ObjectKind.VOLUME_ATTACHMENT,
+        {
+            "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
+            "status": {"attached": True},
+        },
+    )
+    assert isinstance(attachment, VolumeAttachment)
+    assert fields(attachment, "attacher", "node", "volume", "is_attached") == ("d", "n", "v", True)
+
+
+@pytest.mark.parametrize(
+    ("fields_", "limit"),
+    [
+        ({}, None),
+        ({"capacity": "2Gi"}, 2 * GI),
+        ({"capacity": "2Gi", "maximumVolumeSize": "1Gi"}, GI),
+    ],
+)
+def test_the_room_for_one_volume(fields_: dict[str, str], limit: int | None) -> None:
+    capacity = read(ObjectKind.CSI_STORAGE_CAPACITY, {"storageClassName": "fast", **fields_})
+    assert isinstance(capacity, CsiStorageCapacity)
+    assert (capacity.volume_limit_bytes, capacity.node_topology) == (limit, None)
+
+
+def test_no_selector_an_empty_one_and_a_map() -> None:
+    nothing = read(ObjectKind.REPLICA_SET, {"spec": {}})
+    everything = read(ObjectKind.REPLICA_SET, {"spec": {"selector": {}}})
+    assert isinstance(nothing, ReplicaSet)
+    assert isinstance(everything, ReplicaSet)
+    assert (nothing.selector, everything.selector) == (None, LabelSelector())
+    service = read(ObjectKind.SERVICE, {"spec": {"selector": {"app": "web"}}})
+    assert isinstance(service, Service)
+    assert service.selector == LabelSelector((Requirement("app", Operator.IN, ("web",)),))
+    budget = read(
+        ObjectKind.POD_DISRUPTION_BUDGET,
+        {"spec": {"selector": {}}, "status": {"disruptionsAllowed": 2, "disruptedPods": {"p": "2026-01-01T00:00:00Z"}}},
+    )
+    assert isinstance(budget, PodDisruptionBudget)
+    assert (budget.selector, budget.disruptions_allowed, budget.disrupted_pods) == (LabelSelector(), 2, frozenset("p"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "words"),
+    [
+        (ObjectKind.PERSISTENT_VOLUME, {"spec": {"capacity": {"storage": "lots"}}}, "spec.capacity.storage"),
+        (ObjectKind.PERSISTENT_VOLUME, {"spec": {"accessModes": ["RWO"] * 99}}, "spec.accessModes"),
+        (ObjectKind.PERSISTENT_VOLUME, {"spec": "text"}, "spec"),
+        (
+            ObjectKind.REPLICA_SET,
+            {"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "Near", "values": ["b"]}]}}},
+            "Near",
+        ),
+        (
+            ObjectKind.STATEFUL_SET,
+            {"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}},
+            "spec.selector",
+        ),
+        (ObjectKind.CSI_NODE, {"spec": {"drivers": [{"name": "d"}] * (DRIVERS_MAX + 1)}}, "spec.drivers"),
+        (ObjectKind.CSI_STORAGE_CAPACITY, {"capacity": "x"}, "'x' is not a quantity"),
+    ],
+)
+def test_a_bad_field_is_named_and_the_name_is_kept(kind: ObjectKind, document: dict[str, Any], words: str) -> None:
+    item = read(kind, document)
+    assert words in item.malformed
+    assert (item.name, item.uid, item.version) == ("x", "u", 7)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}', b"\xff"])
+def test_what_is_no_object_is_refused(text: bytes) -> None:
+    for decode in DECODE.values():
+        with pytest.raises(DecodeError):
+            decode(text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=4) | st.sampled_from(("1Gi", "In", "a")),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ("storage", "selector", "matchLabels", "matchExpressions", "key", "operator", "values", "drivers", "name",
+             "required", "nodeSelectorTerms", "requests", "resources", "capacity", "claimRef", "nodeAffinity")
+        ),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.sampled_from(list(ObjectKind)), json_values, json_values)
+def test_any_values_in_any_fields_never_get_past_the_decoder(kind: ObjectKind, spec: Any, status: Any) -> None:
+    item = read(kind, {"spec": spec, "status": status, "nodeTopology": spec, "allowedTopologies": status})
+    assert item.name == "x"

@@ -1,0 +1,134 @@
+"""The object store: what the watches brought, found by namespace, name and what else it is asked for by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.framework.objects_view import ObjectKind
+from multisched.model.cluster_objects import (
+    ClusterObject,
+    CsiStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Service,
+    VolumeAttachment,
+)
+from multisched.state.object_store import ObjectStore
+
+PV, PVC, CAPACITY, ATTACHMENT, SERVICE = (
+    ObjectKind.PERSISTENT_VOLUME,
+    ObjectKind.PERSISTENT_VOLUME_CLAIM,
+    ObjectKind.CSI_STORAGE_CAPACITY,
+    ObjectKind.VOLUME_ATTACHMENT,
+    ObjectKind.SERVICE,
+)
+
+
+def test_an_object_is_found_by_name_and_gone_when_removed() -> None:
+    store = ObjectStore()
+    claim = PersistentVolumeClaim(name="data", namespace="team", uid="u", version=3)
+
+    assert store.set(PVC, claim) is None
+    assert store.claim("team", "data") is store.get(PVC, "team", "data") is claim
+    assert store.claim("other", "data") is None
+    assert store.remove(PVC, "team", "data") is claim
+    assert store.remove(PVC, "team", "data") is None
+    assert store.claim("team", "data") is None
+    assert len(store) == 0
+
+
+def test_objects_are_found_by_what_plugins_ask_for() -> None:
+    store = ObjectStore()
+    store.set(PV, PersistentVolume(name="a", storage_class="fast"))
+    store.set(PV, PersistentVolume(name="b", storage_class="slow"))
+    store.set(CAPACITY, CsiStorageCapacity(name="c", namespace="kube-system", storage_class="fast"))
+    store.set(ATTACHMENT, VolumeAttachment(name="d", node="n1"))
+    store.set(SERVICE, Service(name="e", namespace="team"))
+
+    assert [v.name for v in store.volumes_of_class("fast")] == ["a"]
+    assert [v.name for v in store.storage_capacities("fast")] == ["c"]
+    assert [v.name for v in store.attachments_on("n1")] == ["d"]
+    assert [v.name for v in store.services("team")] == ["e"]
+    assert [v.name for v in store.in_namespace(CAPACITY, "kube-system")] == ["c"]
+    assert not store.volumes_of_class("none")
+    assert not store.services("none")
+
+
+def test_a_version_stands_still_while_nothing_that_is_kept_changes() -> None:
+    store = ObjectStore()
+    store.set(PV, PersistentVolume(name="a", version=1, phase="Available"))
+    before = store.version(PV)
+
+    store.set(PV, PersistentVolume(name="a", version=2, phase="Available"))
+    assert store.version(PV) == before
+    found = store.volume("a")
+    assert found is not None
+    assert found.version == 2
+    assert [v.version for v in store.volumes_of_class("")] == [2]
+
+    store.set(PV, PersistentVolume(name="a", version=3, phase="Bound"))
+    assert store.version(PV) > before
+    assert store.versions(PV, PVC) == (store.version(PV), 0)
+    assert store.changed_since(PV, before) == [("", "a")]
+
+
+def test_a_kind_that_cannot_be_read_says_why_until_it_can() -> None:
+    store = ObjectStore()
+    assert store.unreadable(PV) == ""
+    store.set_unreadable(PV, "403 Forbidden")
+    assert store.unreadable(PV) == "403 Forbidden"
+    store.set_unreadable(PV, "")
+    assert store.unreadable(PV) == ""
+
+
+CHANGES = st.lists(
+    st.tuples(st.booleans(), st.sampled_from("abcd"), st.sampled_from(("", "fast", "slow")), st.integers(0, 2)),
+    max_size=30,
+)
+
+
+@given(CHANGES)
+def test_indexes_and_versions_agree_with_what_was_written(changes: list[tuple[bool, str, str, int]]) -> None:
+    store = ObjectStore()
+    model: dict[str, PersistentVolume] = {}
+    for is_set, name, storage_class, size in changes:
+        before, version = model.get(name), store.version(PV)
+        if is_set:
+            model[name] = PersistentVolume(name=name, storage_class=storage_class, capacity_bytes=size)
+            assert store.set(PV, model[name]) is before
+            is_news = before is None or _content(before) != _content(model[name])
+        else:
+            assert store.remove(PV, "", name) is model.pop(name, None)
+            is_news = before is not None
+        assert (store.version(PV) > version) == is_news
+        assert {v.name: v for v in store.all(PV)} == model
+        for one in ("", "fast", "slow"):
+            found = {v.name: v for v in store.volumes_of_class(one)}
+            assert found == {n: v for n, v in model.items() if v.storage_class == one}
+
+
+@pytest.mark.parametrize("kind", list(ObjectKind))
+def test_every_kind_has_a_shelf(kind: ObjectKind) -> None:
+    store = ObjectStore()
+    item: ClusterObject = _any_object(kind)
+    store.set(kind, item)
+    assert list(store.all(kind)) == [item]
+    assert store.version(kind) == 1
+
+
+def _any_object(kind: ObjectKind) -> ClusterObject:
+    shaped: dict[ObjectKind, type[Any]] = {
+        PV: PersistentVolume,
+        CAPACITY: CsiStorageCapacity,
+        ATTACHMENT: VolumeAttachment,
+    }
+    made: ClusterObject = shaped.get(kind, Service)(name="x")
+    return made
+
+
+def _content(volume: PersistentVolume) -> tuple[str, int]:
+    return volume.storage_class, volume.capacity_bytes
