@@ -1,0 +1,254 @@
+"""Pods that relate to each other: a class cache that lived through any events answers as one that is asked for the first time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.config_plugins import plugin_registry
+from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.pod_class import PodClass
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.plugin import PluginContext
+from multisched.framework.registry import PluginUse, Profile, build_profile
+from multisched.framework.runner import Runner
+from multisched.model.cluster_objects import Namespace, Service
+from multisched.model.decode import Decoder
+from multisched.model.decode_selectors import equality_selector
+from multisched.model.objects import Node, Pod
+from multisched.model.selectors import Taint
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.domain_rows import DomainRows
+
+Document = dict[str, Any]
+
+STEPS = 14
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+KEYS = (ZONE, HOST, "rack")
+APPS = ("web", "db", "cache")
+PROFILE = Profile(
+    tuple(
+        PluginUse(name, weight)
+        for name, weight in (
+            ("QOSSort", 1),
+            ("NodeUnschedulable", 1),
+            ("TaintToleration", 3),
+            ("NodeAffinity", 2),
+            ("NodeResourcesFit", 1),
+            ("PodTopologySpread", 2),
+            ("InterPodAffinity", 2),
+            ("DefaultBinder", 1),
+        )
+    )
+)
+
+
+class FailuresAreFatal:
+    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
+        """Times are of no interest here."""
+
+    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        raise AssertionError(f"{plugin} failed at {point}: {error}")
+
+
+class Drawn:
+    """Everything that is drawn, from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def labels(self) -> dict[str, str]:
+        labels = {"app": self.rng.choice(APPS)}
+        return labels | ({"rev": self.rng.choice("12")} if self.chance(0.5) else {})
+
+    def selector(self) -> Document:
+        if self.chance(0.1):
+            return {}
+        if self.chance(0.3):
+            return {"matchExpressions": [{"key": "rev", "operator": self.rng.choice(["Exists", "DoesNotExist"])}]}
+        return {"matchLabels": {"app": self.rng.choice(APPS)}}
+
+    def term(self) -> Document:
+        term: Document = {"topologyKey": self.rng.choice(KEYS), "labelSelector": self.selector()}
+        if self.chance(0.2):
+            term["namespaces"] = ["other"]
+        if self.chance(0.2):
+            term["namespaceSelector"] = {"matchLabels": {"team": "x"}} if self.chance(0.7) else {}
+        return term
+
+    def weighted(self) -> Document:
+        return {"weight": self.rng.randint(1, 100), "podAffinityTerm": self.term()}
+
+    def side(self) -> Document:
+        side: Document = {}
+        if self.chance(0.5):
+            side[REQUIRED] = [self.term() for _ in range(self.rng.randint(1, 2))]
+        if self.chance(0.5):
+            side[PREFERRED] = [self.weighted() for _ in range(self.rng.randint(1, 2))]
+        return side
+
+    def constraint(self) -> Document:
+        return {
+            "maxSkew": self.rng.randint(1, 3),
+            "topologyKey": self.rng.choice(KEYS),
+            "whenUnsatisfiable": self.rng.choice(["DoNotSchedule", "ScheduleAnyway"]),
+            "labelSelector": self.selector(),
+            "nodeAffinityPolicy": self.rng.choice(["Honor", "Ignore"]),
+            "nodeTaintsPolicy": self.rng.choice(["Honor", "Ignore"]),
+            "matchLabelKeys": ["rev"] if self.chance(0.2) else [],
+        }
+
+    def pod(self, name: str, node: str = "") -> Document:
+        spec: Document = {
+            "nodeName": node,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": f"{100 * self.rng.randint(1, 4)}m"}}}],
+        }
+        if self.chance(0.5):
+            spec["affinity"] = {"podAffinity": self.side()} if self.chance(0.5) else {"podAntiAffinity": self.side()}
+        if self.chance(0.5):
+            spec["topologySpreadConstraints"] = [self.constraint() for _ in range(self.rng.randint(1, 3))]
+        if self.chance(0.3):
+            spec["nodeSelector"] = {"rack": self.rng.choice("ab")}
+        namespace = self.rng.choice(["default", "default", "other"])
+        metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "labels": self.labels()}
+        return {"metadata": metadata, "spec": spec}
+
+    def node(self, name: str) -> Document:
+        labels = {HOST: name, "rack": self.rng.choice("ab")} | (
+            {ZONE: self.rng.choice("xyz")} if self.chance(0.9) else {}
+        )
+        taints = [{"key": "t", "effect": "NoSchedule"}] if self.chance(0.2) else []
+        allocatable = {"cpu": "2", "memory": "8Gi", "pods": "20"}
+        return {
+            "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels},
+            "spec": {"taints": taints},
+            "status": {"allocatable": allocatable},
+        }
+
+
+class Bench:
+    """A small cluster, a warm class cache, and pods that are asked about again and again."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Drawn(seed)
+        self.decoder = Decoder()
+        self.cache = ClusterCache()
+        self.rows = DomainRows("test", lambda node: node.name != "foreign")
+        self.cache.add_domain(self.rows)
+        context = PluginContext("test", self.cache.nodes, WaitingPodTable(), self.cache.ledgers, self.cache.objects)
+        self.plugins = build_profile(PROFILE, plugin_registry(), context)
+        self.runner = Runner(FailuresAreFatal(), lambda: 0.0)
+        for name in ("n0", "n1", "n2", "n3", "foreign"):
+            self.set_node(name)
+        self.cache.objects.set(ObjectKind.NAMESPACE, Namespace(name="other", labels={"team": "x"}))
+        self.waiting = [self.pod(f"waiting-{number}") for number in range(4)]
+        self.placed: list[str] = []
+        self.warm = self.cold()
+
+    def cold(self) -> ClassCache:
+        return ClassCache(self.plugins, self.runner, self.cache.nodes, self.rows)
+
+    def pod(self, name: str, node: str = "") -> Pod:
+        return self.decoder.pod(orjson.dumps(self.draw.pod(name, node)))
+
+    def set_node(self, name: str) -> None:
+        self.cache.set_node(self.decoder.node(orjson.dumps(self.draw.node(name))))
+
+    def nodes(self) -> list[Node]:
+        return [node for _, node in self.cache.nodes.live_rows()]
+
+    def step(self, number: int) -> None:
+        """Something happens: most often a pod comes or goes."""
+        what = self.draw.rng.choice(("place", "place", "place", "remove", "relabel", "node", "object", "nothing"))
+        if what == "place":
+            self.placed.append(f"uid-p{number}")
+            self.cache.place(self.pod(f"p{number}", self.draw.rng.choice(self.nodes()).name))
+        elif what == "remove" and self.placed:
+            self.cache.remove(self.placed.pop(self.draw.rng.randrange(len(self.placed))))
+        elif what == "relabel" and self.placed:
+            entry = self.cache.placed(self.draw.rng.choice(self.placed))
+            assert entry is not None
+            changed = msgspec.structs.replace(entry.pod, labels=self.draw.labels(), is_deleting=self.draw.chance(0.3))
+            self.cache.place(changed)
+        elif what == "node":
+            self.change_node()
+        elif what == "object":
+            self.change_object()
+
+    def change_node(self) -> None:
+        name = f"n{self.draw.rng.randrange(6)}"
+        if self.draw.chance(0.3) and self.cache.nodes.row_of(name) is not None:
+            self.cache.remove_node(name)
+        else:
+            self.set_node(name)
+            row = self.cache.nodes.row_of(name)
+            assert row is not None
+            if self.draw.chance(0.3):
+                node = self.cache.nodes.node(row)
+                self.cache.set_node(msgspec.structs.replace(node, taints=(Taint("t", effect="NoSchedule"),)))
+
+    def change_object(self) -> None:
+        if self.draw.chance(0.5):
+            labels = {"team": self.draw.rng.choice("xy")}
+            self.cache.objects.set(ObjectKind.NAMESPACE, Namespace(name="other", labels=labels))
+        else:
+            selector = equality_selector(self.draw.labels())
+            self.cache.objects.set(ObjectKind.SERVICE, Service(name="s", namespace="default", selector=selector))
+
+
+def answers(cache: ClassCache, pod: Pod) -> dict[str, Any]:
+    """All that a class cache says of a pod."""
+    group = cache.find(pod, 1)
+    found: dict[str, Any] = {
+        "refusal": group.refusal,
+        "rows": group.rows.tolist(),
+        "codes": {c.plugin.name: c.codes.tolist() for c in group.filters},
+        "feasible": group.feasible.tolist(),
+    }
+    if group.refusal is None and group.feasible.any():
+        cache.score(group)
+        found |= {"scores": scores(group), "total": group.total.tolist()}
+    return found
+
+
+def scores(group: PodClass) -> dict[str, list[int]]:
+    return {
+        column.plugin.name: column.final[group.feasible].tolist() for column in group.scores if not column.is_skipped
+    }
+
+
+@given(st.integers(0, 2**32))
+def test_a_warm_cache_answers_as_a_cold_one_whatever_happened(seed: int) -> None:
+    bench = Bench(seed)
+    for number in range(STEPS):
+        bench.step(number)
+        for pod in bench.waiting:
+            assert answers(bench.warm, pod) == answers(bench.cold(), pod), f"step {number}"
+    bench.cache.validate()
+
+
+def test_a_pod_that_relates_to_nobody_hears_nothing_of_those_who_do() -> None:
+    bench = Bench(1)
+    document = bench.draw.pod("plain")
+    document["spec"] = {"containers": [{"name": "c"}]}
+    document["metadata"]["labels"] = {"nobody": "knows"}
+    plain = bench.decoder.pod(orjson.dumps(document))
+    bench.cache.place(bench.pod("first", "n0"))
+    group = bench.warm.find(plain, 1)
+
+    assert {"PodTopologySpread", "InterPodAffinity"} == group.silent
+    assert group.stamps == {}
+    assert bench.warm.find(plain, 1) is group
