@@ -122,3 +122,4 @@ NODE_ADD = ClusterEvent(Resource.NODE, Action.ADD, "NodeAdd")
 NODE_DELETE = ClusterEvent(Resource.NODE, Action.DELETE, "NodeDelete")
 ASSIGNED_POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd")
 ASSIGNED_POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete")
+"""Also the end of a nomination: the pod then has no node, but a `nominated_node`."""

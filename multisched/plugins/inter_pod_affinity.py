@@ -219,9 +219,6 @@ class InterPodAffinity:
         nodes = Action.ADD | Action.UPDATE_NODE_LABEL
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
-            EventRegistration(
-                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), self._after_pod_change
-            ),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")),
             EventRegistration(ClusterEvent(Resource.NODE, nodes, "NodeAddOrLabel"), _after_node_change),
         )
@@ -260,10 +257,15 @@ def _has(query: PodQuery, pod: Pod) -> bool:
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A node came into a domain of some term, moved to another, or out of one that the anti-affinity names."""
+    """A node came into a domain of some term, moved to another, or out of one that the anti-affinity names.
+
+    A pod without terms was kept away by others': a new node may be free of them. Upstream leaves it parked.
+    """
     if not isinstance(new, Node):
         return Hint.SKIP
     own = pod.spec.pod_affinity or PodAffinity()
+    if not isinstance(old, Node) and not own.required and not own.anti_required:
+        return Hint.QUEUE
     before = old.labels if isinstance(old, Node) else None
     for term in own.required:
         value = new.labels.get(term.topology_key)

@@ -53,9 +53,6 @@ class NodePorts:
     def events_to_register(self) -> Sequence[EventRegistration]:
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
-            EventRegistration(
-                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), _after_delete
-            ),
             EventRegistration(NODE_ADD),
         )
 

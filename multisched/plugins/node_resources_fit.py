@@ -151,9 +151,6 @@ class NodeResourcesFit:
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_pod_event),
             EventRegistration(
-                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), self._after_pod_event
-            ),
-            EventRegistration(
                 ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_SCALE_DOWN, "TargetPodScaleDown"),
                 self._after_pod_event,
             ),

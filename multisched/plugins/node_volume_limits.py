@@ -131,9 +131,6 @@ class NodeVolumeLimits:
             EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.ADD, "CSINodeAdd")),
             EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.UPDATE, "CSINodeUpdate"), _after_csi_node),
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
-            EventRegistration(
-                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), _after_delete
-            ),
             EventRegistration(claim_added, _after_claim),
             EventRegistration(detached, _after_detach),
         )
@@ -164,11 +161,14 @@ def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A claim that the pod names, or that was made for it."""
+    """A claim that the pod names, or that may be made for it: asked for all pods alike but for their names, which are the
+    first part of the names of such claims."""
     if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
         return Hint.SKIP
-    is_ours = any(volume.claim_of(pod.name) == new.name for volume in pod.spec.volumes)
-    return Hint.QUEUE if is_ours else Hint.SKIP
+    for volume in pod.spec.volumes:
+        if volume.claim == new.name or (volume.is_ephemeral and new.name.endswith(f"-{volume.name}")):
+            return Hint.QUEUE
+    return Hint.SKIP
 
 
 def _after_detach(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -116,9 +116,6 @@ class PodTopologySpread:
         nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
-            EventRegistration(
-                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), self._after_pod_change
-            ),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod"), self._after_own_change),
             EventRegistration(ClusterEvent(Resource.NODE, nodes, "Node"), self._after_node_change),
         )

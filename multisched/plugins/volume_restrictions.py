@@ -119,9 +119,6 @@ class VolumeRestrictions:
         claim_added = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
-            EventRegistration(
-                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "NominatedPodDelete"), _after_delete
-            ),
             EventRegistration(NODE_ADD),
             EventRegistration(claim_added, names_claim),
         )

@@ -351,7 +351,7 @@ def test_events_that_free_or_add_room_wake_and_others_do_not() -> None:
         assert hint("CSINodeUpdate", waiting, before, after) is answer
     assert hint("AssignedPodDelete", waiting, decode_pod(with_claim), None) is Hint.QUEUE
     assert hint("AssignedPodDelete", waiting, decode_pod(plain), None) is Hint.SKIP
-    assert hint("NominatedPodDelete", waiting, decode_pod(pending), None) is Hint.SKIP
+    assert hint("AssignedPodDelete", waiting, decode_pod(pending), None) is Hint.SKIP
     for name, answer in (("a", Hint.QUEUE), ("p-own", Hint.QUEUE), ("b", Hint.SKIP)):
         assert hint("PersistentVolumeClaimAdd", waiting, None, decoded(CLAIM, claim(name))) is answer
     elsewhere = decoded(CLAIM, claim("a", namespace="other"))
