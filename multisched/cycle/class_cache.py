@@ -8,6 +8,8 @@ What comes out is exactly what asking every plugin about every row would give; o
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from multisched.cycle.pod_class import FilterColumn, Finals, PodClass, ScoreColumn
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Rows, Scores, all_true, any_true
+from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
 from multisched.framework.plugin import (
     MAX_SCORE,
     CycleView,
@@ -241,6 +243,18 @@ class ClassCache:
 
     def _view(self, state: CycleState, attempt: int) -> CycleView:
         return CycleView(self._table, state, attempt, rows=self._rows.rows)
+
+    def reduced(self, entry: PodClass, feasible: Bools) -> PodClass:
+        """The class with fewer feasible rows, to be scored among those, and not kept: some are promised to other pods."""
+        fewer = copy(entry)
+        fewer.view = replace(entry.view, state=entry.view.state.copy())
+        fewer.feasible = feasible
+        fewer.scores, fewer.moving_scores = [], []
+        fewer.total = np.zeros(0, np.int32)
+        fewer.is_scored = False
+        fewer.picture = None
+        fewer.unrecorded = 0
+        return fewer
 
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""

@@ -153,12 +153,14 @@ class SchedulingCycle:
             return self._refused(group, group.view, pod, attempt, self._diagnose(group, pod, attempt), {}, ())
         held = self._promised.held(group, pod, attempt)
         feasible = _without(group.feasible, held)
+        if held and any_true(feasible):
+            group = self.classes.reduced(group, feasible)  # scores are normalised among the rows that are left
         asked = self._questions(group, pod, feasible)
         if not asked:
             if not any_true(feasible):
                 return self._refused(group, group.view, pod, attempt, self._diagnose(group, pod, attempt), held, ())
             self.classes.score(group)
-            choice = _Choice(group.rows, feasible, np.where(feasible, group.total, NOWHERE) if held else group.total)
+            choice = _Choice(group.rows, feasible, group.total)
             return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
         self.classes.score(group)
         total = np.where(feasible, group.total, NOWHERE)

@@ -5,22 +5,41 @@ Pods with claims are refused where they come in, with a condition that says so; 
 
 from __future__ import annotations
 
-from multisched.framework.plugin import CycleView, PostFilterResult, Refusals
-from multisched.framework.status import Status
+from collections.abc import Hashable
+
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.plugin import CycleView, Dependency, PostFilterResult, PreFilterResult, Refusals
+from multisched.framework.status import SKIP, Status
 from multisched.model.objects import Pod
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 
+_LOOKED: StateKey[bool] = StateKey("DynamicResources.looked")
+
 
 class DynamicResources:
-    """Source: kube-scheduler 1.36, plugins/dynamicresources/dynamicresources.go, PostFilter."""
+    """Source: kube-scheduler 1.36, plugins/dynamicresources/dynamicresources.go, PreFilter and PostFilter."""
 
     name = "DynamicResources"
+    depends_on = Dependency.NODE
+    signs_spec_only = True
 
     def __init__(self, args: DynamicResourcesArgs | None = None) -> None:
         self.args = args or DynamicResourcesArgs()
         """Checked, and without effect as long as no pod with claims comes this far."""
         self._nothing = PostFilterResult(Status.unschedulable("no new claims to deallocate").by(self.name))
+        self._unknown = PostFilterResult(Status.error("not found").by(self.name))
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        cycle.state.write(_LOOKED, True)
+        return PreFilterResult(SKIP)
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """There is no claim whose allocation could be given up for the pod."""
-        return self._nothing
+        """There is no claim whose allocation could be given up for the pod.
+
+        A pod that an earlier PreFilter turned away for good has not been looked at: for that upstream has the words of a
+        state that is missing, and ends PostFilter there.
+        """
+        return self._nothing if cycle.state.find(_LOOKED) else self._unknown
+
+    def sign(self, pod: Pod) -> Hashable:
+        return ()

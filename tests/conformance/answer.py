@@ -186,8 +186,10 @@ def evaluate(scene: Scene) -> Answer:
             result["preFilterNodes"] = sorted(group.narrowed)
         if not result["feasible"]:
             return {**result, **refusal_of(scene)}
+        feasible = np.array([status.is_success for status in refused], np.bool_)
+        group = scene.cycle.classes.reduced(group, feasible)  # rows promised to other pods are left out
         scene.cycle.classes.score(group)
-        return {**result, **scores(group, names, [s.is_success for s in refused])}
+        return {**result, **scores(group, names, feasible.tolist())}
     except PluginFailure as failure:
         return {"feasible": [], "rejected": {}, "error": failure.status.message}
 

@@ -13,5 +13,7 @@ CLAIMED = (
     "node_affinity",
     "ports",
     "images",
+    "preemption",
+    "nominated",
 )
 """Families that are answered exactly, cold and warm."""
