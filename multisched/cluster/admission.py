@@ -1,7 +1,7 @@
 """Built-in admission: what the server adds to an object, or refuses, because of other objects of the cluster.
 
-Reads namespaces, priority classes, limit ranges and service accounts; changes only the document it is handed. The order is
-kube-apiserver's: namespace lifecycle, limit ranges, service account, priority, default tolerations, then pod status.
+Reads namespaces, priority classes, limit ranges and storage classes; changes only the document it is handed. The order is
+kube-apiserver's: namespace lifecycle, limit ranges, priority, default tolerations, storage, then pod status.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from multisched.cluster import errors, quantities
+from multisched.cluster import errors, quantities, storage_rules
 from multisched.cluster.resources import Document, Resource
 from multisched.cluster.storage import Store
 
@@ -21,6 +21,7 @@ SYSTEM_PRIORITY = 2_000_000_000
 """Priority from which a class belongs to the system."""
 
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
+STORAGE_CLASSES = "storageclasses.storage.k8s.io"
 
 
 def _toleration(key: str) -> Document:
@@ -51,6 +52,8 @@ class Admission:
             self._admit_priority_class(document)
         elif storage == "namespaces":
             _complete_namespace(document)
+        else:
+            self._admit_storage(storage, document, now)
 
     def admit_update(self, resource: Resource, document: Document) -> None:
         """Completes a changed object: default tolerations come back when they are taken away."""
@@ -81,6 +84,16 @@ class Admission:
                 }
             ]
             raise refusal
+
+    # -- storage -------------------------------------------------------------------------------------------------
+
+    def _admit_storage(self, storage: str, document: Document, now: str) -> None:
+        storage_rules.protect(storage, document)
+        if storage == "persistentvolumeclaims":
+            classes = self._store.collection(STORAGE_CLASSES).objects.values()
+            storage_rules.take_default_class(document, (stored.document() for stored in classes))
+        elif storage == "persistentvolumes":
+            document["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
 
     # -- pods ----------------------------------------------------------------------------------------------------
 

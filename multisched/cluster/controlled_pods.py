@@ -34,6 +34,7 @@ WRITES_AT_ONCE = 32
 WRITTEN_OWNERS_MAX = 10_000
 LAG_RECHECK_S = 1.0
 TERMINAL = ("Succeeded", "Failed")
+_CLAIMING = {"persistentVolumeClaim", "ephemeral"}
 _METADATA = (
     "name",
     "namespace",
@@ -46,6 +47,7 @@ _METADATA = (
     "finalizers",
     "creationTimestamp",
     "deletionTimestamp",
+    "deletionGracePeriodSeconds",
 )
 
 
@@ -59,23 +61,40 @@ def slim_pod(pod: Document) -> Document:
     """A pod without its containers: what controllers read of the thousands they watch."""
     status = pod.get("status") or {}
     kept = {"phase": status.get("phase") or "Pending", "conditions": status.get("conditions") or []}
-    return {
-        "metadata": slim_metadata(pod),
-        "spec": {"nodeName": pod["spec"].get("nodeName") or ""},
-        "status": kept,
-    }
+    spec: Document = {"nodeName": pod["spec"].get("nodeName") or ""}
+    volumes = [volume for volume in pod["spec"].get("volumes") or () if _CLAIMING & volume.keys()]
+    if volumes:
+        spec["volumes"] = volumes
+    return {"metadata": slim_metadata(pod), "spec": spec, "status": kept}
 
 
 def pod_index(pod: Document) -> Iterator[str]:
-    """Index keys of a pod: its owners' uids, and its namespace."""
+    """Index keys of a pod: its owners' uids, its namespace, and its claims."""
     for reference in pod["metadata"].get("ownerReferences") or ():
         yield reference["uid"]
-    yield namespace_index(pod["metadata"]["namespace"])
+    namespace = pod["metadata"]["namespace"]
+    yield namespace_index(namespace)
+    for name in claims_of(pod):
+        yield claim_index(namespace, name)
 
 
 def namespace_index(namespace: str) -> str:
     """The index key of all pods of a namespace."""
     return f"namespace/{namespace}"
+
+
+def claims_of(pod: Document) -> Iterator[str]:
+    """Names of the claims behind a pod's volumes; those of ephemeral volumes are called after pod and volume."""
+    for volume in pod["spec"].get("volumes") or ():
+        if volume.get("persistentVolumeClaim"):
+            yield volume["persistentVolumeClaim"].get("claimName") or ""
+        elif volume.get("ephemeral"):
+            yield f"{pod['metadata']['name']}-{volume['name']}"
+
+
+def claim_index(namespace: str, name: str) -> str:
+    """The index key of all pods that use a claim."""
+    return f"claim/{namespace}/{name}"
 
 
 def phase_of(pod: Document) -> str:

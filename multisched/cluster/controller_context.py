@@ -13,6 +13,7 @@ from typing import Protocol
 from multisched.cluster.controlled_pods import pod_index, slim_pod
 from multisched.cluster.object_cache import ObjectCache
 from multisched.cluster.object_client import (
+    CLAIMS,
     CRON_JOBS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -22,6 +23,8 @@ from multisched.cluster.object_client import (
     REPLICA_SETS,
     SERVICE_ACCOUNTS,
     STATEFUL_SETS,
+    STORAGE_CLASSES,
+    VOLUMES,
     Document,
     ObjectClient,
     Resource,
@@ -29,6 +32,7 @@ from multisched.cluster.object_client import (
     controller_of,
 )
 from multisched.cluster.reconcile_queue import ReconcileQueue
+from multisched.cluster.volume_rules import claim_keys, volume_keys
 
 POD_EVENTS_COALESCED_S = 0.05
 """A controller looks at its pods at most this often: one look per pod would cost pods squared in a burst."""
@@ -61,6 +65,10 @@ class ControllerContext:
         self.namespaces = ObjectCache(client, NAMESPACES, rng=rng)
         self.service_accounts = ObjectCache(client, SERVICE_ACCOUNTS, rng=rng)
 
+        self.claims = ObjectCache(client, CLAIMS, rng=rng, index_by=claim_keys)
+        self.volumes = ObjectCache(client, VOLUMES, rng=rng, index_by=volume_keys)
+        self.storage_classes = ObjectCache(client, STORAGE_CLASSES, rng=rng)
+
     def caches(self) -> tuple[ObjectCache, ...]:
         """All shared caches."""
         return (
@@ -73,6 +81,9 @@ class ControllerContext:
             self.budgets,
             self.namespaces,
             self.service_accounts,
+            self.claims,
+            self.volumes,
+            self.storage_classes,
         )
 
     def now(self) -> datetime:

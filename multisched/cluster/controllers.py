@@ -13,10 +13,14 @@ from multisched.cluster.controller_context import Controller, ControllerContext
 from multisched.cluster.controller_cronjob import CronJobController
 from multisched.cluster.controller_deployment import DeploymentController
 from multisched.cluster.controller_disruption import DisruptionController
+from multisched.cluster.controller_ephemeral_volume import EphemeralVolumeController
 from multisched.cluster.controller_garbage import GarbageController
 from multisched.cluster.controller_job import JobController
 from multisched.cluster.controller_namespace import NamespaceController
+from multisched.cluster.controller_persistentvolume import ClaimController, VolumeController
 from multisched.cluster.controller_replicaset import ReplicaSetController
+from multisched.cluster.controller_storage_protection import claim_protection, volume_protection
+from multisched.cluster.fake_provisioner import FakeProvisioner
 from multisched.cluster.object_client import ObjectClient, WallClock
 from multisched.model.wire import Transport
 
@@ -30,6 +34,12 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
         JobController(context),
         CronJobController(context),
         DisruptionController(context),
+        EphemeralVolumeController(context),
+        ClaimController(context),
+        VolumeController(context),
+        claim_protection(context),
+        volume_protection(context),
+        FakeProvisioner(context),
         NamespaceController(context),
         GarbageController(context),
     ]

@@ -77,6 +77,9 @@ REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 JOBS = Resource("batch", "v1", "jobs", "Job")
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", is_namespaced=False)
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", is_namespaced=False)
 DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from multisched.cluster import apply, errors, schemas, validation
+from multisched.cluster import apply, errors, schemas, storage_rules, validation
 from multisched.cluster.admission import Admission
 from multisched.cluster.defaults import DEFAULTS
 from multisched.cluster.metadata import Minting, encode, key_of, stamp, store_form
@@ -185,6 +185,8 @@ class Objects:
         if subresource in ("status", "binding"):  # resourceclaims/binding writes the status as well
             new = dict(old)
             new["status"] = given.get("status") or {}
+            if resource.storage_key == "persistentvolumes":
+                storage_rules.note_phase(new, old, self.minting.now())
             return {key: value for key, value in new.items() if key not in ("kind", "apiVersion")}
         if subresource == "resize":
             return {**old, "spec": _resized(old.get("spec") or {}, given.get("spec") or {})}

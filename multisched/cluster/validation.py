@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multisched.cluster import errors, label_rules, pod_rules
+from multisched.cluster import errors, label_rules, pod_rules, storage_rules
 from multisched.cluster.resources import Document, Resource
 from multisched.cluster.selectors import from_label_selector
 
@@ -283,6 +283,9 @@ _CREATE: Mapping[str, Callable[[Document], Causes]] = {
     "poddisruptionbudgets.policy": _budget,
     "priorityclasses.scheduling.k8s.io": _priority_class,
     "leases.coordination.k8s.io": _lease,
+    "persistentvolumeclaims": storage_rules.claim,
+    "persistentvolumes": storage_rules.volume,
+    "storageclasses.storage.k8s.io": storage_rules.storage_class,
 }
 _UPDATE: Mapping[str, Callable[[Document, Document], Causes]] = {
     "deployments.apps": _selector_fixed,
@@ -293,5 +296,8 @@ _UPDATE: Mapping[str, Callable[[Document, Document], Causes]] = {
     "priorityclasses.scheduling.k8s.io": _priority_change,
     "rolebindings.rbac.authorization.k8s.io": _role_change,
     "clusterrolebindings.rbac.authorization.k8s.io": _role_change,
+    "persistentvolumeclaims": storage_rules.claim_change,
+    "persistentvolumes": storage_rules.volume_change,
+    "storageclasses.storage.k8s.io": storage_rules.storage_class_change,
     "resourceclaims.resource.k8s.io": lambda new, old: _immutable(new, old, "spec"),
 }
