@@ -15,5 +15,6 @@ CLAIMED = (
     "images",
     "preemption",
     "nominated",
+    "volumes",
 )
 """Families that are answered exactly, cold and warm."""
