@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ _COLLECTIONS = {
     "Job": "/apis/batch/v1/namespaces/default/jobs",
     "Deployment": "/apis/apps/v1/namespaces/default/deployments",
     "Node": "/api/v1/nodes",
+    "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
+    "CSIDriver": "/apis/storage.k8s.io/v1/csidrivers",
+    "CSINode": "/apis/storage.k8s.io/v1/csinodes",
 }
 
 
@@ -208,7 +212,7 @@ async def cluster(options: ClusterOptions) -> ExitCode:
     from multisched.cluster.controllers import run_controllers
     from multisched.cluster.embedded import EmbeddedCluster
     from multisched.cluster.kubelets import Kubelets
-    from multisched.cluster.seed import demo_nodes
+    from multisched.cluster.seed import demo_nodes, demo_storage
     from multisched.cluster.stages_builtin import builtin_stages
 
     clock = SystemClock()
@@ -224,10 +228,11 @@ async def cluster(options: ClusterOptions) -> ExitCode:
 
     with _logging_for_people(), _port_taken(options.port):
         async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:
-            await create_all(running.transport(), demo_nodes(options.nodes))
-            partial = options.kubeconfig.with_name(options.kubeconfig.name + ".partial")
-            running.write_kubeconfig(partial)
-            partial.replace(options.kubeconfig)
+            nodes = demo_nodes(options.nodes)
+            await create_all(running.transport(), [*nodes, *demo_storage(nodes)])
+            unfinished = options.kubeconfig.with_name(options.kubeconfig.name + ".partial")
+            running.write_kubeconfig(unfinished)
+            unfinished.replace(options.kubeconfig)
             print(f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}", flush=True)  # noqa: T201
             await (_input_ended() if options.until_input_ends else _signalled())
     return ExitCode.OK
@@ -287,7 +292,8 @@ def _logging_for_people() -> Iterator[None]:
 
 
 async def kubelets(options: KubeletsOptions) -> ExitCode:
-    """`multisched kubelets`: fake kubelets for every node of any cluster, until SIGTERM."""
+    """`multisched kubelets`: fake kubelets, and a provisioner of fake volumes, for any cluster, until SIGTERM."""
+    from multisched.cluster.fake_provisioner import run_provisioner
     from multisched.cluster.kubelets import Kubelets
     from multisched.cluster.stages import load_stages
     from multisched.cluster.stages_builtin import builtin_stages
@@ -302,7 +308,9 @@ async def kubelets(options: KubeletsOptions) -> ExitCode:
 
             async def work() -> None:
                 await _wait_reachable(transport)
-                await Kubelets(transport, clock=SystemClock(), rng=rng, stages=stages).run()
+                clock = SystemClock()
+                tasks.start_soon(partial(run_provisioner, transport, clock=clock, rng=rng))
+                await Kubelets(transport, clock=clock, rng=rng, stages=stages).run()
 
             tasks.start_soon(work)
             await _signalled()

@@ -7,9 +7,12 @@ API server as well. Source: kubernetes-sigs/sig-storage-lib-external-provisioner
 
 from __future__ import annotations
 
+import asyncio
+import random
+
 from multisched.cluster.controller_context import ControllerContext
 from multisched.cluster.controller_events import EventWriter
-from multisched.cluster.object_client import CLAIMS, NODES, VOLUMES, Document, key_of
+from multisched.cluster.object_client import CLAIMS, NODES, VOLUMES, Document, ObjectClient, WallClock, key_of
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.volume_rules import (
     PROVISIONED_BY,
@@ -21,12 +24,26 @@ from multisched.cluster.volume_rules import (
     is_unbound,
     mode_of,
 )
+from multisched.model.wire import Transport
 
 FAKE_PROVISIONER = "disk.multisched.io"
 """The provisioner, and CSI driver, of storage classes that this makes volumes for."""
 
 ZONE = "topology.kubernetes.io/zone"
 CLAIMS_AT_ONCE = 8
+
+
+async def run_provisioner(transport: Transport, *, clock: WallClock, rng: random.Random) -> None:
+    """The provisioner by itself, against any API server, until cancelled."""
+    context = ControllerContext(ObjectClient(transport), clock=clock, rng=rng)
+    provisioner = FakeProvisioner(context)
+    caches = (context.claims, context.volumes, context.storage_classes)
+    async with asyncio.TaskGroup() as group:
+        for cache in caches:
+            group.create_task(cache.watch.run(), name=f"watch {cache.resource.plural}")
+        for cache in caches:
+            await cache.watch.synced.wait()
+        group.create_task(provisioner.run(), name=provisioner.queue.name)
 
 
 class FakeProvisioner:

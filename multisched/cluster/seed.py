@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
 from multisched.cluster.object_client import Document
+from multisched.cluster.volume_rules import WAIT_FOR_FIRST_CONSUMER
 
 WHOLE_DEMO_NODES = 300
 """The nodes that the numbers of _SERVICES, _TRAININGS and _INFERENCES are meant for."""
@@ -29,6 +31,7 @@ _GPU_NODES_IN, _VIRTUAL_NODES_IN = 8, 6
 """One node in so many."""
 _IMAGE_PREFIX = "registry.multisched.io/demo"
 _IMAGE_BYTES = 180_000_000
+_VOLUMES_PER_NODE = 24
 _JOB_PODS_EACH = 100
 
 _SERVICES = (
@@ -81,6 +84,26 @@ def demo_workload(job_pods: int, nodes: int = WHOLE_DEMO_NODES) -> list[Document
         count = _scaled(replicas, nodes)
         manifests += [_inference(name, count, gpu_milli)] if count else []
     return manifests + _jobs(job_pods)
+
+
+def demo_storage(nodes: Sequence[Document]) -> list[Document]:
+    """Storage classes of the fake provisioner, its driver, and the driver on each of these nodes but the virtual ones.
+
+    `fast` is the default class: its volumes are made in the zone where their pod goes. `shared` volumes are made at once, for
+    every zone, and kept when their claim is gone.
+    """
+    driver: Document = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": FAKE_PROVISIONER},
+        "spec": {"attachRequired": False, "podInfoOnMount": False},
+    }
+    is_default = {"storageclass.kubernetes.io/is-default-class": "true"}
+    fast = _storage_class("fast", is_default, volumeBindingMode=WAIT_FOR_FIRST_CONSUMER, reclaimPolicy="Delete")
+    shared = _storage_class("shared", {}, volumeBindingMode="Immediate", reclaimPolicy="Retain")
+    is_virtual = [VIRTUAL_TAINT in node["spec"].get("taints", ()) for node in nodes]
+    names = [node["metadata"]["name"] for node, virtual in zip(nodes, is_virtual, strict=True) if not virtual]
+    return [driver, fast, shared, *map(_csi_node, names)]
 
 
 def pods_by_scheduler(manifests: Sequence[Document]) -> dict[str, int]:
@@ -158,6 +181,31 @@ def _node(
             "allocatable": dict(resources),
             "images": [{"names": [_image(image)], "sizeBytes": _IMAGE_BYTES} for image in images or ()],
         },
+    }
+
+
+# --- storage -----------------------------------------------------------------------------------------------------
+
+
+def _storage_class(name: str, annotations: dict[str, str], **fields: str) -> Document:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name, "annotations": annotations},
+        "provisioner": FAKE_PROVISIONER,
+        **fields,
+    }
+
+
+def _csi_node(node: str) -> Document:
+    topology = ["topology.kubernetes.io/zone"]
+    room = {"count": _VOLUMES_PER_NODE}
+    driver = {"name": FAKE_PROVISIONER, "nodeID": node, "topologyKeys": topology, "allocatable": room}
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": node},
+        "spec": {"drivers": [driver]},
     }
 
 

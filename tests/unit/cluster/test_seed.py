@@ -11,6 +11,7 @@ from multisched.cluster.seed import (
     GPU_MILLI_ANNOTATION,
     JOB_PODS_MAX,
     demo_nodes,
+    demo_storage,
     demo_workload,
     pods_by_scheduler,
 )
@@ -55,6 +56,20 @@ def test_virtual_nodes_carry_label_and_taint_and_gpu_nodes_eight_devices() -> No
         assert (labels.get("type") == "virtual-kubelet") == (kind == "virtual")
         assert [t["key"] for t in taints] == (["virtual-kubelet.io/provider"] if kind == "virtual" else [])
         assert node["status"]["allocatable"].get("nvidia.com/gpu") == ("8" if kind == "gpu" else None)
+
+
+def test_every_node_that_is_a_machine_has_the_volume_driver_and_one_class_is_the_default() -> None:
+    nodes = demo_nodes(48)
+    kinds: dict[str, list[Document]] = {}
+    for document in demo_storage(nodes):
+        kinds.setdefault(document["kind"], []).append(document)
+    names = {node["metadata"]["name"] for node in nodes}
+
+    assert {csi["metadata"]["name"] for csi in kinds["CSINode"]} == {n for n in names if not n.startswith("virtual")}
+    modes = {c["metadata"]["name"]: c["volumeBindingMode"] for c in kinds["StorageClass"]}
+    assert modes == {"fast": "WaitForFirstConsumer", "shared": "Immediate"}
+    (driver,) = kinds["CSIDriver"]
+    assert {c["provisioner"] for c in kinds["StorageClass"]} == {driver["metadata"]["name"]}
 
 
 def test_the_jobs_have_exactly_the_pods_asked_for() -> None:
