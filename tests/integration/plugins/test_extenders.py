@@ -1,0 +1,164 @@
+"""HTTP extenders through the whole program: a converted configuration, real sockets, and nobody delayed by a bad one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import orjson
+
+from multisched.cluster.direct import DirectTransport
+from multisched.config_convert import convert
+from tests.integration.plugins.house import HEAD, House, open_house
+from tests.unit.plugins.extender_kit import Extender, extending, hanging, keeping, scoring, status
+
+NODES = ("n1", "n2", "n3")
+
+
+def converted(*extenders: dict[str, Any], profiles: tuple[str, ...] = ("tests-scheduler",)) -> str:
+    """Our configuration, made of kube-scheduler's; without leader election, as everywhere in these tests."""
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "podMaxBackoffSeconds": 1,
+        "profiles": [{"schedulerName": name} for name in profiles],
+        "extenders": list(extenders),
+    }
+    return json.dumps({**convert(json.dumps(document), "kube.json").data, "client": {"bindTimeout": "500ms"}})
+
+
+def one(extender: Extender, **fields: Any) -> dict[str, Any]:
+    return {"urlPrefix": extender.url, "nodeCacheCapable": True, "httpTimeout": "500ms", **fields}
+
+
+async def with_nodes(house: House) -> None:
+    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110", "example.com/fpga": "8"}
+    for name in NODES:
+        await house.post("nodes", name, {}, status={"capacity": amounts, "allocatable": amounts})
+
+
+async def condition(house: House, pod: str) -> str:
+    """The message of PodScheduled."""
+    answer = await DirectTransport(house.server).request("GET", f"/api/v1/namespaces/default/pods/{pod}")
+    conditions = orjson.loads(answer.body).get("status", {}).get("conditions", [])
+    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
+
+
+async def told(house: House, pod: str, text: str) -> str:
+    """The pod's condition, once it holds the text."""
+    for _ in range(1000):
+        message = await condition(house, pod)
+        if text in message:
+            return message
+        await asyncio.sleep(0.01)
+    raise AssertionError(message)
+
+
+async def test_a_converted_extender_filters_scores_and_is_sent_whole_objects() -> None:
+    def leave(body: Any) -> object:
+        assert body["Pod"]["spec"]["containers"][0]["image"] == "app:v1"
+        assert all(node["status"]["allocatable"]["cpu"] == "8" for node in body["Nodes"]["items"])
+        items = [node for node in body["Nodes"]["items"] if node["metadata"]["name"] != "n1"]
+        return {"Nodes": {"items": items}, "FailedNodes": {"n1": "too far"}}
+
+    async with extending(filter=leave, prioritize=scoring(n3=10)) as extender:
+        asked = one(extender, nodeCacheCapable=False, filterVerb="filter", prioritizeVerb="prioritize", weight=50)
+        async with open_house(converted(asked), before=with_nodes) as house:
+            names = [f"p{number}" for number in range(5)]
+            for name in names:
+                await house.pod(name, cpu="1")
+            await house.bound(*names)
+            assert {house.node_of(name) for name in names} == {"n3"}
+            await house.at_rest()
+
+
+async def test_a_pod_that_extenders_refuse_everywhere_is_told_in_their_words_and_tried_again() -> None:
+    refusal = keeping(
+        FailedNodes={"n1": "no licence", "n2": "no licence"}, FailedAndUnresolvableNodes={"n3": "too old"}
+    )
+    async with (
+        extending(filter=refusal) as extender,
+        open_house(converted(one(extender, filterVerb="filter")), before=with_nodes) as house,
+    ):
+        await house.pod("p", cpu="1")
+        message = await told(house, "p", "no licence")
+        assert message.startswith("0/3 nodes are available: 1 too old, 2 no licence.")
+
+        extender.answers["filter"] = keeping(*NODES)
+        await house.node("n4")  # any event wakes a pod that an extender has refused
+        await house.bound("p")
+        await house.at_rest()
+
+
+async def test_an_extender_that_hangs_or_is_down_costs_its_own_pods_only() -> None:
+    async with extending(filter=hanging) as extender:
+        managed = [{"name": "example.com/fpga", "ignoredByScheduler": True}]
+        asked = one(extender, filterVerb="filter", managedResources=managed)
+        async with open_house(converted(asked), before=with_nodes) as house:
+            for number in range(4):
+                await house.pod(f"victim{number}", cpu="1", limits={"example.com/fpga": "1"})
+            message = await told(house, "victim0", "no answer within 0.5 s")
+            assert (
+                message
+                == f'running Answer plugin "Extender": ExtenderError: extender "{extender.url}" (filter): no answer within 0.5 s'
+            )
+
+            began_s = house.now_s
+            names = [f"p{number}" for number in range(20)]
+            for name in names:
+                await house.pod(name, cpu="100m")
+            await house.bound(*names, within_s=5.0)
+            assert house.now_s - began_s < 3.0
+            assert not any(name.startswith("victim") for name in house.bound_at)
+
+            extender.answers["filter"] = keeping(*NODES)
+            await house.bound(*(f"victim{number}" for number in range(4)), within_s=30.0)
+            await house.at_rest()
+
+
+async def test_an_extender_of_one_scheduler_is_none_of_the_others_business() -> None:
+    async with extending(filter=status(500)) as extender:
+        first = json.loads(converted(one(extender, filterVerb="filter")))["domains"][0]
+        domains = [first, {"name": "other", "loans": [{"from": first["name"]}]}]
+        async with open_house(HEAD + f"domains: {json.dumps(domains)}\n", before=with_nodes) as house:
+            await house.pod("victim", cpu="1")
+            await house.pod("other", scheduler="other-scheduler", cpu="1")
+            await house.bound("other")
+            assert "code 500" in await told(house, "victim", "failed filter with extender at URL")
+            assert extender.asked[0][1]["Pod"]["metadata"]["name"] == "victim"
+            await house.at_rest()
+
+
+async def test_an_extender_binds_the_pods_it_looks_after_and_its_word_is_checked() -> None:
+    async with extending() as extender:
+        asked = one(extender, bindVerb="bind", managedResources=[{"name": "example.com/fpga"}])
+        async with open_house(converted(asked), before=with_nodes) as house:
+            lies = Counter[str]()
+
+            async def bind(body: Any) -> object:
+                lies[body["PodName"]] += 1
+                if lies[body["PodName"]] == 1 and body["PodName"] == "lied-to":
+                    return {}  # says that it did
+                binding = {
+                    "metadata": {"name": body["PodName"], "namespace": body["PodNamespace"], "uid": body["PodUID"]},
+                    "target": {"kind": "Node", "name": body["Node"]},
+                }
+                path = f"/api/v1/namespaces/{body['PodNamespace']}/pods/{body['PodName']}/binding"
+                encoded = orjson.dumps(binding)
+                answer = await DirectTransport(house.server).request("POST", path, body=encoded)
+                house.bind_seen(path, encoded, answer)
+                return {} if answer.status == 201 else {"Error": answer.body.decode()}
+
+            extender.answers["bind"] = bind
+            await house.pod("plain", cpu="1")
+            await house.pod("fpga", cpu="1", limits={"example.com/fpga": "1"})
+            await house.pod("lied-to", cpu="1", limits={"example.com/fpga": "1"})
+            await house.bound("plain", "fpga")
+            await house.bound("lied-to", within_s=30.0)
+
+            assert {body["PodName"] for verb, body in extender.asked} == {"fpga", "lied-to"}
+            assert lies["lied-to"] == 2
+            await house.at_rest()
