@@ -41,6 +41,8 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("NodeVolumeLimits"),
         PluginUse("VolumeBinding"),
         PluginUse("VolumeZone"),
+        PluginUse("PodTopologySpread", weight=2),
+        PluginUse("InterPodAffinity", weight=2),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),

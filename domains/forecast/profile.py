@@ -33,6 +33,8 @@ PROFILE = Profile(
         PluginUse("NodeVolumeLimits"),
         PluginUse("VolumeBinding"),
         PluginUse("VolumeZone"),
+        PluginUse("PodTopologySpread", weight=2),
+        PluginUse("InterPodAffinity", weight=2),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("PeakForecast", weight=5),

@@ -46,6 +46,8 @@ PROFILE = Profile(
         PluginUse("NodeVolumeLimits"),
         PluginUse("VolumeBinding"),
         PluginUse("VolumeZone"),
+        PluginUse("PodTopologySpread", weight=2),
+        PluginUse("InterPodAffinity", weight=2),
         PluginUse("GpuShare", weight=10),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),

@@ -38,6 +38,8 @@ PROFILE = Profile(
         PluginUse("NodeVolumeLimits"),
         PluginUse("VolumeBinding"),
         PluginUse("VolumeZone"),
+        PluginUse("PodTopologySpread", weight=0),
+        PluginUse("InterPodAffinity", weight=0),
         PluginUse("DefaultBinder"),
     )
 )

@@ -640,13 +640,6 @@ def node_affinity(document: Mapping[str, Any], path: str) -> NodeAffinity:
 
 def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
     found = []
-    affinity = wire.affinity
-    if affinity and affinity.pod_affinity and affinity.pod_affinity.required:
-        found.append("required pod affinity")
-    if affinity and affinity.pod_anti_affinity and affinity.pod_anti_affinity.required:
-        found.append("required pod anti-affinity")
-    if any(c.when_unsatisfiable == "DoNotSchedule" for c in wire.topology_spread_constraints or ()):
-        found.append("topology spread constraints with DoNotSchedule")
     if wire.resource_claims:
         found.append("resource claims")
     return tuple(found)
