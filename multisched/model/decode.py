@@ -641,7 +641,7 @@ def node_affinity(document: Mapping[str, Any], path: str) -> NodeAffinity:
 def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
     found = []
     if wire.resource_claims:
-        found.append("resource claims")
+        found.append("resource claims (DynamicResources)")
     return tuple(found)
 
 

@@ -128,7 +128,7 @@ def test_resource_claims_are_read() -> None:
         )
     )
     assert pod.spec.resource_claims == (PodResourceClaim("gpu", "shared"), PodResourceClaim("nic", template="fast"))
-    assert "resource claims" in pod.spec.unsupported
+    assert pod.spec.unsupported == ("resource claims (DynamicResources)",)
 
 
 @pytest.mark.parametrize(
