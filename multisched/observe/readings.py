@@ -31,6 +31,22 @@ class DomainReading:
     """(queue, event) -> pods that came to it."""
     in_flight: int = 0
     """Pods popped and not ended."""
+    events_in_flight: Mapping[str, int] = field(default_factory=dict)
+    """Event -> how many are kept for attempts under way; PodPopped: the attempts."""
+    event_overflows: int = 0
+    """Times that log was full and dropped: the attempts under way count as touched."""
+    hint_calls: int = 0
+    bound_after_flush: int = 0
+    """Pods bound in the attempt that the leftover flush brought."""
+    doomed: int = 0
+    """Pods set aside, for the API server refuses them again and again."""
+    set_aside: int = 0
+    """Times a pod was."""
+    passed_over: int = 0
+    """Attempts given to others while retries waited for their namespace's share."""
+    namespaces_retrying: int = 0
+    namespaces_ahead: int = 0
+    """Of those, the ones that have had more than their share."""
     permit_waiting: int = 0
     binds_in_flight: int = 0
     bind_limit: int = 0
@@ -126,6 +142,14 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     refused = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unschedulable_by_plugin.items()}
     yield _gauge("unschedulable_pods", "Waiting pods a plugin refused.", ("plugin", "domain"), refused)
     yield _gauge("in_flight_pods", "Popped, not ended.", label, {(n,): d.in_flight for n, d in domains.items()})
+    kept = {(event, name): n for name, d in domains.items() for event, n in d.events_in_flight.items()}
+    yield _gauge("inflight_events", "Events kept for attempts under way.", ("event", "domain"), kept)
+    doomed = {(name,): d.doomed for name, d in domains.items()}
+    yield _gauge("doomed_pods", "Pods the API server refuses again and again, set aside.", label, doomed)
+    retrying = {(name,): d.namespaces_retrying for name, d in domains.items()}
+    yield _gauge("retrying_namespaces", "Namespaces with active retries.", label, retrying)
+    ahead = {(name,): d.namespaces_ahead for name, d in domains.items()}
+    yield _gauge("namespaces_ahead_of_share", "Namespaces whose retries wait for others to catch up.", label, ahead)
     waiting = {(name,): d.permit_waiting for name, d in domains.items()}
     yield _gauge("permit_waiting_pods", "Assumed pods held by Permit.", label, waiting)
     binds = {(name,): d.binds_in_flight for name, d in domains.items()}
@@ -140,6 +164,18 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
 def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     incoming = {(queue, event, name): n for name, d in domains.items() for (queue, event), n in d.incoming.items()}
     yield _counter("queue_incoming_pods", "Pods that came to a queue.", ("queue", "event", "domain"), incoming)
+    label = ("domain",)
+    flushed = {(name,): d.bound_after_flush for name, d in domains.items()}
+    yield _counter("pod_scheduled_after_flush", "Pods bound after the leftover flush: a missed event.", label, flushed)
+    overflows = {(name,): d.event_overflows for name, d in domains.items()}
+    yield _counter("inflight_event_overflows", "Times the log of events in flight was full.", label, overflows)
+    hints = {(name,): d.hint_calls for name, d in domains.items()}
+    yield _counter("queueing_hints", "Queueing hints evaluated.", label, hints)
+    aside = {(name,): d.set_aside for name, d in domains.items()}
+    yield _counter("pods_set_aside", "Times a pod was set aside as doomed.", label, aside)
+    passed = {(name,): d.passed_over for name, d in domains.items()}
+    text = "Attempts given to others while retries waited for their namespace's share."
+    yield _counter("retries_passed_over", text, label, passed)
     conflicts = {("true", name): d.conflicts_true for name, d in domains.items()}
     conflicts |= {("false", name): d.conflicts_false for name, d in domains.items()}
     text = "Commits that met a moved row: true, it no longer fitted; false, it still did."

@@ -102,8 +102,12 @@ class QueueStatistics:
     """Attempts given to others while retries waited for their share (`active_pods`)."""
     namespaces_retrying: int = 0
     """Namespaces with active retries."""
+    doomed: int = 0
+    """Of those unschedulable: set aside since the API server refuses them again and again."""
     set_aside: int = 0
     """Times a pod was set aside as doomed."""
+    bound_after_flush: int = 0
+    """pod_scheduled_after_flush_total: bound in the attempt that the leftover flush brought; some event was missed."""
     namespaces_ahead: int = 0
     """Those of them that have had more than their share and wait for the others."""
 
@@ -135,6 +139,8 @@ class Entry:
     rejectors: frozenset[str] = NOBODY
     pending: frozenset[str] = NOBODY
     message: str = ""
+    was_flushed: bool = False
+    """The leftover flush brought it back, and no attempt has failed since."""
     gate: Status = SUCCESS
     """The refusal of the gate that holds it; success when none does."""
     backoff_until_s: float = 0.0

@@ -8,7 +8,8 @@ Source: kube-scheduler 1.36, active_queue.go (inFlightEvents); keyed by uid, whi
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multisched.framework.events import ClusterEvent
@@ -17,6 +18,9 @@ from multisched.queueing.transitions import QueueInvariantError
 
 IN_FLIGHT_EVENTS_MAX = 10_000
 """Events kept; each holds two objects alive."""
+
+POPPED = "PodPopped"
+"""What an attempt under way counts as among the events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,11 @@ class EventsInFlight:
     def kept(self) -> int:
         """Events some attempt under way may still ask for."""
         return len(self._log) - self._dropped
+
+    def kept_by_label(self) -> Mapping[str, int]:
+        """inflight_events{event}: events kept, and the attempts they are kept for."""
+        counts = Counter(h.event.label or h.event.resource.value for h in self._log[self._dropped :])
+        return {**counts, POPPED: len(self._attempts)} if self._attempts else {}
 
     def begin(self, uid: str) -> None:
         if uid in self._attempts:

@@ -63,6 +63,11 @@ class ParkedPods:
                 counts[plugin] = counts.get(plugin, 0) + size
         return counts
 
+    def held_by(self, plugin: str) -> int:
+        """Pods this plugin holds here."""
+        groups = self._groups.items()
+        return sum(len(m) for (_, *by), classes in groups if any(plugin in b for b in by) for m in classes.values())
+
     def deadline_s(self, uid: str) -> float:
         return self._deadlines[uid]
 

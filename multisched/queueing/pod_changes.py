@@ -10,13 +10,14 @@ from multisched.framework.events import Action, ClusterEvent, Resource
 from multisched.model.objects import Pod, Requests
 
 _LABELS = {
-    Action.UPDATE_POD_LABEL: "Label",
-    Action.UPDATE_POD_SCALE_DOWN: "ScaleDown",
-    Action.UPDATE_POD_SCALE_UP: "ScaleUp",
-    Action.UPDATE_POD_TOLERATION: "Toleration",
-    Action.UPDATE_POD_GATES: "SchedulingGatesEliminated",
-    Action.UPDATE_POD_OTHER: "Other",
+    Action.UPDATE_POD_LABEL: "UpdatePodLabel",
+    Action.UPDATE_POD_SCALE_DOWN: "UpdatePodScaleDown",
+    Action.UPDATE_POD_GATES: "UpdatePodSchedulingGatesEliminated",
+    Action.UPDATE_POD_TOLERATION: "UpdatePodToleration",
+    Action.UPDATE_POD_SCALE_UP: "Update",
+    Action.UPDATE_POD_OTHER: "Update",
 }
+"""In kube-scheduler's order and words; a change of several kinds has the label of the first."""
 
 
 def own_event(old: Pod, new: Pod) -> ClusterEvent | None:
@@ -32,8 +33,8 @@ def own_event(old: Pod, new: Pod) -> ClusterEvent | None:
         actions = Action.UPDATE_POD_OTHER
     if not actions:
         return None
-    label = "".join(name for action, name in _LABELS.items() if action & actions)
-    return ClusterEvent(Resource.TARGET_POD, actions, f"TargetPodUpdate{label}")
+    label = next(name for action, name in _LABELS.items() if action & actions)
+    return ClusterEvent(Resource.TARGET_POD, actions, f"UnschedulablePod{label}")
 
 
 def _spec_actions(old: Pod, new: Pod) -> Action:

@@ -87,7 +87,7 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         self._incoming: Counter[tuple[str, str]] = Counter()
-        self._set_aside = 0
+        self._set_aside = self._after_flush = 0
         self._order = 0
         self._kinds: tuple[type | None, ...] = ()
         self._now_s = 0.0
@@ -186,7 +186,7 @@ class PodQueue:
             return _placement(entry)
         how = self._judge(entry, failure)
         entry.queued_s, entry.order, entry.sort_key = now_s, self._next_order(), None
-        entry.message = failure.message
+        entry.message, entry.was_flushed = failure.message, False
         if how is Requeue.SKIP:
             self._move(entry, Place.UNSCHEDULABLE, FAILED)
             if entry.is_doomed:
@@ -205,7 +205,9 @@ class PodQueue:
         """The attempt ended in a bind, or the pod is gone. False if it is unknown here; a queued pod raises."""
         if uid not in self._entries:
             return False
-        self._move(self._attempted(uid), Place.ABSENT, "Done")
+        entry = self._attempted(uid)
+        self._after_flush += entry.was_flushed and entry.place is Place.IN_FLIGHT
+        self._move(entry, Place.ABSENT, "Done")
         return True
 
     # The world around
@@ -242,7 +244,9 @@ class PodQueue:
         self._now_s = now_s
         tally = _Tally(active=self._release_backoff())
         for uid in self._parked.due(now_s):
-            self._requeue(self._entries[uid], Requeue.AFTER_BACKOFF, FLUSH.label, tally)
+            entry = self._entries[uid]
+            entry.was_flushed = entry.place is Place.UNSCHEDULABLE
+            self._requeue(entry, Requeue.AFTER_BACKOFF, FLUSH.label, tally)
         return tally.moved()
 
     def next_wakeup_s(self) -> float | None:
@@ -284,11 +288,17 @@ class PodQueue:
             unschedulable_by_plugin=MappingProxyType(self._parked.count_by_plugin()),
             incoming=MappingProxyType(dict(self._incoming)),
             hint_calls=self._hints.calls,
+            doomed=self._parked.held_by(API_SERVER),
             set_aside=self._set_aside,
+            bound_after_flush=self._after_flush,
             passed_over=self._active.passed_over,
             namespaces_retrying=self._active.retrying_namespaces,
             namespaces_ahead=self._active.namespaces_ahead,
         )
+
+    def events_in_flight(self) -> Mapping[str, int]:
+        """inflight_events{event}. O(events kept)."""
+        return self._events.kept_by_label()
 
     def validate(self) -> None:
         """Raises QueueInvariantError unless every pod is in exactly one index, the one of its place (I3, I10). O(pods)."""

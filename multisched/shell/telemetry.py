@@ -30,7 +30,7 @@ class ProgramQueues:
                 pods.append(
                     WaitingPod(
                         domain=worker.name,
-                        state=_state(entry.place, is_at_permit=pod.uid in at_permit),
+                        state="doomed" if entry.is_doomed else _state(entry.place, is_at_permit=pod.uid in at_permit),
                         namespace=pod.namespace,
                         name=pod.name,
                         uid=pod.uid,
@@ -76,10 +76,12 @@ class ProgramQueues:
         )
 
     def _counts(self, worker: DomainWorker) -> dict[str, int]:
-        counts = {str(place): count for place, count in worker.queue.statistics().pending.items()}
+        queue = worker.queue.statistics()
+        counts = {str(place): count for place, count in queue.pending.items()}
+        counts |= {"unschedulable": counts["unschedulable"] - queue.doomed, "doomed": queue.doomed}
         counts["refused"] = sum(refused.domain == worker.name for refused in self._program.pods.refused.values())
         permit = len(worker.waiting)
-        return counts | {"permit": permit, "binding": worker.queue.statistics().in_flight - permit}
+        return counts | {"permit": permit, "binding": queue.in_flight - permit}
 
 
 def _state(place: Place, *, is_at_permit: bool) -> str:
@@ -123,6 +125,15 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         unschedulable_by_plugin=queue.unschedulable_by_plugin,
         incoming=queue.incoming,
         in_flight=queue.in_flight,
+        events_in_flight=worker.queue.events_in_flight(),
+        event_overflows=queue.event_overflows,
+        hint_calls=queue.hint_calls,
+        bound_after_flush=queue.bound_after_flush,
+        doomed=queue.doomed,
+        set_aside=queue.set_aside,
+        passed_over=queue.passed_over,
+        namespaces_retrying=queue.namespaces_retrying,
+        namespaces_ahead=queue.namespaces_ahead,
         permit_waiting=len(worker.waiting),
         binds_in_flight=worker.limit.in_flight,
         bind_limit=int(worker.limit.width),

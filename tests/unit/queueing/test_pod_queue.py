@@ -19,6 +19,7 @@ from multisched.framework.events import (
 from multisched.framework.plugin import QueuedPod
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod, PodSpec
+from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place, QueueInvariantError
@@ -681,3 +682,62 @@ def test_attempts_that_took_long_leave_more_to_others() -> None:
         queue.took(uid, 0.020 if uid.startswith("costly") else 0.0001)
 
     assert sum(uid.startswith("costly") for uid in order) <= 60 / 21 + 2
+
+
+# What it counts
+
+
+def test_events_in_flight_are_counted_by_their_labels_and_attempts_among_them() -> None:
+    queue = make_queue()
+    for uid in ("a", "b"):
+        queue.add(make_pod(uid), 0)
+        queue.pop(0)
+    queue.on_event(NODE_ADD, None, make_node(), 1)
+    queue.on_event(NODE_ADD, None, make_node(), 1)
+    queue.on_event(ASSIGNED_POD_ADD, None, make_pod("x", node="n"), 1)
+    assert queue.events_in_flight() == {"NodeAdd": 2, "PodPopped": 2}
+
+    queue.done("a")
+    queue.done("b")
+    assert queue.events_in_flight() == {}
+
+
+def test_a_pod_bound_after_the_leftover_flush_is_counted_and_one_that_failed_again_is_not() -> None:
+    queue = make_queue()
+    for uid in ("bound", "failed"):
+        park(queue, make_pod(uid))
+    queue.flush(300)
+    for _ in range(2):
+        pop_uid(queue, 300)
+    queue.fail("failed", REFUSED, 301)
+    queue.on_event(NODE_ADD, None, make_node(), 360)
+    pop_uid(queue, 360)
+    queue.done("failed")
+    assert queue.statistics().bound_after_flush == 0
+
+    queue.done("bound")
+    assert queue.statistics().bound_after_flush == 1
+
+
+ASKS = PodSpec(requests={"cpu": 2})
+
+
+@pytest.mark.parametrize(
+    ("changed", "label"),
+    [
+        (make_pod("u", spec=ASKS, labels={"a": "b"}), "UnschedulablePodUpdatePodLabel"),
+        (make_pod("u", spec=PodSpec(requests={"cpu": 1})), "UnschedulablePodUpdatePodScaleDown"),
+        (make_pod("u", spec=PodSpec(requests={"cpu": 3})), "UnschedulablePodUpdate"),
+        (
+            make_pod("u", spec=PodSpec(requests={"cpu": 2}, tolerations=(Toleration(key="k"),))),
+            "UnschedulablePodUpdatePodToleration",
+        ),
+        (make_pod("u", spec=ASKS, annotations={"a": "b"}), "UnschedulablePodUpdate"),
+    ],
+)
+def test_a_change_of_a_pods_own_is_counted_in_kube_schedulers_words(changed: Pod, label: str) -> None:
+    queue, known = make_queue(), make_pod("u", spec=ASKS)
+    park(queue, known, refused_by(LEGACY))
+    queue.update(known, changed, 60)
+
+    assert queue.statistics().incoming["active", label] == 1
