@@ -102,6 +102,11 @@ class ClassVolumes:
     def __len__(self) -> int:
         return len(self._slot_of)
 
+    @property
+    def group_count(self) -> int:
+        """Node affinities that are told apart."""
+        return len(self._groups)
+
     def volume(self, slot: int) -> PersistentVolume:
         found = self._volumes[slot]
         assert found is not None, f"slot {slot} is empty"
