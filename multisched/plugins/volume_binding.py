@@ -211,7 +211,7 @@ def _add_static(by_class: _Utilization, offer: Offer) -> Bools:
         hit = choice != NOTHING
         requested, capacity, counts = by_class.of(claim.class_name)
         requested[hit] += claim.request_bytes or 0
-        capacity[hit] += [volumes.volume(slot).capacity_bytes for slot in choice[hit].tolist()]
+        capacity[hit] += np.array([volumes.volume(slot).capacity_bytes for slot in choice[hit].tolist()], np.int64)
         counts |= hit
         is_static |= hit
     return is_static
