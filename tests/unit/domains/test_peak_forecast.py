@@ -15,7 +15,7 @@ from multisched.framework.plugin import PluginContext
 from multisched.framework.registry import PluginSetupError, PluginUse, Registry
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_view
+from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_view, row_of
 
 HEADER = "timestamp,service,resource,value\n"
 
@@ -66,6 +66,21 @@ def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:
     assert bench.scores(pod_of("web", "next")) == [60, 80]
     bench.cache.remove("uid-bound")
     assert bench.scores(pod_of("web", "next")) == [80, 80]
+
+
+@pytest.mark.parametrize("service", ["web", "without-history"])
+def test_scheduler_plugins_797_a_burst_does_not_land_on_the_node_that_looked_idle_last(
+    tmp_path: Path, service: str
+) -> None:
+    """Known bug of load-aware schedulers: no metric tells of pods assumed a moment ago; nor of a service that is new."""
+    nodes = [make_node(name, cpu=20_000, memory=2**40) for name in "abcd"]
+    bench = Bench(history(tmp_path, web={"cpu": 1}), *nodes)
+    bench.cache.place(pod_of("web", "standing", cpu=1_000, node="a"))
+    for number in range(43):
+        pod = pod_of(service, f"burst-{number}", cpu=1_000)
+        bench.cache.assume(pod, int(np.argmax(bench.scores(pod))))
+
+    assert [len(bench.cache.nodes.pods_by_uid(row_of(bench.cache, name))) for name in "abcd"] == [11] * 4
 
 
 def test_a_service_of_no_cpu_still_avoids_the_node_that_is_full_of_logs(tmp_path: Path) -> None:
