@@ -217,6 +217,15 @@ class ClassCache:
             self._classes[signature] = entry
         return entry
 
+    def hangs_on(self, entry: PodClass, pod: Pod) -> Hashable:
+        """What the class's answers hang on besides nodes and rows, as it is now: equal as long as nothing of that moved."""
+        stamps = [
+            self._runner.call(plugin, "Stamp", plugin.stamp, entry.view, pod)
+            for plugin in self._stamp_plugins
+            if plugin.name in entry.stamps
+        ]
+        return self.signature(pod), *stamps
+
     def position(self, entry: PodClass, row: int) -> int:
         """Where one of the class's rows stands among them."""
         if entry.rows is self._rows.rows:

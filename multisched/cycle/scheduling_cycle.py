@@ -33,7 +33,7 @@ from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import CANDIDATES_MAX, Candidate, Conflicts, commit, read_candidate
+from multisched.state.commit import CANDIDATES_MAX, MOVED, Candidate, Conflicts, commit, read_candidate
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
@@ -170,6 +170,7 @@ class SchedulingCycle:
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
         view, found, generation = group.view, self._diagnose(group, pod, attempt), self._rows.generation
         picture = self.records.picture(group)
+        hangs_on = self.classes.hangs_on(group, pod)
         answers = yield asked
         view = replace(view, answers=self._settled(asked, answers))
         if not self._drop_left(choice, generation):
@@ -180,10 +181,10 @@ class SchedulingCycle:
         if not any_true(choice.feasible):
             return self._refused(group, view, pod, attempt, found.with_more(refused), held, refused)
         picture.add_answers(choice.total, choice.answered)
+        # What other rows hold may count for each row: if that moved, no row is as it was.
+        versions = choice.versions if self.classes.hangs_on(group, pod) == hangs_on else None
         candidates = [
-            Candidate(
-                c.row, int(choice.versions[at]) if choice.versions is not None else c.version, ledgers.get(c.row, ())
-            )
+            Candidate(c.row, MOVED if versions is None else int(versions[at]), ledgers.get(c.row, ()))
             for at, c in self._rank_at(choice, pod, attempt, CANDIDATES_MAX)
         ]
         return self._place(group, view, pod, attempt, candidates, picture)
@@ -323,6 +324,11 @@ class SchedulingCycle:
                 return plugin.reasons.status(code)
         return None
 
+    def _fits_afresh(self, pod: Pod, attempt: int, row: int) -> bool:
+        """Whether the row passes for plugins that begin at PreFilter: what they found before the wait may be outdated."""
+        alone = self.classes.alone(pod, attempt, row)
+        return alone is not None and bool(alone.feasible[0])
+
     def _node_name(self, row: int) -> str:
         return self._cache.nodes.node(row).name
 
@@ -340,7 +346,7 @@ class SchedulingCycle:
         """`picture`: the class as a cycle that waited has seen it."""
 
         def still_fits(pod: Pod, row: int) -> bool:
-            return self._refusal(group, view, pod, row) is None
+            return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
 
         assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
         if assumption is None:

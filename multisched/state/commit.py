@@ -17,6 +17,9 @@ from multisched.state.domain_rows import DomainRows
 CANDIDATES_MAX = 8
 """Ranked alternates that travel with a decision."""
 
+MOVED = -1
+"""A version no row ever has: the candidate is looked at again, whatever its row says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

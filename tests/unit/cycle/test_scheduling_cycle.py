@@ -23,6 +23,8 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import CPU, PODS, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, ScoreBy, Waiting, make_node, make_pod
 
 ONE_CPU = PodSpec(requests={CPU: 1000}, placed_cpu_milli=1000)
@@ -390,6 +392,27 @@ def test_a_row_that_another_node_took_meanwhile_is_not_one_that_pre_filter_left(
     domain.cache.remove_node("a")
     domain.cache.set_node(make_node("b"))
     assert isinstance(waiting.answer({"Service": {"a": 0}}), Conflicted)
+
+
+def alone_in_zone(app: str = "db") -> PodSpec:
+    """A pod that bears no pod of the app in its zone."""
+    far = PodAffinityTerm("zone", LabelSelector((Requirement("app", Operator.IN, (app,)),)))
+    return PodSpec(pod_affinity=PodAffinity(anti_required=(far,)))
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["its own rule", "a rule of the pod that came"])
+def test_a_pod_that_came_to_another_row_meanwhile_counts_for_the_whole_zone(is_ours: bool) -> None:
+    nodes = [make_node(name, labels={"zone": zone}) for name, zone in (("a", "x"), ("b", "x"), ("c", "y"))]
+    domain = Domain(*nodes, plugins=[Service()], in_tree=("NodeResourcesFit", "InterPodAffinity"))
+    pod = make_pod("p", spec=alone_in_zone() if is_ours else None, labels={"app": "web"})
+    waiting = Waiting.begin(domain, pod)
+    other = make_pod("q", spec=None if is_ours else alone_in_zone("web"), labels={"app": "db"}, node="b")
+    domain.cache.place(other)
+    result = waiting.answer({"Service": {"a": 100, "b": 50, "c": 0}})
+
+    assert isinstance(result, Placed)
+    assert result.node == "c"
+    assert domain.cycle.conflicts.true == 2
 
 
 def test_a_refusal_names_who_refused_at_the_decision_not_who_would_now() -> None:
