@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
+from multisched.cycle.pod_run import ROWWISE
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows, Scores, all_true, any_true
 from multisched.framework.plugin import (
@@ -115,6 +116,7 @@ class ClassCache:
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._spec_numbers: dict[Hashable, int] = {}
         self._spec_numbers_given = 0
+        self._signed_last: tuple[Pod | None, Hashable | None] = (None, None)
         self._shared: dict[Hashable, tuple[tuple[int, int], NDArray[Any]]] = {}
         self.hits = 0
         self.misses = 0
@@ -125,6 +127,16 @@ class ClassCache:
 
     def signature(self, pod: Pod) -> Hashable | None:
         """Equal for pods that every plugin treats alike; None for a pod that is a class of its own."""
+        if pod is not self._signed_last[0]:  # each pod is asked about several times in a row
+            self._signed_last = (pod, self._sign(pod))
+        return self._signed_last[1]
+
+    def are_alike(self, pod: Pod, other: Pod) -> bool:
+        """True if both are of one class."""
+        signature = self.signature(pod)
+        return signature is not None and signature == self._sign(other)
+
+    def _sign(self, pod: Pod) -> Hashable | None:
         if self._unsigned:
             self.unsigned[self._unsigned[0]] += 1
             return None
@@ -189,11 +201,20 @@ class ClassCache:
             self._classes[signature] = entry
         return entry
 
+    def run_length(self, pod: Pod) -> int:
+        """How many pods like this one to decide together now; 1 for a class that is new, or asks for each pod anew."""
+        if self._asks_anew:
+            return 1
+        signature = self.signature(pod)
+        entry = self._classes.get(signature) if signature is not None else None
+        return entry.pace.next_length() if entry is not None and entry.is_scored and entry.is_rowwise else 1
+
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""
         self._classes.clear()
         self._specs.clear()
         self._spec_numbers.clear()
+        self._signed_last = (None, None)
         self._shared.clear()
 
     # -- filtering -------------------------------------------------------------------------------------------------
@@ -357,6 +378,7 @@ class ClassCache:
                 self._score_all(entry, column, is_skipped=scorer.name in skipped)
                 entry.add_score(column)
         self._join_scores(entry)
+        entry.is_rowwise = _is_rowwise(entry)
         entry.is_scored = True  # last: a class whose scorer failed must not pass for scored
 
     def _pre_score(self, entry: PodClass, plugins: Sequence[PreScorePlugin]) -> set[str]:
@@ -464,6 +486,11 @@ class ClassCache:
             column.final = np.zeros(len(entry.rows), np.uint8)
             if len(at):
                 column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
+
+
+def _is_rowwise(entry: PodClass) -> bool:
+    columns: list[FilterColumn | ScoreColumn] = [*entry.filters, *entry.scores]
+    return all(c.depends_on in ROWWISE for c in columns) and all(c.is_plain for c in entry.moving_scores)
 
 
 def _largest(entry: PodClass, column: ScoreColumn) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from multisched.cycle.pod_run import Pace
 from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
@@ -84,6 +85,14 @@ class PodClass:
         self.node_sequence = 0
         self.row_sequence = 0
         self.is_scored = False
+        self.is_rowwise = False
+        """A pod that comes to one row changes what plugins say of that row alone, but for what is feasible."""
+        self.pace = Pace()
+
+    @property
+    def normalizes_by_feasible(self) -> bool:
+        """True if some score is brought to its range by a rule of its own over the feasible rows."""
+        return any(c.custom is not None for c in self.scores)
 
     def add_filter(self, column: FilterColumn) -> None:
         self.filters.append(column)

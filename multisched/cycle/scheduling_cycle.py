@@ -15,6 +15,7 @@ import numpy as np
 from multisched.cycle.class_cache import NOWHERE, ClassCache
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.pod_class import PodClass, Totals
+from multisched.cycle.pod_run import count_right, draw
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.plugin import (
     AskingPlugin,
@@ -113,6 +114,92 @@ class SchedulingCycle:
         self._seed = seed
         self._extensions = [p for p in plugins.pre_filter if isinstance(p, PreFilterExtensions)]
 
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def run_length(self, pod: Pod) -> int:
+        """How many pods like this one `attempt_run` may take now. 1: `attempt` it, alone."""
+        if self.plugins.asking or len(self._nominator) or pod.nominated_node:
+            return 1
+        return self.classes.run_length(pod)
+
+    def is_alike(self, pod: Pod, other: Pod) -> bool:
+        """True if both are of one class."""
+        return self.classes.are_alike(pod, other)
+
+    def attempt_run(self, entries: Sequence[QueuedPod]) -> list[Result]:
+        """Schedules pods that are alike (no more than `run_length`) just as `attempt` would, one after the other.
+
+        Returns the results of as many from the front as could be decided together, one at least; nothing is held for
+        the others, which are to be attempted next. Never raises for what a plugin does.
+        """
+        first = entries[0]
+        self._runner.begin_attempt()
+        try:
+            group = self.classes.find(first.pod, first.attempts)
+            if group.refusal is not None or not any_true(group.feasible) or len(self._nominator):
+                return [_ended(self.attempt(first))]
+            self.classes.score(group)
+        except PluginFailure as failure:
+            return [_failed(first.pod, failure)]
+        before = group.total.copy()
+        ties = (before == before.max()).nonzero()[0]
+        turns = [self._turn(entry.pod, entry.attempts) for entry in entries]
+        chosen = draw(ties, turns, keeps=group.pace.keeps)
+        results = self._assume_all(group, entries, chosen)
+        placed = [result for result in results if isinstance(result, Placed)]
+        right = self._count_right(group, first, before, chosen[: len(placed)]) if len(placed) > 1 else len(placed)
+        group.pace.ran(len(entries), right)
+        if right < len(placed):
+            self._forget_all(placed[right:])
+            del results[right:]
+        return self._reserve_all(results)
+
+    def _assume_all(self, group: PodClass, entries: Sequence[QueuedPod], chosen: Sequence[int]) -> list[Result]:
+        """Commits each pod on its row; what is not placed is the last."""
+        results: list[Result] = []
+        for entry, at in zip(entries, chosen, strict=False):
+            pod = entry.pod
+            candidate = read_candidate(self._cache, pod, int(group.rows[at]))
+            try:
+                results.append(self._assume(group, group.view, pod, entry.attempts, [candidate]))
+            except PluginFailure as failure:
+                results.append(_failed(pod, failure))
+            if not isinstance(results[-1], Placed):
+                break
+        return results
+
+    def _count_right(self, group: PodClass, first: QueuedPod, before: Totals, chosen: Sequence[int]) -> int:
+        """Asks the plugins about the rows that took pods, and says for how many that gives what one-by-one would have."""
+        try:
+            after = self.classes.find(first.pod, first.attempts)
+            self.classes.score(after)
+        except PluginFailure:
+            return 1  # whom it concerns is the pod behind the first, in an attempt of its own
+        if after is not group or len(after.total) != len(before):
+            return 1
+        foreseen, total = group.pace.keeps, after.total
+        group.pace.keeps = bool(total[chosen[0]] == before[chosen[0]])
+        return count_right(before, total, chosen, keeps=foreseen, by_feasible=group.normalizes_by_feasible)
+
+    def _reserve_all(self, results: list[Result]) -> list[Result]:
+        """Reserve and Permit, pod by pod. One that is refused there gives its row back: those behind it decide anew."""
+        if not (self.plugins.reserve or self.plugins.permit):
+            return results
+        for index, result in enumerate(results):
+            if isinstance(result, Placed):
+                results[index] = self._reserve(result)
+                if not isinstance(results[index], Placed):
+                    self._forget_all([later for later in results[index + 1 :] if isinstance(later, Placed)])
+                    return results[: index + 1]
+        return results
+
+    def _forget_all(self, placed: Sequence[Placed]) -> None:
+        """Takes assumptions back that no plugin has heard of."""
+        for one in reversed(placed):
+            self._cache.forget(one.pod.uid)
+
+    # -- one pod ---------------------------------------------------------------------------------------------------
+
     def attempt(self, entry: QueuedPod) -> Attempt:
         """Schedules one pod. Never raises for what a plugin does; the result says what became of it."""
         self._runner.begin_attempt()
@@ -120,10 +207,7 @@ class SchedulingCycle:
         try:
             return (yield from self._attempt(pod, entry.attempts))
         except PluginFailure as failure:
-            status = failure.status
-            is_error = status.code is Code.ERROR
-            names = frozenset({status.plugin})
-            return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
+            return _failed(pod, failure)
 
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         group = self.classes.find(pod, attempt)
@@ -238,7 +322,7 @@ class SchedulingCycle:
         best = int(total[total.argmax()])
         ties = (total == best).nonzero()[0]
         # Ties go by chance upstream; here by a hash, so that the same seed gives the same placement (I12).
-        turn = zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode()) % len(ties)
+        turn = self._turn(pod, attempt) % len(ties)
         if count == 1:
             return [int(ties[turn])]
         ordered = np.roll(ties, -turn)
@@ -246,6 +330,10 @@ class SchedulingCycle:
             rest = np.flatnonzero(choice.feasible & (total < best))
             ordered = np.concatenate((ordered, rest[np.argsort(-total[rest], kind="stable")]))
         return [int(at) for at in ordered[:count]]
+
+    def _turn(self, pod: Pod, attempt: int) -> int:
+        """Which of equally good rows a pod gets in this attempt."""
+        return zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode())
 
     def _own_nominated(self, choice: _Choice, pod: Pod) -> int | None:
         row = self._cache.nodes.row_of(pod.nominated_node) if pod.nominated_node else None
@@ -303,20 +391,25 @@ class SchedulingCycle:
     def _place(
         self, group: PodClass, view: CycleView, pod: Pod, attempt: int, candidates: Sequence[Candidate]
     ) -> Result:
+        result = self._assume(group, view, pod, attempt, candidates)
+        return self._reserve(result) if isinstance(result, Placed) else result
+
+    def _assume(
+        self, group: PodClass, view: CycleView, pod: Pod, attempt: int, candidates: Sequence[Candidate]
+    ) -> Placed | Conflicted:
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(group, view, pod, row) is None
 
         assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
         if assumption is None:
             return Conflicted(pod)
-        placed = Placed(
+        return Placed(
             pod,
             assumption.node,
             assumption.annotations,
             # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
             CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers),
         )
-        return self._reserve(placed)
 
     def _reserve(self, placed: Placed) -> Result:
         pod, node = placed.pod, placed.node
@@ -367,6 +460,24 @@ class SchedulingCycle:
             if result.status.is_success or result.status.code is Code.ERROR:
                 return ". ".join(sentences), result.nominated_node
         return ". ".join(sentences), ""
+
+
+def _failed(pod: Pod, failure: PluginFailure) -> Unplaced:
+    """What a plugin that failed, or refused where it can only say so by raising, makes of its pod's attempt."""
+    status = failure.status
+    is_error = status.code is Code.ERROR
+    names = frozenset({status.plugin})
+    return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
+
+
+def _ended(attempt: Attempt) -> Result:
+    """The result of an attempt in which nobody asks outside."""
+    try:
+        next(attempt)
+    except StopIteration as ended:
+        result: Result = ended.value
+        return result
+    raise AssertionError("a profile without asking plugins asks outside")
 
 
 def _without(feasible: Bools, held: _Held) -> Bools:
