@@ -103,7 +103,8 @@ class ByRank(ScoreBy):
         super().__init__("ByRank", lambda pod, name: int(name[1:]))
 
     def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
-        return (raw - raw.min()) * 100 // max(1, int(raw.max() - raw.min()))
+        found: Scores = (raw - raw.min()) * 100 // max(1, int(raw.max() - raw.min()))
+        return found
 
 
 class Refusing:
