@@ -230,20 +230,28 @@ class DomainWorker:
         self._settle(entry, result, self._outside.clock.monotonic() - started)
 
     async def _ask(self, asked: Sequence[Asked]) -> Mapping[str, object | PluginFailure]:
+        """All plugins at once: the pod waits as long as the slowest of them."""
         answers: dict[str, object | PluginFailure] = {}
-        for one in asked:
-            plugin = one.plugin
-            try:
-                with anyio.fail_after(plugin.answer_timeout_s):
-                    answers[plugin.name] = await plugin.answer(one.question)
-            except TimeoutError:
-                text = f"no answer within {plugin.answer_timeout_s} s"
-                answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
-            except IsolatedError as error:
-                answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
-                answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
+        if len(asked) == 1:
+            await self._ask_one(asked[0], answers)
+            return answers
+        async with anyio.create_task_group() as tasks:
+            for one in asked:
+                tasks.start_soon(self._ask_one, one, answers)
         return answers
+
+    async def _ask_one(self, one: Asked, answers: dict[str, object | PluginFailure]) -> None:
+        plugin = one.plugin
+        try:
+            with anyio.fail_after(plugin.answer_timeout_s):
+                answers[plugin.name] = await plugin.answer(one.question)
+        except TimeoutError:
+            text = f"no answer within {plugin.answer_timeout_s} s"
+            answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
+        except IsolatedError as error:
+            answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
+        except Exception as error:  # noqa: BLE001 - a plugin ends here
+            answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
 
     def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
         now_s = self._outside.clock.monotonic()
