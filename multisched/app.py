@@ -94,14 +94,20 @@ def build_program(
     return program
 
 
+def collect_seldom() -> None:
+    """Takes what is loaded out of the cyclic collector's sight, and lets it look once in many allocations only."""
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_MAX, 20, 50)
+    gc.enable()
+
+
 def leave_to_reference_counts() -> None:
-    """Takes what the first lists brought out of the cyclic collector's sight, and lets it look less often.
+    """As `collect_seldom`, with what the first lists brought.
 
     Pods and nodes have no cycles; a full collection that walks 100,000 of them stops every domain for 60 to 100 ms.
     """
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_YOUNG_MAX, 20, 50)
+    collect_seldom()
 
 
 @contextlib.asynccontextmanager
@@ -167,6 +173,7 @@ async def _stop_on_signal(
 
 async def run(options: RunOptions) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
+    collect_seldom()
     configuration = options.configuration
     written = configuration.logging
     with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()):

@@ -257,6 +257,11 @@ class AttemptRecords:
         names, picture = group.score_names, group.picture
         self._placed.append((pod.uid, attempt, now_s, node, at, finals, names, total, picture, is_sampled))
 
+    def take_back(self, count: int) -> None:
+        """The last so many placed pods were not placed after all: their attempts are still to come."""
+        for _ in range(count):
+            self._placed.pop()
+
     def _sample(self, group: PodClass, now_s: float) -> None:
         group.picture = Picture(group, now_s)
         self._samples.keep(group.picture)

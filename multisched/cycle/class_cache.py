@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.cycle.pod_class import FilterColumn, Finals, PodClass, ScoreColumn
+from multisched.cycle.pod_run import is_rowwise
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
 from multisched.framework.plugin import (
@@ -141,6 +142,8 @@ class ClassCache:
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._spec_numbers: dict[Hashable, int] = {}
         self._spec_numbers_given = 0
+        self._head: tuple[Pod | None, int, Hashable | None] = (None, 0, None)
+        """The pod that was asked about last, when, and its signature: a decision asks for it several times."""
         self._shared: dict[Hashable, tuple[tuple[int, int], NDArray[Any]]] = {}
         self.hits = 0
         self.misses = 0
@@ -195,7 +198,8 @@ class ClassCache:
 
     def find(self, pod: Pod, attempt: int) -> PodClass:
         """The pod's class, with its filters renewed. Raises PluginFailure."""
-        signature = self.signature(pod)
+        signature = self._signature_now(pod)
+        self._head = (None, 0, None)
         # Taken out until it is renewed: a class that a failing plugin left half renewed must not be found again.
         entry = self._classes.pop(signature, None) if signature is not None else None
         if entry is None or entry.generation != self._rows.generation:
@@ -265,11 +269,40 @@ class ClassCache:
         fewer.unrecorded = 0
         return fewer
 
+    def are_alike(self, pod: Pod, other: Pod) -> bool:
+        """True if both are of one class."""
+        signature = self._signature_now(pod)
+        return signature is not None and signature == self.signature(other)
+
+    def _signature_now(self, pod: Pod) -> Hashable | None:
+        """As `signature`, which may change with the pods that stand on nodes; made once as long as nobody came or went."""
+        known, at, signature = self._head
+        now = self._table.row_log.sequence
+        if known is not pod or at != now:
+            signature = self.signature(pod)
+            self._head = (pod, now, signature)
+        return signature
+
+    def run_length(self, pod: Pod) -> int:
+        """How many pods like this one to decide together now; 1 for a class that is new, or asks for each pod anew."""
+        if self._asks_anew:
+            return 1
+        signature = self._signature_now(pod)
+        entry = self._classes.get(signature) if signature is not None else None
+        if entry is None or not entry.is_scored:
+            return 1
+        length = entry.pace.next_length()
+        if length > 1 and not is_rowwise(entry):
+            entry.pace.rest()
+            return 1
+        return length
+
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""
         self._classes.clear()
         self._specs.clear()
         self._spec_numbers.clear()
+        self._head = (None, 0, None)
         self._shared.clear()
 
     # -- filtering -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from multisched.cycle.pod_run import Pace
 from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
@@ -114,6 +115,7 @@ class PodClass:
         self.score_names: tuple[tuple[str, int], ...] = ()
         self.unrecorded = 0
         """Placed pods until the next picture."""
+        self.pace = Pace()
 
     def add_filter(self, column: FilterColumn) -> None:
         self.filters.append(column)

@@ -7,7 +7,7 @@ the answers. A pod about which nobody asks is decided and committed without yiel
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -19,6 +19,7 @@ from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_n
 from multisched.cycle.dry_run import DryRuns
 from multisched.cycle.extender_answers import add_up, refuse
 from multisched.cycle.pod_class import PodClass, Totals
+from multisched.cycle.pod_run import count_right, draw, is_rowwise, normalizes_by_feasible
 from multisched.cycle.post_filter import CLEARED, Aftermath, PostFilterRuns
 from multisched.cycle.promised_room import Held, PromisedRoom
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
@@ -129,6 +130,104 @@ class SchedulingCycle:
         runs = DryRuns(plugins, runner, cache.nodes, nominator, self._promised)
         self._post_filters = PostFilterRuns(runs, rows)
 
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def run_length(self, pod: Pod) -> int:
+        """How many pods like this one `attempt_run` may take now. 1: `attempt` it, alone."""
+        if self.plugins.asking or len(self.nominator) or pod.nominated_node:
+            return 1
+        return self.classes.run_length(pod)
+
+    def is_alike(self, pod: Pod, other: Pod) -> bool:
+        """True if both are of one class."""
+        return self.classes.are_alike(pod, other)
+
+    def attempt_run(self, entries: Sequence[QueuedPod]) -> list[Result]:
+        """Schedules pods that are alike (no more than `run_length`) just as `attempt` would, one after the other.
+
+        Returns the results of as many from the front as could be decided together, one at least; nothing is held for
+        the others, which are to be attempted next. Never raises for what a plugin does.
+        """
+        first = entries[0]
+        self._runner.begin_attempt()
+        try:
+            group = self.classes.find(first.pod, first.attempts)
+            if group.refusal is not None or not any_true(group.feasible) or len(self.nominator):
+                return [_ended(self.attempt(first))]
+            self.classes.score(group)
+            if not is_rowwise(group):
+                return [_ended(self.attempt(first))]
+        except PluginFailure as failure:
+            return [self._failed(first.pod, first.attempts, failure)]
+        before, stamps = group.total.copy(), group.stamps
+        ties = (before == before.max()).nonzero()[0]
+        turns = [self._turn(entry.pod, entry.attempts) for entry in entries]
+        chosen = draw(ties, turns, keeps=group.pace.keeps)
+        results = self._assume_all(group, entries, chosen)
+        placed = [result for result in results if isinstance(result, Placed)]
+        right = len(placed)
+        if right > 1:
+            right = self._count_right(group, first, before, stamps, chosen[:right])
+        group.pace.ran(len(entries), right)
+        if right < len(placed):
+            self._take_back(placed[right:])
+            del results[right:]
+        return self._reserve_all(results)
+
+    def _assume_all(self, group: PodClass, entries: Sequence[QueuedPod], chosen: Sequence[int]) -> list[Result]:
+        """Commits each pod on its row; what is not placed is the last."""
+        results: list[Result] = []
+        for entry, at in zip(entries, chosen, strict=False):
+            pod = entry.pod
+            candidate = read_candidate(self._cache, pod, int(group.rows[at]))
+            try:
+                results.append(self._assume(group, group.view, pod, entry.attempts, [candidate]))
+            except PluginFailure as failure:
+                results.append(self._failed(pod, entry.attempts, failure))
+            if not isinstance(results[-1], Placed):
+                break
+        return results
+
+    def _count_right(
+        self,
+        group: PodClass,
+        first: QueuedPod,
+        before: Totals,
+        stamps: Mapping[str, Hashable],
+        chosen: Sequence[int],
+    ) -> int:
+        """Asks the plugins about the rows that took pods, and says for how many that gives what one-by-one would have."""
+        try:
+            after = self.classes.find(first.pod, first.attempts)
+            self.classes.score(after)
+        except PluginFailure:
+            return 1  # whom it concerns is the pod behind the first, in an attempt of its own
+        if after is not group or len(after.total) != len(before) or after.stamps != stamps:
+            return 1
+        foreseen, total = group.pace.keeps, after.total
+        group.pace.keeps = bool(total[chosen[0]] == before[chosen[0]])
+        return count_right(before, total, chosen, keeps=foreseen, by_feasible=normalizes_by_feasible(group))
+
+    def _reserve_all(self, results: list[Result]) -> list[Result]:
+        """Reserve and Permit, pod by pod. One that is refused there gives its row back: those behind it decide anew."""
+        if not (self.plugins.reserve or self.plugins.permit):
+            return results
+        for index, result in enumerate(results):
+            if isinstance(result, Placed):
+                results[index] = self._reserve(result)
+                if not isinstance(results[index], Placed):
+                    self._take_back([later for later in results[index + 1 :] if isinstance(later, Placed)])
+                    return results[: index + 1]
+        return results
+
+    def _take_back(self, placed: Sequence[Placed]) -> None:
+        """Undoes assumptions, the last ones, that no plugin has heard of."""
+        for one in reversed(placed):
+            self._cache.forget(one.pod.uid)
+        self.records.take_back(len(placed))
+
+    # -- one pod ---------------------------------------------------------------------------------------------------
+
     def attempt(self, entry: QueuedPod) -> Attempt:
         """Schedules one pod. Never raises for what a plugin does; the result says what became of it."""
         self._runner.begin_attempt()
@@ -136,11 +235,7 @@ class SchedulingCycle:
         try:
             return (yield from self._attempt(pod, entry.attempts))
         except PluginFailure as failure:
-            status = failure.status
-            self.records.failed(pod, entry.attempts, status)
-            is_error = status.code is Code.ERROR
-            names = frozenset({status.plugin})
-            return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
+            return self._failed(pod, entry.attempts, failure)
 
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         pod = self._as_nominated(pod)
@@ -293,7 +388,7 @@ class SchedulingCycle:
         best = int(total[total.argmax()])
         ties = (total == best).nonzero()[0]
         # Ties go by chance upstream; here by a hash, so that the same seed gives the same placement (I12).
-        turn = zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode()) % len(ties)
+        turn = self._turn(pod, attempt) % len(ties)
         if count == 1:
             return [int(ties[turn])]
         ordered = np.roll(ties, -turn)
@@ -301,6 +396,10 @@ class SchedulingCycle:
             rest = np.flatnonzero(choice.feasible & (total < best))
             ordered = np.concatenate((ordered, rest[np.argsort(-total[rest], kind="stable")]))
         return [int(at) for at in ordered[:count]]
+
+    def _turn(self, pod: Pod, attempt: int) -> int:
+        """Which of equally good rows a pod gets in this attempt."""
+        return zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode())
 
     def _own_nominated(self, choice: _Choice, pod: Pod) -> int | None:
         row = self._cache.nodes.row_of(pod.nominated_node) if pod.nominated_node else None
@@ -343,6 +442,18 @@ class SchedulingCycle:
         candidates: Sequence[Candidate],
         picture: Picture | None = None,
     ) -> Result:
+        result = self._assume(group, view, pod, attempt, candidates, picture)
+        return self._reserve(result) if isinstance(result, Placed) else result
+
+    def _assume(
+        self,
+        group: PodClass,
+        view: CycleView,
+        pod: Pod,
+        attempt: int,
+        candidates: Sequence[Candidate],
+        picture: Picture | None = None,
+    ) -> Placed | Conflicted:
         """`picture`: the class as a cycle that waited has seen it."""
 
         def still_fits(pod: Pod, row: int) -> bool:
@@ -354,14 +465,13 @@ class SchedulingCycle:
             return Conflicted(pod)
         self.nominator.remove(pod.uid)  # from now on it counts on the row itself
         self._record(group, picture, pod, attempt, candidates, assumption.node)
-        placed = Placed(
+        return Placed(
             pod,
             assumption.node,
             assumption.annotations,
             # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
             CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers),
         )
-        return self._reserve(placed)
 
     def _record(
         self,
@@ -386,6 +496,14 @@ class SchedulingCycle:
         """Of those that are still there."""
         nodes = (self._cache.nodes.node_at(candidate.row) for candidate in candidates)
         return tuple(node.name for node in nodes if node is not None)
+
+    def _failed(self, pod: Pod, attempt: int, failure: PluginFailure) -> Unplaced:
+        """What a plugin that failed, or refused where it can only say so by raising, makes of its pod's attempt."""
+        status = failure.status
+        self.records.failed(pod, attempt, status)
+        is_error = status.code is Code.ERROR
+        names = frozenset({status.plugin})
+        return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
 
     def _reserve(self, placed: Placed) -> Result:
         pod, node = placed.pod, placed.node
@@ -446,6 +564,16 @@ class SchedulingCycle:
             message=message,
         )
         return _unplaced(pod, message, found, after)
+
+
+def _ended(attempt: Attempt) -> Result:
+    """The result of an attempt in which nobody asks outside."""
+    try:
+        next(attempt)
+    except StopIteration as ended:
+        result: Result = ended.value
+        return result
+    raise AssertionError("a profile without asking plugins asks outside")
 
 
 def _without(feasible: Bools, held: Held) -> Bools:

@@ -164,13 +164,17 @@ class PodQueue:
         entry = self._head()
         return None if entry is None else self._take(entry)
 
-    def pop_batch(self, now_s: float, limit: int, same: Callable[[Pod, Pod], bool]) -> list[QueuedPod]:
-        """The head and those right behind it, while `same(first, next)` holds; nothing is reordered or skipped."""
-        first = self.pop(now_s) if limit > 0 else None
+    def pop_batch(self, now_s: float, limit: Callable[[Pod], int], same: Callable[[Pod, Pod], bool]) -> list[QueuedPod]:
+        """The head and those right behind it, at most `limit(head)`, while `same(head, next)` holds.
+
+        Nothing is reordered or skipped; each of them is in an attempt from now on.
+        """
+        first = self.pop(now_s)
         if first is None:
             return []
         batch = [first]
-        while len(batch) < limit:
+        most = limit(first.pod)
+        while len(batch) < most:
             entry = self._head()
             if entry is None or not same(first.pod, entry.pod):
                 break

@@ -343,14 +343,28 @@ class Audit:
                 self._cache.mend_row(row)
 
     async def _check_ledgers(self, now: _Round) -> None:
-        for ledger in self._cache.ledgers:
-            held = ledger.held()
-            for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
-                self._check_holds(ledger, rows, held, now)
-                await asyncio.sleep(0)
-            for uids in _slices(list(held), SLICE_ITEMS):
-                self._check_leaks(ledger, uids, now)
-                await asyncio.sleep(0)
+        book = self._cache.ledgers
+        for ledger in book:
+            before = book.broken.get(ledger.name)
+            try:
+                await self._check_ledger(ledger, now)
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                logger.warning("audit: ledger failed", extra={"ledger": ledger.name, "error": str(error)})
+            else:
+                if book.broken.get(ledger.name) is before:  # it may have failed again while it was checked
+                    book.trust(ledger.name)
+
+    async def _check_ledger(self, ledger: Ledger, now: _Round) -> None:
+        if ledger.name in self._cache.ledgers.broken:
+            for row, node in list(self._cache.nodes.live_rows()):
+                ledger.set_node(row, node)  # it may have missed some
+        held = ledger.held()
+        for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
+            self._check_holds(ledger, rows, held, now)
+            await asyncio.sleep(0)
+        for uids in _slices(list(held), SLICE_ITEMS):
+            self._check_leaks(ledger, uids, now)
+            await asyncio.sleep(0)
 
     def _check_holds(self, ledger: Ledger, rows: Sequence[int], held: Mapping[str, object], now: _Round) -> None:
         """Rebuilds these rows of the ledger from their confirmed pods and compares; assumed pods are known to it alone."""

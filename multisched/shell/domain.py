@@ -202,19 +202,35 @@ class DomainWorker:
         """Pops and decides. Cycles interleave only where a plugin asks outside, and between slices."""
         slice_left = PODS_PER_SLICE
         while True:
-            entry = None
+            batch: Sequence[QueuedPod] = ()
             if self.is_leading and not self._is_closing:
-                entry = self.queue.pop(self._outside.clock.monotonic())
-            if entry is None:
+                now_s = self._outside.clock.monotonic()
+                batch = self.queue.pop_batch(now_s, self.cycle.run_length, self.cycle.is_alike)
+            if not batch:
                 self._wake.clear()
                 await self._wake.wait()
                 slice_left = PODS_PER_SLICE
                 continue
-            await self._decide_one(entry)
-            slice_left -= 1
+            if len(batch) == 1:
+                await self._decide_one(batch[0])
+                slice_left -= 1
+            else:
+                self._decide_run(batch)
+                slice_left = 0
             if not slice_left:
                 slice_left = PODS_PER_SLICE
                 await asyncio.sleep(0)
+
+    def _decide_run(self, batch: Sequence[QueuedPod]) -> None:
+        """Decides pods that are alike. Without a pause between them, though it may take several runs."""
+        while batch:
+            started = self._outside.clock.monotonic()
+            results = self.cycle.attempt_run(batch)
+            self.counters.attempts += len(results)
+            seconds = (self._outside.clock.monotonic() - started) / len(results)
+            for entry, result in zip(batch, results, strict=False):
+                self._settle(entry, result, seconds)
+            batch = batch[len(results) :]
 
     async def _decide_one(self, entry: QueuedPod) -> None:
         started = self._outside.clock.monotonic()
@@ -236,20 +252,28 @@ class DomainWorker:
         self._settle(entry, result, self._outside.clock.monotonic() - started)
 
     async def _ask(self, asked: Sequence[Asked]) -> Mapping[str, object | PluginFailure]:
+        """All plugins at once: the pod waits as long as the slowest of them."""
         answers: dict[str, object | PluginFailure] = {}
-        for one in asked:
-            plugin = one.plugin
-            try:
-                with anyio.fail_after(plugin.answer_timeout_s):
-                    answers[plugin.name] = await plugin.answer(one.question)
-            except TimeoutError:
-                text = f"no answer within {plugin.answer_timeout_s} s"
-                answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
-            except IsolatedError as error:
-                answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
-                answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
+        if len(asked) == 1:
+            await self._ask_one(asked[0], answers)
+            return answers
+        async with anyio.create_task_group() as tasks:
+            for one in asked:
+                tasks.start_soon(self._ask_one, one, answers)
         return answers
+
+    async def _ask_one(self, one: Asked, answers: dict[str, object | PluginFailure]) -> None:
+        plugin = one.plugin
+        try:
+            with anyio.fail_after(plugin.answer_timeout_s):
+                answers[plugin.name] = await plugin.answer(one.question)
+        except TimeoutError:
+            text = f"no answer within {plugin.answer_timeout_s} s"
+            answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
+        except IsolatedError as error:
+            answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
+        except Exception as error:  # noqa: BLE001 - a plugin ends here
+            answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
 
     def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
         now_s = self._outside.clock.monotonic()

@@ -1,15 +1,25 @@
-"""The ledgers of the process: registered once by the plugins that own them, asked by commit, told by the cache."""
+"""The ledgers of the process: registered once by the plugins that own them, asked by commit, told by the cache.
+
+A ledger is a plugin's code. One that raises while a pod is decided costs that pod its attempt; one that raises while it
+is told what happened has books nobody can trust any more: it is *broken*, and refuses every pod it concerns until the
+audit has compared and mended it. What the watch says is never lost to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from multisched.framework.ledger import Ledger
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
 
+logger = logging.getLogger(__name__)
+
 LEDGERS_MAX = 32
+UNKNOWN_VERSION = -1
 
 
 class LedgerBook:
@@ -17,6 +27,8 @@ class LedgerBook:
 
     def __init__(self) -> None:
         self._ledgers: dict[str, Ledger] = {}
+        self.broken: dict[str, str] = {}
+        """Ledgers whose books cannot be trusted -> what they raised."""
 
     def register(self, ledger: Ledger) -> Ledger:
         """Adds the ledger, or returns the one that is already registered under its name: domains share ledgers."""
@@ -31,9 +43,13 @@ class LedgerBook:
         """Empty if every ledger could take the pod on the row, else the first reason. PluginFailure for one that fails."""
         for ledger in self._ledgers.values():
             try:
-                reason = ledger.fits(pod, row) if ledger.concerns(pod) else ""
+                is_concerned = ledger.concerns(pod)
+                reason = ledger.fits(pod, row) if is_concerned else ""
             except Exception as error:
-                raise _failure(ledger, error) from error
+                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+            if is_concerned and ledger.name in self.broken:
+                what = self.broken[ledger.name]
+                raise _failure(ledger, f"its books are wrong since it failed ({what}); the next audit mends them")
             if reason:
                 return reason
         return ""
@@ -46,28 +62,54 @@ class LedgerBook:
                 annotations.update(ledger.take(pod, row) if ledger.concerns(pod) else {})
             except Exception as error:
                 self.give(pod.uid)
-                raise _failure(ledger, error) from error
+                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return annotations
 
     def place(self, pod: Pod, row: int) -> None:
         for ledger in self._ledgers.values():
-            if ledger.concerns(pod):
-                ledger.place(pod, row)
+            self._tell(ledger, "place", _place, ledger, pod, row)
 
     def give(self, uid: str) -> None:
         for ledger in self._ledgers.values():
-            ledger.give(uid)
+            self._tell(ledger, "give", ledger.give, uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
-            ledger.set_node(row, node)
+            self._tell(ledger, "set_node", ledger.set_node, row, node)
 
     def versions(self, pod: Pod, row: int) -> tuple[int, ...]:
         """What a decision about this pod on this row has read of the ledgers."""
-        return tuple(ledger.version(row) for ledger in self._ledgers.values() if ledger.concerns(pod))
+        found = []
+        for ledger in self._ledgers.values():
+            try:
+                if ledger.concerns(pod):
+                    found.append(ledger.version(row))
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                self._broke(ledger, "version", error)
+                found.append(UNKNOWN_VERSION)
+        return tuple(found)
+
+    def trust(self, name: str) -> None:
+        """The audit has compared this ledger with the pods and found it true."""
+        self.broken.pop(name, None)
+
+    def _tell(self, ledger: Ledger, what: str, function: Callable[..., object], *args: Any) -> None:
+        try:
+            function(*args)
+        except Exception as error:  # noqa: BLE001 - a plugin ends here; the cache's own books must stay whole
+            self._broke(ledger, what, error)
+
+    def _broke(self, ledger: Ledger, what: str, error: Exception) -> None:
+        if ledger.name not in self.broken:
+            logger.error("ledger failed; it takes no pod until the audit has mended it", extra={"ledger": ledger.name})
+        self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 
-def _failure(ledger: Ledger, error: Exception) -> PluginFailure:
+def _place(ledger: Ledger, pod: Pod, row: int) -> None:
+    if ledger.concerns(pod):
+        ledger.place(pod, row)
+
+
+def _failure(ledger: Ledger, what: str) -> PluginFailure:
     """A ledger is its plugin's code: what it raises costs the pod its attempt."""
-    text = f'running Ledger "{ledger.name}": {type(error).__name__}: {error}'
-    return PluginFailure(Status(Code.ERROR, ledger.name, (text,)))
+    return PluginFailure(Status(Code.ERROR, ledger.name, (f'running Ledger "{ledger.name}": {what}',)))

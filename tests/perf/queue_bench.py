@@ -50,7 +50,7 @@ def _batches(pods: list[Pod]) -> int:
     queue = make_queue()
     for pod in pods:
         queue.add(pod, 0.0)
-    while batch := queue.pop_batch(9.0, 256, lambda a, b: a.spec is b.spec):
+    while batch := queue.pop_batch(9.0, lambda pod: 256, lambda a, b: a.spec is b.spec):
         for popped in batch:
             queue.done(popped.pod.uid)
     return 3 * len(pods)

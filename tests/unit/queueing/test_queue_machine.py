@@ -219,7 +219,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 4))
     def a_batch_is_popped(self, limit: int) -> None:
         self.release()
-        batch = self.queue.pop_batch(self.now_s, limit, lambda a, b: a.spec.priority == b.spec.priority)
+        batch = self.queue.pop_batch(self.now_s, lambda pod: limit, lambda a, b: a.spec.priority == b.spec.priority)
         for popped in batch:
             assert popped.pod.uid == self.expected_head()
             assert popped.pod is self.known[popped.pod.uid].pod

@@ -24,6 +24,7 @@ from multisched.state.cluster_cache import PodState
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from tests.unit.state.state_kit import FlakyTickets
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -310,6 +311,24 @@ def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
 
         assert stage.is_true()
         assert stage.found.differences >= 1
+
+    play(scene)
+
+
+def test_a_ledger_that_failed_is_asked_again_once_it_was_compared() -> None:
+    async def scene(stage: Stage) -> None:
+        ledgers = stage.program.cache.ledgers
+        tickets = FlakyTickets()
+        ledgers.register(tickets)
+        tickets.raises = "set_node"
+        await _add_node(stage)
+        await asyncio.sleep(125.0)
+        assert list(ledgers.broken) == ["tickets"]
+
+        tickets.raises = ""
+        await asyncio.sleep(125.0)
+        assert not ledgers.broken
+        assert tickets.nodes == {row for row, _ in stage.program.cache.nodes.live_rows()}
 
     play(scene)
 

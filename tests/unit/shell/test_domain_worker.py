@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.plugin import CycleView, PermitResult
+from multisched.framework.node_view import Rows
+from multisched.framework.plugin import CycleView, Dependency, PermitResult
 from multisched.framework.ports import BindAnswer, Binder, BindReply, BindRequest, PodTruth, UnreachableError
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
@@ -50,6 +51,24 @@ class Recorder:
         self.calls.append(f"post_bind {pod.name}")
 
 
+class Slow:
+    """Asks outside about every pod, and is answered after so many seconds."""
+
+    depends_on = Dependency.ATTEMPT
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name = name
+        self.answer_timeout_s = 10.0
+        self._seconds = seconds
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return pod.name
+
+    async def answer(self, question: object) -> object:
+        await asyncio.sleep(self._seconds)
+        return question
+
+
 def play(scene: Callable[[House, Recorder], Coroutine[Any, Any, None]], *nodes: str, **options: Any) -> None:
     """Runs a scene with a leading worker over these nodes, in virtual time."""
     loop = SimLoop(seed=3)
@@ -67,6 +86,17 @@ def play(scene: Callable[[House, Recorder], Coroutine[Any, Any, None]], *nodes: 
         house.cache.validate()
 
     simulate(main(), loop)
+
+
+def test_a_pod_waits_for_the_slowest_answer_and_not_for_their_sum() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(2.9)
+        assert house.desk.posts == []
+        await asyncio.sleep(0.2)
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene, plugins=[Slow("first", 3.0), Slow("second", 2.0)])
 
 
 def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:

@@ -81,3 +81,18 @@ class Tickets:
 
     def twin(self) -> Tickets:
         return Tickets(self.per_row)
+
+
+class FlakyTickets(Tickets):
+    """Raises whenever it is told to."""
+
+    raises = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "raises" and name == self.raises:
+            return _down
+        return super().__getattribute__(name)
+
+
+def _down(*args: object) -> None:
+    raise ConnectionError("down")

@@ -9,11 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from multisched.framework.runner import PluginFailure
 from multisched.model.objects import CPU, Pod
 from multisched.state.cluster_cache import NO_ROW, CacheCorruptedError, ClusterCache, PlacedPod, PodState
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LEDGERS_MAX, LedgerBook
-from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
+from tests.unit.state.state_kit import FlakyTickets, Tickets, make_node, make_pod, make_spec
 
 NAMES, UIDS = ["n0", "n1", "n2"], [f"p{i}" for i in range(5)]
 SPECS = [make_spec(500), make_spec(900, port=80)]
@@ -289,3 +290,25 @@ def test_ledgers_are_bounded_and_shared_by_name() -> None:
     ledger.name = "one too many"
     with pytest.raises(ValueError, match="one too many"):
         book.register(ledger)
+
+
+@pytest.mark.parametrize("point", ["place", "give", "set_node", "version", "concerns"])
+def test_a_ledger_that_fails_when_it_is_told_is_not_asked_again_until_it_is_mended(point: str) -> None:
+    flaky = FlakyTickets()
+    cache = make_cache(flaky)
+    cache.set_node(make_node("n0"))
+    wants = {"tickets": "1"}
+    cache.place(make_pod("before", node="n0", annotations=wants))
+    flaky.raises = point
+    cache.place(make_pod("meanwhile", node="n0", annotations=wants))
+    cache.remove("before")
+    cache.set_node(make_node("n0", version=2))
+    cache.ledgers.versions(make_pod("new", annotations=wants), 0)
+    flaky.raises = ""
+    cache.validate()
+    assert [entry.pod.uid for entry in cache] == ["meanwhile"]
+    with pytest.raises(PluginFailure, match=r"its books are wrong since it failed .*: ConnectionError: down"):
+        cache.ledgers.fits(make_pod("new", annotations=wants), 0)
+    assert cache.ledgers.fits(make_pod("without"), 0) == ""
+    cache.ledgers.trust("tickets")
+    cache.ledgers.fits(make_pod("new", annotations=wants), 0)
