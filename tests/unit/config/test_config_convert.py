@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,9 +23,16 @@ from multisched.model.objects import Node
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 HERE = frozenset(plugin_registry().names())
+
+
+@cache
+def points_here(plugin: str) -> frozenset[str]:
+    return frozenset(points_of(plugin_registry().factory(plugin)))
+
+
 DEFAULTS = [name for name in DEFAULT_PLUGINS if name in HERE]
 DEFAULT_SCORES = [
-    name for name in DEFAULTS if "Score" in points_of(plugin_registry().factory(name))
+    name for name in DEFAULTS if "Score" in points_here(name)
 ]  # fmt: skip
 
 Document = dict[str, Any]
@@ -46,7 +54,7 @@ def at(profile: Profile, point: str) -> list[str]:
     """The plugins that run at a point."""
     if point in profile.points:
         return list(profile.points[point])
-    return [use.name for use in profile.plugins if point in points_of(plugin_registry().factory(use.name))]
+    return [use.name for use in profile.plugins if point in points_here(use.name)]
 
 
 def weights(profile: Profile) -> dict[str, int]:
@@ -190,7 +198,7 @@ def test_any_sets_give_at_each_point_what_is_enabled_there_and_nothing_disabled(
     multi = _chosen(sets.get("multiPoint", {}), DEFAULTS)
     for point in ("filter", "preFilter", "score", "reserve"):
         pascal = point[0].upper() + point[1:]
-        having = [name for name in DEFAULTS if pascal in points_of(plugin_registry().factory(name))]
+        having = [name for name in DEFAULTS if pascal in points_here(name)]
         disabled = {entry["name"] for entry in sets.get(point, {}).get("disabled", [])}
         explicit = [e["name"] for e in sets.get(point, {}).get("enabled", []) if e["name"] in having]
         spread = [n for n in multi if n in having and n not in disabled and "*" not in disabled]
