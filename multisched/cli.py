@@ -83,6 +83,16 @@ ConfigFile = Annotated[
 Identity = Annotated[
     str | None, typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process and chance.")
 ]
+ConvertOutput = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        help="yaml or json to print, or the file to write.",
+        metavar="yaml|json|FILE",
+        autocompletion=lambda: ["yaml", "json"],
+    ),
+]
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 ServerUrl = Annotated[str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")]
 TokenKubeconfig = Annotated[
@@ -305,10 +315,7 @@ def schema() -> None:
 @config_app.command()
 def convert(
     file: Annotated[Path, typer.Argument(help="A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).")],
-    output: Annotated[
-        str,
-        typer.Option("--output", "-o", help="yaml or json to print, or the file to write.", metavar="yaml|json|FILE"),
-    ] = "yaml",
+    output: ConvertOutput = "yaml",
     strict: Annotated[bool, typer.Option("--strict", help="Fail if anything of the file is not carried over.")] = False,
 ) -> None:
     """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""

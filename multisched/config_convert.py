@@ -25,6 +25,7 @@ from multisched.config_document import ConfigError, Document, Path, read_documen
 from multisched.config_findings import Findings
 from multisched.config_kube_points import (
     DEFAULT_PLUGINS,
+    NEEDS,
     PlacedPlugins,
     RepeatedPluginError,
     default_plugins_left,
@@ -185,6 +186,9 @@ class _Converter:
             self._document.add((*at, "plugins", error.point, "enabled", error.index), "stands there twice; remove one")
             return {}
         self._tell_missing(at, profile)
+        for name, point in placed.mended:
+            text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
+            self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
         args = self._args(at, profile)
         placed = self._completed(at, profile, placed)
         enabled = [self._entry(at, name, placed, args) for name in placed.order]

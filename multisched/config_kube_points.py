@@ -6,7 +6,7 @@ framework/runtime/framework.go (how multiPoint is spread over the points). Pure;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,24 @@ DEFAULT_PLUGINS: Final[Mapping[str, int]] = {
 }
 """What 1.36 enables at multiPoint with its default feature gates, in its order, with the weights in scores."""
 
+NEEDS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "filter": (
+        "preFilter",
+        frozenset(
+            {
+                "NodePorts",
+                "NodeResourcesFit",
+                "VolumeRestrictions",
+                "VolumeBinding",
+                "PodTopologySpread",
+                "InterPodAffinity",
+            }
+        ),
+    ),
+    "score": ("preScore", frozenset({"TaintToleration", "PodTopologySpread", "InterPodAffinity"})),
+}
+"""Point -> the point before it and the plugins that upstream fails every pod with if they do not run there too."""
+
 PointsOf = Callable[[str], Collection[str]]
 """Plugin -> the points it has here, as a file names them (preFilter)."""
 
@@ -50,6 +68,8 @@ class PlacedPlugins:
     """In scores; of those that score."""
     points: Mapping[str, tuple[str, ...]]
     """Point -> its plugins in order, where that is not simply all that have it in the profile's order."""
+    mended: tuple[tuple[str, str], ...] = ()
+    """(plugin, point): ran at the point and not at the one before it, and now runs at both."""
 
 
 class RepeatedPluginError(ValueError):
@@ -66,6 +86,7 @@ def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], b
     _refuse_repeated(plugins)
     multi = {name: weight for name, weight in _multi_point(plugins).items() if is_known(name)}
     runs = {point: _at_point(plugins, point, multi, points_of, is_known) for point in POINTS}
+    mended = tuple(_mend(plugins, multi, runs, points_of))
     used = {name for names in runs.values() for name in names}
     order = tuple(name for name in dict.fromkeys([*multi, *_flat(runs)]) if name in used)
     weights = {entry.name: entry.weight or 1 for entry in reversed(plugins.score.enabled)}
@@ -73,6 +94,7 @@ def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], b
         order,
         {name: weights.get(name, multi.get(name, 1)) for name in runs["score"]},
         {p: names for p, names in runs.items() if names != tuple(n for n in order if p in points_of(n))},
+        mended,
     )
 
 
@@ -114,6 +136,19 @@ def _at_point(
         *(name for name in spread if name not in overriding),
         *(name for name in explicit if name not in overriding),
     )
+
+
+def _mend(
+    plugins: KubePlugins, multi: Mapping[str, int], runs: dict[str, tuple[str, ...]], points_of: PointsOf
+) -> Iterator[tuple[str, str]]:
+    """Lets plugins run before a point where they must; the file asks for what fails every pod upstream."""
+    for point, (before, needing) in NEEDS.items():
+        upstream = _at_point(plugins, before, multi, lambda _: POINTS, lambda _: True)
+        for name in runs[point]:
+            if name in needing and name not in upstream:
+                yield name, point
+                if before in points_of(name):
+                    runs[before] = (*runs[before], name)
 
 
 def _refuse_repeated(plugins: KubePlugins) -> None:

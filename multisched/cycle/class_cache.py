@@ -161,7 +161,7 @@ class ClassCache:
         if number is None:
             return None
         fragments = self._fragments(self._pod_signers, pod)
-        return None if fragments is None else (number, pod.namespace, pod.nominated_node, *fragments)
+        return None if fragments is None else (number, pod.namespace, *fragments)
 
     def _spec_number(self, pod: Pod) -> int | None:
         """One number per set of specs that the plugins which read no more than the spec treat alike.
@@ -219,6 +219,7 @@ class ClassCache:
             if len(self._classes) >= max(CLASSES_MIN, CLASS_BYTES_MAX // (BYTES_PER_ROW * max(1, len(entry.rows)))):
                 del self._classes[next(iter(self._classes))]
             self._classes[signature] = entry
+            entry.signature = signature
         return entry
 
     def hangs_on(self, entry: PodClass, pod: Pod) -> Hashable:
@@ -335,7 +336,7 @@ class ClassCache:
         fragment = self._runner.call(signer, "Sign", _signed, signer, pod)
         if fragment is None:
             return ask()
-        key = (point, plugin.name, pod.namespace, pod.spec.priority, pod.nominated_node, fragment)
+        key = (point, plugin.name, pod.namespace, pod.spec.priority, fragment)
         mark = (entry.generation, entry.nodes_version)
         known = self._shared.get(key)
         if known is None or known[0] != mark:

@@ -1,23 +1,25 @@
 """Dry runs: one attempt's filters, run again on rows from which pods are taken away (`framework.preemption.DryRun`).
 
-Where only plugins that want room read pods, thousands of rows are looked at in a few vector operations per pod given back;
-rows that other plugins must be asked about are gone through one by one, on overlays with AddPod and RemovePod. Every row
-is looked at with the pods nominated there and without them, as upstream. Nothing is written.
+Where only plugins that want room read pods, thousands of rows are looked at in a few vector operations, and what came of
+it is remembered for the next pod of the class (`displacement.py`). Rows that other plugins must be asked about are gone
+through one by one, on overlays with AddPod and RemovePod, and so are rows with very many pods. Every row is looked at with
+the pods nominated there and without them, as upstream. Nothing is written.
 Source: kube-scheduler 1.36, plugins/defaultpreemption, SelectVictimsOnNode.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from multisched.cycle.displacement import CRITERIA_MAX, Displacement, RowMemory, has_any, victims_on
 from multisched.cycle.promised_room import PromisedRoom, wants_room_only
-from multisched.framework.node_view import Bools, Codes, Rows, any_true
+from multisched.framework.node_view import Bools, Codes, Int32, Rows
 from multisched.framework.plugin import CycleView, FilterPlugin
-from multisched.framework.preemption import Spared, StandingPods
+from multisched.framework.preemption import Costs, DisplacementRule, Found
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -27,6 +29,9 @@ from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
 from multisched.state.overlay import OverlayCycle
 from multisched.state.standing_pods import PodColumns, StandingTable
+
+MEMORIES_MAX = 32
+"""Classes of preemptors whose rows are remembered: 100 bytes a row each; the one unused for longest goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Failed:
     candidates: Rows
     node_count: int
     skipped: frozenset[str]
+    signature: Hashable | None
+    """Of the pod's class; None for a pod that is a class of its own."""
     known: Mapping[str, tuple[Rows, Codes]]
     """Plugin that reads no pods -> rows, ascending, and the codes it gave for them; may be empty."""
 
@@ -55,9 +62,36 @@ class DryRuns:
         self.promised = promised
         self.standing = StandingTable(table)
         self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
+        self._memories: dict[Hashable, RowMemory] = {}
 
     def of(self, failed: Failed) -> AttemptDryRun:
         return AttemptDryRun(self, failed)
+
+    def memory(self, key: Hashable | None) -> RowMemory:
+        """What is remembered for a class of pods, renewed; nothing yet for a new one."""
+        depth, capacity = self.standing.shape()
+        memory = self._memories.pop(key, None) if key is not None else None
+        if memory is None or (memory.depth, memory.capacity) != (depth, capacity):
+            memory = RowMemory(depth, capacity)
+        memory.renew(self.table, self.nominator)
+        if key is not None:
+            if len(self._memories) >= MEMORIES_MAX:
+                del self._memories[next(iter(self._memories))]
+            self._memories[key] = memory
+        return memory
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the parts of one dry run have found."""
+
+    rows: list[Rows] = field(default_factory=list)
+    costs: list[Costs] = field(default_factory=list)
+    refusals: Counter[Status] = field(default_factory=Counter)
+    undisplaceable: int = 0
+    needless: list[str] = field(default_factory=list)
+    victims: dict[int, tuple[Pod, ...]] = field(default_factory=dict)
+    """Row -> its victims, where they are not in the memory."""
 
 
 class AttemptDryRun:
@@ -67,13 +101,56 @@ class AttemptDryRun:
         self._runs = runs
         self._failed = failed
         self.node_count = failed.node_count
-        asked = [p for p in runs.plugins.filter if p.name not in failed.skipped and self._is_answered(p)]
-        first_other = next((i for i, p in enumerate(asked) if self._is_other(p)), len(asked))
-        self._screen = asked[:first_other]
-        """Fixed answers and plugins that want room, as far as no other comes before them."""
-        self._moving = [p for p in self._screen if p.depends_on.reads_pods]
-        self._has_other = first_other < len(asked)
-        self._filters = asked
+        self._filters = [p for p in runs.plugins.filter if p.name not in failed.skipped and self._is_answered(p)]
+        first_other = next((i for i, p in enumerate(self._filters) if self._is_other(p)), len(self._filters))
+        self._has_other = first_other < len(self._filters)
+        # Those that can be asked about all rows at once, as far as no other comes before them.
+        self._displacement = Displacement(runs.standing, self._filters[:first_other], self._ask)
+
+    # -- DryRun ----------------------------------------------------------------------------------------------------
+
+    def candidates(self) -> Rows:
+        return self._failed.candidates
+
+    def displace(self, rule: DisplacementRule) -> Found:
+        tally, rows, runs = _Tally(), self._failed.candidates, self._runs
+        if self._has_other:
+            for pods in runs.standing.blocks(rows):
+                self._displace_one_by_one(pods, rule, tally)
+            return self._found(tally, None)
+        is_wide = runs.standing.is_wide(rows)
+        for pods in runs.standing.blocks(rows[is_wide]):
+            self._displace_wide(pods, rule, tally)
+        narrow = rows[~is_wide] if is_wide.any() else rows
+        memory = runs.memory(self._memory_key())
+        # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
+        own = runs.table.row_of(self._failed.pod.nominated_node) if self._failed.pod.nominated_node else None
+        memory.forget(own)
+        try:
+            self._displacement.learn(memory, narrow, rule, self._columns)
+        except PluginFailure:
+            memory.known[:] = False
+            raise
+        self._tell(memory, narrow, tally)
+        found = self._found(tally, memory)
+        memory.forget(own)
+        return found
+
+    # -- many rows at once -----------------------------------------------------------------------------------------
+
+    def _columns(self) -> ColumnOverlay:
+        failed, runs = self._failed, self._runs
+        return runs.promised.columns(failed.pod, runs.nominator.promised(failed.pod, runs.table))
+
+    def _ask(self, plugin: FilterPlugin, overlay: ColumnOverlay, rows: Rows) -> Codes:
+        known = self._failed.known.get(plugin.name)
+        if known is not None and not plugin.depends_on.reads_pods:
+            known_rows, codes = known
+            at = known_rows.searchsorted(rows)
+            if len(known_rows) and (known_rows.take(at, mode="clip") == rows).all():
+                return codes[at]
+        view = replace(self._failed.view, nodes=overlay)
+        return self._runs.runner.recheck(plugin, view, self._failed.pod, rows)
 
     def _is_answered(self, plugin: FilterPlugin) -> bool:
         return plugin.name not in self._runs.plugins.asking_names or plugin.name in self._failed.view.answers
@@ -83,93 +160,93 @@ class AttemptDryRun:
         is_asking = plugin.name in self._runs.plugins.asking_names
         return is_asking or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
 
-    # -- DryRun ----------------------------------------------------------------------------------------------------
+    def _memory_key(self) -> Hashable | None:
+        if self._failed.signature is None:
+            return None
+        hangs_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
+        return self._failed.signature, self._failed.skipped, self._runs.table.nodes_version if hangs_on_nodes else 0
 
-    def candidates(self) -> Rows:
-        return self._failed.candidates
+    def _tell(self, memory: RowMemory, rows: Rows, tally: _Tally) -> None:
+        has_lower = memory.has_lower[rows]
+        tally.undisplaceable += len(rows) - int(np.count_nonzero(has_lower))
+        tally.refusals += memory.tell(rows)
+        has_victims = memory.has_victims[rows]
+        needless = rows[has_lower & ~has_victims & (memory.refusal[rows] < 0)]
+        tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
+        chosen = rows[has_victims]
+        if len(chosen):
+            tally.rows.append(chosen)
+            tally.costs.append(memory.costs[: memory.criteria, chosen])
 
-    def standing(self, rows: Rows) -> Sequence[PodColumns]:
-        return self._runs.standing.blocks(rows)
-
-    def spare(self, pods: StandingPods, displaceable: Bools, first: Bools) -> Spared:
-        assert isinstance(pods, PodColumns), "blocks come from this dry run"
-        overlay = self._columns(pods, displaceable)
-        fits, refusals = self._screened(pods, overlay, displaceable)
-        if self._has_other:
-            return self._spare_by_rows(pods, displaceable, first, fits, refusals)
-        victims = self._spare_by_columns(pods, displaceable & fits, first, overlay)
-        return Spared(fits, victims, tuple(refusals.items()))
-
-    # -- many rows at once -----------------------------------------------------------------------------------------
-
-    def _columns(self, pods: PodColumns, away: Bools) -> ColumnOverlay:
-        failed, runs = self._failed, self._runs
-        overlay = runs.promised.columns(failed.pod, runs.nominator.promised(failed.pod, runs.table))
-        overlay.take_away(pods, away)
-        return overlay
-
-    def _view(self, overlay: ColumnOverlay) -> CycleView:
-        return replace(self._failed.view, nodes=overlay)
-
-    def _screened(self, pods: PodColumns, overlay: ColumnOverlay, displaceable: Bools) -> tuple[Bools, Counter[Status]]:
-        """Rows that pass the plugins that can be asked about all at once, and why the others do not."""
-        fits: Bools = np.asarray(displaceable.any(axis=0), np.bool_)
-        refusals: Counter[Status] = Counter()
-        view = self._view(overlay)
-        for plugin in self._screen:
-            codes = self._codes(plugin, view, pods.rows)
-            if any_true(refused := fits & (codes != 0)):
-                for code, count in zip(*np.unique(codes[refused], return_counts=True), strict=True):
-                    refusals[plugin.reasons.status(int(code))] += int(count)
-                fits &= ~refused
-        return fits, refusals
-
-    def _codes(self, plugin: FilterPlugin, view: CycleView, rows: Rows) -> Codes:
-        known = self._failed.known.get(plugin.name)
-        if known is not None and not plugin.depends_on.reads_pods:
-            known_rows, codes = known
-            return codes if known_rows is rows else codes[known_rows.searchsorted(rows)]
-        return self._runs.runner.filter(plugin, view, self._failed.pod, rows)
-
-    def _spare_by_columns(self, pods: PodColumns, displaceable: Bools, first: Bools, overlay: ColumnOverlay) -> Bools:
-        victims = displaceable.copy()
-        view = self._view(overlay)
-        for turn in (displaceable & first, displaceable & ~first):
-            for k in range(len(turn)):
-                at = np.flatnonzero(turn[k])
-                if not len(at):
-                    continue
-                overlay.give_back(k, at)
-                refused = self._refused(view, pods.rows[at])
-                if any_true(refused):
-                    overlay.take_again(k, at[refused])
-                victims[k, at[~refused]] = False
-        return victims
-
-    def _refused(self, view: CycleView, rows: Rows) -> Bools:
-        refused = np.zeros(len(rows), np.bool_)
-        for plugin in self._moving:
-            refused |= self._runs.runner.filter(plugin, view, self._failed.pod, rows) != 0
-        return refused
+    def _displace_wide(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
+        lower = rule.displaceable(pods)
+        first = rule.first(pods, lower)
+        refusal, statuses, victims = self._displacement.look(pods, lower, first, self._columns())
+        self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
 
     # -- row by row ------------------------------------------------------------------------------------------------
 
-    def _spare_by_rows(
-        self, pods: PodColumns, displaceable: Bools, first: Bools, passes: Bools, refusals: Counter[Status]
-    ) -> Spared:
-        """`passes`: rows that the plugins before the first other one let pass."""
-        fits, victims = passes.copy(), np.zeros_like(displaceable)
-        for i in np.flatnonzero(passes).tolist():
+    def _displace_one_by_one(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
+        lower = rule.displaceable(pods)
+        first = rule.first(pods, lower)
+        overlay = self._columns()
+        overlay.take_away(pods, lower)
+        refusal, statuses = self._displacement.screen(pods.rows, has_any(lower), overlay)
+        victims = np.zeros_like(lower)
+        for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
             row = _Row(self._runs, self._failed, self._filters, pods, i)
-            refusal = row.without(np.flatnonzero(displaceable[:, i]).tolist())
-            if refusal is not None:
-                refusals[refusal] += 1
-                fits[i] = False
+            status = row.without(np.flatnonzero(lower[:, i]).tolist())
+            if status is not None:
+                refusal[i] = len(statuses)
+                statuses.append(status)
                 continue
-            for turn in (displaceable[:, i] & first[:, i], displaceable[:, i] & ~first[:, i]):
+            for turn in (lower[:, i] & first[:, i], lower[:, i] & ~first[:, i]):
                 for k in np.flatnonzero(turn).tolist():
                     victims[k, i] = not row.is_spared(k)
-        return Spared(fits, victims, tuple(refusals.items()))
+        self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
+
+    def _count(
+        self,
+        pods: PodColumns,
+        rule: DisplacementRule,
+        lower: Bools,
+        first: Bools,
+        answers: tuple[Int32, list[Status], Bools],
+        tally: _Tally,
+    ) -> None:
+        """Adds what was found on a block of rows to the tally."""
+        refusal, statuses, victims = answers
+        has_lower, has_victims = has_any(lower), has_any(victims)
+        tally.undisplaceable += int(np.count_nonzero(~has_lower))
+        for number in refusal[has_lower & (refusal >= 0)].tolist():
+            tally.refusals[statuses[number]] += 1
+        needless = pods.rows[has_lower & ~has_victims & (refusal < 0)]
+        tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
+        at = np.flatnonzero(has_victims)
+        if not len(at):
+            return
+        some = next(iter(self._runs.standing.blocks(pods.rows[at])))
+        k = len(some.priority)
+        tally.rows.append(some.rows)
+        tally.costs.append(rule.costs(some, victims[:k, at], first[:k, at]))
+        for i in at.tolist():
+            tally.victims[int(pods.rows[i])] = victims_on(pods, i, victims[:, i])
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def _found(self, tally: _Tally, memory: RowMemory | None) -> Found:
+        rows = np.concatenate(tally.rows) if tally.rows else np.zeros(0, np.intp)
+        costs = np.concatenate(tally.costs, axis=1) if tally.costs else np.zeros((CRITERIA_MAX, 0))
+
+        def victims_at(i: int) -> tuple[Pod, ...]:
+            row = int(rows[i])
+            known = tally.victims.get(row)
+            if known is not None or memory is None:
+                return known or ()
+            (pods,) = self._runs.standing.blocks(rows[i : i + 1])
+            return victims_on(pods, 0, memory.victims[: len(pods.priority), row])
+
+        return Found(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)
 
 
 class _Row:
@@ -191,7 +268,7 @@ class _Row:
         self._overlay = OverlayCycle(
             runs.table, failed.view.state, failed.pod, extensions, runs.runner, failed.view.attempt
         )
-        self._overlay.view.answers = failed.view.answers
+        self._view = replace(failed.view, nodes=self._overlay.view.nodes, state=self._overlay.view.state)
 
     def without(self, gone: Sequence[int]) -> Status | None:
         """Takes these pods away; why the pod does not fit even so."""
@@ -222,7 +299,7 @@ class _Row:
 
     def _first_refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
         for plugin in plugins:
-            code = int(self._runner.recheck(plugin, self._overlay.view, self._pod, self._rows)[0])
+            code = int(self._runner.recheck(plugin, self._view, self._pod, self._rows)[0])
             if code:
                 return plugin.reasons.status(code)
         return None

@@ -76,6 +76,8 @@ class PodClass:
     def __init__(self, pod: Pod, view: CycleView) -> None:
         self.pod = pod
         self.view = view
+        self.signature: Hashable | None = None
+        """Equal for all pods of the class; None for a pod that is a class of its own."""
         self.refusal: Status | None = None
         """Set when a PreFilter plugin refused the pod everywhere."""
         self.narrowed: frozenset[str] | None = None

@@ -75,7 +75,7 @@ class PostFilterRuns:
         known: dict[str, tuple[Rows, Codes]] = {}
         if group.refusal is None and group.generation == self._rows.generation:
             known = {c.plugin.name: (group.rows, c.codes) for c in group.filters if not c.depends_on.reads_pods}
-        return self._runs.of(Failed(pod, view, candidates, found.node_count, group.skipped, known))
+        return self._runs.of(Failed(pod, view, candidates, found.node_count, group.skipped, group.signature, known))
 
     def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
         """Rows whose first refusal was Unschedulable, as far as they are the domain's still."""

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import CycleView, Plugin
+from multisched.framework.plugin import CycleView, Plugin, PostFilterResult, Refusals
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A node on which a pod would fit without these victims."""
+
+    node: str
+    victims: tuple[Pod, ...]
+    """Most important first."""
+    violations: int
+    """Victims whose disruption budget has no room for it."""
+
+
+@runtime_checkable
+class NegotiablePostFilter(Plugin, Protocol):
+    """A PostFilter plugin that can have its candidates looked at from outside before it takes one of them."""
+
+    def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
+        """All candidates; PostFilter's result where there are none."""
+        ...
+
+    def accept(self, offers: Sequence[Offer]) -> PostFilterResult:
+        """PostFilter's result, given what is left of the offers."""
+        ...
 
 
 @runtime_checkable
@@ -25,4 +50,16 @@ class ExtenderPlugin(Plugin, Protocol):
 
     def add_up(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows]: what is added to the totals of these rows, as it is."""
+        ...
+
+    def negotiates(self, pod: Pod) -> bool:
+        """True if the pod's offers are to be shown."""
+        ...
+
+    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
+        """The question about the offers, for `answer`."""
+        ...
+
+    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+        """What the answer leaves of the offers, with the victims it wants."""
         ...

@@ -324,7 +324,7 @@ class EnqueueExtensions(Plugin, Protocol):
 class SignPlugin(Plugin, Protocol):
     """What Filter and Score of this plugin read of a pod, beyond what always counts.
 
-    Namespace, priority and nominated node always count. Labels, annotations and owner count only where a plugin puts
+    Namespace and priority always count. Labels, annotations, owner and nominated node count only where a plugin puts
     them into its fragment: pods of a thousand Jobs differ in their labels and in nothing that places them. Pods with
     equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod a class of
     its own. One that reads nothing of a pod but its spec says so by an attribute `signs_spec_only = True`: its fragment

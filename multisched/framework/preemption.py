@@ -1,13 +1,14 @@
 """What preemption is decided with, and the value that comes of it.
 
-A PostFilter plugin asks the attempt's `DryRun` which pods stand on the rows that refused the pod, takes some of them away in
-thought, and is told where the pod would fit and whom it would still displace. Nothing is written: what is to be done, a
-`Preemption`, leaves the cycle as a value, and the shell carries it out (`shell/preemptor.py`).
+A PostFilter plugin gives the attempt's `DryRun` a rule: which pods may be displaced, who of them is given back first, what
+it costs to displace the rest. It is told on which rows the pod would fit so, at what cost, and whom it would displace.
+Nothing is written: what is to be done, a `Preemption`, leaves the cycle as a value, and the shell carries it out
+(`shell/preemptor.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,6 +21,9 @@ from multisched.model.objects import Pod
 
 NOBODY: Final = np.iinfo(np.int64).max
 """The priority where no pod stands: more than any pod's, so that nothing can displace it."""
+
+Costs = NDArray[np.float64]
+"""float64[criteria, rows]: the first criterion decides most; less is better."""
 
 LabelSet = tuple[str, Mapping[str, str]]
 """Namespace and labels, which many pods share."""
@@ -49,22 +53,47 @@ class StandingPods(Protocol):
     label_set: Int32
     """int32[k, rows]: index into `label_sets`."""
     label_sets: Sequence[LabelSet]
+    """Grows only; another list stands for other numbers."""
 
     def pod(self, k: int, i: int) -> Pod:
         """The k-th pod on `rows[i]`; IndexError where none stands."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Spared:
-    """What a dry run found on the rows of a block of pods."""
+class DisplacementRule(Protocol):
+    """Whom a pod may displace. What it says of a row must hang on that row's pods alone, and on `mark`."""
 
-    fits: Bools
-    """bool[rows]: the pod fits once all who may be displaced are gone."""
-    victims: Bools
-    """bool[k, rows]: who must be displaced where it fits."""
-    refusals: Sequence[tuple[Status, int]]
-    """Why it does not fit on the others even then: the first refusing status, and on how many rows."""
+    mark: Hashable
+    """What `first` hangs on besides the pods; equal marks, equal answers."""
+
+    def displaceable(self, pods: StandingPods) -> Bools:
+        """bool[k, rows]"""
+        ...
+
+    def first(self, pods: StandingPods, displaceable: Bools) -> Bools:
+        """bool[k, rows]: those that are given back before the other displaceable ones, if any leaves the pod its room."""
+        ...
+
+    def costs(self, pods: StandingPods, victims: Bools, first: Bools) -> Costs:
+        """Of rows that have victims, each."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a dry run found on the rows that room could cure."""
+
+    rows: Rows
+    """Where the pod fits without its victims there."""
+    costs: Costs
+    victims_at: Callable[[int], tuple[Pod, ...]]
+    """Position in `rows` -> its victims, the most important first."""
+    undisplaceable: int
+    """Rows on which nobody may be displaced."""
+    refusals: Mapping[Status, int]
+    """Why the pod does not fit even without all who may be displaced: the first refusing status, and on how many rows."""
+    needless: Sequence[str] = ()
+    """Nodes on which the pod fits although nobody is displaced: something else than room has refused it."""
 
 
 class DryRun(Protocol):
@@ -77,15 +106,10 @@ class DryRun(Protocol):
         """Rows refused in a way that room could cure: Unschedulable, not UnschedulableAndUnresolvable."""
         ...
 
-    def standing(self, rows: Rows) -> Sequence[StandingPods]:
-        """The pods on these rows, in blocks of rows; together the blocks hold each row once."""
-        ...
+    def displace(self, rule: DisplacementRule) -> Found:
+        """On every candidate row: takes all the displaceable away, and gives back as many as leave the pod its room.
 
-    def spare(self, pods: StandingPods, displaceable: Bools, first: Bools) -> Spared:
-        """Takes all the displaceable away, row by row, and gives back as many as leave the pod its room.
-
-        `displaceable`: bool[k, rows]; rows without any are passed over. Those of them that are `first` are given back
-        before the others, and the more important before the less. Raises PluginFailure.
+        The `first` before the others, the more important before the less. Raises PluginFailure.
         """
         ...
 

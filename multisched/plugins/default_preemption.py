@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from multisched.framework.events import ASSIGNED_POD_DELETE, EventObject, EventRegistration, Hint
-from multisched.framework.node_view import Bools, Int64
+from multisched.framework.node_view import Bools
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, PluginContext, PostFilterResult, Refusals
-from multisched.framework.preemption import DryRun, Preemption, StandingPods
+from multisched.framework.preemption import Costs, DryRun, Found, Preemption, StandingPods
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
@@ -30,17 +28,33 @@ NO_VICTIMS = "No preemption victims found for incoming pod"
 RUNNING = "waiting for the preemption for this pod to be finished"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Rows of one block on which the pod would fit without its victims there, and how much each would cost."""
+class LowerPriority:
+    """`framework.preemption.DisplacementRule`: pods of lower priority may go, those that a budget protects last."""
 
-    pods: StandingPods
-    at: NDArray[np.intp]
-    """Positions in `pods.rows`."""
-    victims: Bools
-    """bool[k, candidates]"""
-    costs: Sequence[NDArray[np.float64]]
-    """float64[candidates] by criterion, the first deciding most; the least is the best."""
+    def __init__(self, priority: int, budgets: DisruptionBudgets) -> None:
+        self._priority = priority
+        self._budgets = budgets
+        self.mark: Hashable = budgets.version
+
+    def displaceable(self, pods: StandingPods) -> Bools:
+        return pods.priority < self._priority
+
+    def first(self, pods: StandingPods, displaceable: Bools) -> Bools:
+        return self._budgets.violating(pods, displaceable)
+
+    def costs(self, pods: StandingPods, victims: Bools, first: Bools) -> Costs:
+        """Source: kube-scheduler 1.36, framework/preemption, pickOneNodeForPreemption."""
+        highest = np.max(pods.priority, axis=0, where=victims, initial=np.iinfo(np.int64).min)
+        of_highest = victims & (pods.priority == highest)
+        return np.stack(
+            (
+                np.count_nonzero(victims & first, axis=0),
+                highest,
+                np.sum(pods.priority + PRIORITY_OFFSET, axis=0, where=victims),
+                np.count_nonzero(victims, axis=0),
+                -np.min(pods.started_s, axis=0, where=of_highest, initial=np.inf),
+            )
+        ).astype(np.float64)
 
 
 class DefaultPreemption:
@@ -77,49 +91,27 @@ class DefaultPreemption:
         if why_not:
             return PostFilterResult(_refused(why_not))
         dry_run = refusals.dry_run()
-        reasons: Counter[str] = Counter()
-        found = self.candidates(pod, dry_run, reasons)
-        if not found:
-            return PostFilterResult(_refused(fit_error(dry_run.node_count, reasons)), nominated_node="")
-        preemption = self.choose(cycle, found)
-        return PostFilterResult(SUCCESS, preemption.node, preemption)
+        found = dry_run.displace(LowerPriority(pod.spec.priority, self._budgets))
+        if len(found.rows):
+            preemption = self.choose(cycle, found)
+            return PostFilterResult(SUCCESS, preemption.node, preemption)
+        if found.needless:
+            # As upstream: nobody has to go there, and yet the pod was refused. Something else is wrong.
+            text = ", ".join(f'expected at least one victim pod on node "{node}"' for node in found.needless)
+            return PostFilterResult(Status.error(f"preemption: {text}").by(self.name))
+        return PostFilterResult(_refused(fit_error(dry_run, found)), nominated_node="")
 
-    def candidates(self, pod: Pod, dry_run: DryRun, reasons: Counter[str]) -> list[Candidates]:
-        """All rows on which victims make room; `reasons` takes up why the others are none, once for each node."""
-        found = []
-        rows = dry_run.candidates()
-        if dry_run.node_count > len(rows):
-            reasons[NOT_HELPFUL] += dry_run.node_count - len(rows)
-        for pods in dry_run.standing(rows):
-            lower = pods.priority < pod.spec.priority
-            has_lower = lower.any(axis=0)
-            if not has_lower.all():
-                reasons[NO_VICTIMS] += int((~has_lower).sum())
-                if not has_lower.any():
-                    continue
-            violating = self._budgets.violating(pods, lower)
-            spared = dry_run.spare(pods, lower, violating)
-            for status, count in spared.refusals:
-                for reason in status.reasons:
-                    reasons[reason] += count
-            at = np.flatnonzero(spared.fits & spared.victims.any(axis=0))
-            if len(at):
-                found.append(_costs(pods, at, spared.victims[:, at], violating[:, at]))
-        return found
-
-    def choose(self, cycle: CycleView, found: Sequence[Candidates]) -> Preemption:
+    def choose(self, cycle: CycleView, found: Found) -> Preemption:
         """The node that costs least: fewest violated budgets, lowest highest priority, lowest sum of priorities, fewest
         victims, latest start among those of the highest priority; then the first."""
-        best, at = found[0], 0
-        least: tuple[float, ...] | None = None
-        for block in found:
-            here = _cheapest(block.costs)
-            cost = tuple(float(column[here]) for column in block.costs)
-            if least is None or cost < least:
-                best, at, least = block, here, cost
-        i = int(best.at[at])
-        victims = tuple(best.pods.pod(int(k), i) for k in np.flatnonzero(best.victims[:, at]))
-        return Preemption(cycle.nodes.node(int(best.pods.rows[i])).name, victims, self.name)
+        left = np.arange(len(found.rows))
+        for criterion in found.costs:
+            here = criterion[left]
+            left = left[here == here.min()]
+            if len(left) == 1:
+                break
+        best = int(left[0])
+        return Preemption(cycle.nodes.node(int(found.rows[best])).name, found.victims_at(best), self.name)
 
     def _ineligible(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> str:
         if not pod.spec.can_preempt:
@@ -135,42 +127,20 @@ class DefaultPreemption:
         return ""
 
 
-def _costs(pods: StandingPods, at: NDArray[np.intp], victims: Bools, violating: Bools) -> Candidates:
-    """Source: kube-scheduler 1.36, framework/preemption, pickOneNodeForPreemption."""
-    priority, started_s = pods.priority[:, at], pods.started_s[:, at]
-    low = np.iinfo(np.int64).min
-    highest: Int64 = np.where(victims, priority, low).max(axis=0)
-    offset = np.where(victims, priority + PRIORITY_OFFSET, 0).sum(axis=0)
-    first_start = np.where(victims & (priority == highest), started_s, np.inf).min(axis=0)
-    costs = (
-        (victims & violating).sum(axis=0).astype(np.float64),
-        highest.astype(np.float64),
-        offset.astype(np.float64),
-        victims.sum(axis=0).astype(np.float64),
-        -first_start,
-    )
-    return Candidates(pods, at, victims, costs)
-
-
-def _cheapest(costs: Sequence[NDArray[np.float64]]) -> int:
-    """The first of the positions that no other undercuts."""
-    left = np.arange(len(costs[0]))
-    for column in costs:
-        here = column[left]
-        left = left[here == here.min()]
-        if len(left) == 1:
-            break
-    return int(left[0])
-
-
 def _refused(sentence: str) -> Status:
     return Status.unschedulable(f"preemption: {sentence}")
 
 
-def fit_error(node_count: int, reasons: Counter[str]) -> str:
+def fit_error(dry_run: DryRun, found: Found) -> str:
     """As the scheduler's own sentence: reasons with their counts, sorted as texts."""
-    tally = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-    return f"0/{node_count} nodes are available: {tally}."
+    reasons: Counter[str] = Counter()
+    for status, count in found.refusals.items():
+        for reason in status.reasons:
+            reasons[reason] += count
+    reasons[NO_VICTIMS] += found.undisplaceable
+    reasons[NOT_HELPFUL] += dry_run.node_count - len(dry_run.candidates())
+    tally = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items() if count))
+    return f"0/{dry_run.node_count} nodes are available: {tally}."
 
 
 def _never_helps(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -26,6 +26,11 @@ class DisruptionBudgets:
         self._objects = objects
         self._known: dict[tuple[str, str], tuple[PodDisruptionBudget, Sequence[LabelSet], Bools]] = {}
 
+    @property
+    def version(self) -> int:
+        """Raised at each change of any budget."""
+        return self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET)
+
     def violating(self, pods: StandingPods, victims: Bools) -> Bools:
         """bool[k, rows]: those of the victims whose removal, after that of the more important ones, breaks a budget."""
         violating = np.zeros_like(victims)

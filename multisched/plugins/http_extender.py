@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from multisched.framework.extender import Offer
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import CycleView
 from multisched.framework.ports import (
@@ -33,6 +34,19 @@ from multisched.plugins.extender_messages import (
     read_filter_answer,
     read_priorities,
 )
+from multisched.plugins.extender_preemption import (
+    WHOLE_PODS_MAX,
+    PreemptionQuestion,
+    PreemptionVerdict,
+    Standing,
+    Victims,
+    checked,
+    meta_arguments,
+    offers_left,
+    question_of,
+    read_preemption_answer,
+    whole_arguments,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +57,9 @@ SCORE_SCALE: Final = 10
 """A score of 0..10 counts as much as a plugin's of 0..100."""
 
 READ_POD_S: Final = 5.0
+READS_AT_ONCE: Final = 16
+"""Victims that are read at the same time."""
+
 ANSWER_SLACK_S: Final = 1.0
 """Beyond the extenders' own timeouts: encoding and decoding."""
 
@@ -88,7 +105,9 @@ class HTTPExtenders:
         self._failing: set[tuple[str, str]] = set()
         filters = [c.settings.timeout_s for c in self._clients if c.settings.filter_verb]
         scorers = [c.settings.timeout_s for c in self._clients if c.settings.prioritize_verb]
-        self.answer_timeout_s = READ_POD_S + sum(filters) + max(scorers, default=0.0) + ANSWER_SLACK_S
+        preemptors = [READ_POD_S + c.settings.timeout_s for c in self._clients if c.settings.preempt_verb]
+        longest_s = max(sum(filters) + max(scorers, default=0.0), sum(preemptors))
+        self.answer_timeout_s = READ_POD_S + longest_s + ANSWER_SLACK_S
 
     # -- filter and prioritize -------------------------------------------------------------------------------------
 
@@ -103,12 +122,18 @@ class HTTPExtenders:
         names = tuple(cycle.nodes.node(row).name for row in rows.tolist())
         return Question(pod.namespace, pod.name, resources, names)
 
-    async def answer(self, question: object) -> Verdict:
-        """Asks the filters one after another, each about what the others left, then all for scores at once.
+    async def answer(self, question: object) -> Verdict | PreemptionVerdict:
+        """What the extenders make of an attempt, or of a preemption.
 
-        Raises ExtenderError for a filter that fails and may not be ignored, UnreachableError if the pod cannot be read.
+        Raises ExtenderError for one that fails and may not be ignored, UnreachableError if the pod cannot be read.
         """
+        if isinstance(question, PreemptionQuestion):
+            return await self._negotiated(question)
         assert isinstance(question, Question)
+        return await self._judged(question)
+
+    async def _judged(self, question: Question) -> Verdict:
+        """Asks the filters one after another, each about what the others left, then all for scores at once."""
         pod = await self._documents.pod(question.namespace, question.name)
         if pod is None:
             return Verdict({}, {})  # it was deleted meanwhile: the attempt ends by itself
@@ -176,6 +201,72 @@ class HTTPExtenders:
         found = cycle.answers[self.name]
         assert isinstance(found, Verdict)
         return found
+
+    # -- preemption ------------------------------------------------------------------------------------------------
+
+    def negotiates(self, pod: Pod) -> bool:
+        resources = frozenset(pod.spec.requests)
+        return any(c.settings.preempt_verb and _looks_after(c.settings, resources) for c in self._clients)
+
+    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionQuestion:
+        return question_of(cycle, pod, offers)
+
+    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+        assert isinstance(answer, PreemptionVerdict)
+        return offers_left(cycle, answer)
+
+    async def _negotiated(self, question: PreemptionQuestion) -> PreemptionVerdict:
+        """Shows the candidates to one extender after another, each what the others left."""
+        pod = await self._documents.pod(question.namespace, question.name)
+        left: Mapping[str, Victims] = question.offered if pod is not None else {}
+        for client in self._clients:
+            settings = client.settings
+            if pod is None or not left or not settings.preempt_verb:
+                continue
+            if not _looks_after(settings, question.resources):
+                continue
+            try:
+                left = await self._preempted(client, pod, left, question)
+            except ExtenderError as error:
+                if not settings.is_ignorable:
+                    raise
+                self._tell_failure(client, settings.preempt_verb, error)
+            else:
+                self._tell_success(client, settings.preempt_verb)
+        return PreemptionVerdict(left)
+
+    async def _preempted(
+        self, client: ExtenderClient, pod: bytes, left: Mapping[str, Victims], question: PreemptionQuestion
+    ) -> Mapping[str, Victims]:
+        verb = client.settings.preempt_verb
+        if client.settings.is_node_cache_capable:
+            body = meta_arguments(pod, left)
+        else:
+            body = whole_arguments(pod, left, await self._whole(client, left, question))
+        found = _read(client, verb, read_preemption_answer, await self._post(client, verb, body))
+        try:
+            return checked(found, left, question, is_ignorable=client.settings.is_ignorable)
+        except ExtenderError as error:
+            raise ExtenderError(_named(client, verb, str(error))) from error
+
+    async def _whole(
+        self, client: ExtenderClient, left: Mapping[str, Victims], question: PreemptionQuestion
+    ) -> dict[str, bytes]:
+        """Uid -> the victim's JSON."""
+        wanted = {uid: question.standing[node][uid] for node, victims in left.items() for uid in victims.uids}
+        if len(wanted) > WHOLE_PODS_MAX:
+            text = (
+                f"would have to be sent {len(wanted)} victims whole, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
+            )
+            raise ExtenderError(_named(client, client.settings.preempt_verb, text))
+        turns = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(pod: Standing) -> bytes | None:
+            async with turns:
+                return await self._documents.pod(pod.namespace, pod.name)
+
+        found = await asyncio.gather(*(read(pod) for pod in wanted.values()))
+        return {uid: whole for uid, whole in zip(wanted, found, strict=True) if whole is not None}
 
     # -- bind ------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
 
 POLL_GROWTH = 1.5
 
+UNKNOWN_VERSION = 0
+"""Of a write whose answer, or of a server whose versions, cannot be read: an object without it may be an older one."""
+
 
 class BindError(Exception):
     """The pod's volumes cannot be bound as promised; the text is for its owner."""
@@ -149,10 +152,11 @@ class VolumeBinder:
 
     def _is_volume_bound(self, promised: PromisedVolume, version: int, node: str, row: int) -> bool:
         volume, claim = self._volume(promised.volume), self._claim(promised.claim, promised.claim_id)
-        if volume.version < version:
+        is_told = volume.claim is not None and bool(volume.claim.uid)
+        if volume.version < version or (version == UNKNOWN_VERSION and not is_told):
             return False
         self._check_reach(volume, node, row)
-        if volume.claim is None or not volume.claim.uid:
+        if not is_told:
             raise BindError(f'ClaimRef got reset for pv "{volume.name}"')
         return claim.is_fully_bound
 
@@ -161,9 +165,10 @@ class VolumeBinder:
         claim = self._objects.claim(namespace, name)
         if claim is None or claim_id(claim) != promised.claim_id:
             raise BindError(f'failed to check provisioning pvc: persistentvolumeclaims "{promised.claim}" not found')
-        if claim.version < version:
+        node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
+        if claim.version < version or (version == UNKNOWN_VERSION and node is None):
             return False
-        if claim.annotations.get(SELECTED_NODE_ANNOTATION) != promised.node:
+        if node != promised.node:
             raise BindError(f'provisioning failed for PVC "{name}"')
         if claim.volume:
             volume = self._objects.volume(claim.volume)

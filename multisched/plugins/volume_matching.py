@@ -325,18 +325,31 @@ class _Levels:
     """Ranks by group: the best of each, the second best, …"""
 
     def __init__(self, groups: Int32, count: int) -> None:
-        self._by_group = np.argsort(groups, kind="stable").astype(np.int32)
-        sorted_groups = groups[self._by_group]
-        self._start = np.searchsorted(sorted_groups, np.arange(count), "left")
-        self._end = np.searchsorted(sorted_groups, np.arange(count), "right")
+        self._groups = groups
+        self._count = count
+        self._sorted: tuple[Int32, NDArray[np.intp], NDArray[np.intp]] | None = None
 
     def ranks(self, level: int) -> Int32:
         """int32[groups]: the rank of each group's volume number `level`; _LAST where it has fewer."""
-        at = self._start + level
-        has = at < self._end
-        found = np.full(len(at), _LAST, np.int32)
-        found[has] = self._by_group[at[has]]
+        found = np.full(self._count, _LAST, np.int32)
+        if not level:
+            # Written from the last to the first, so that each group keeps its first: a fifth of a sort.
+            found[self._groups[::-1]] = np.arange(len(self._groups) - 1, -1, -1, dtype=np.int32)
+            return found
+        by_group, start, end = self._by_group()
+        at = start + level
+        has = at < end
+        found[has] = by_group[at[has]]
         return found
+
+    def _by_group(self) -> tuple[Int32, NDArray[np.intp], NDArray[np.intp]]:
+        """Ranks sorted by group, and where each group begins and ends there."""
+        if self._sorted is None:
+            by_group = np.argsort(self._groups, kind="stable").astype(np.int32)
+            groups = self._groups[by_group]
+            every = np.arange(self._count)
+            self._sorted = by_group, np.searchsorted(groups, every, "left"), np.searchsorted(groups, every, "right")
+        return self._sorted
 
 
 def _is_same(ranked: Int32, ranks: Int32, slots: Choice) -> Bools:

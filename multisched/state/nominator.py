@@ -8,6 +8,7 @@ synchronous.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from multisched.model.objects import PODS, Pod
 from multisched.state.node_table import NodeTable
 
 SLOTS_INITIAL = 16
+CHANGES_KEPT = 4_096
+"""Changes remembered; a reader that falls further behind looks at everything again."""
 _NONE: Rows = np.zeros(0, np.intp)
 
 
@@ -83,6 +86,9 @@ class Nominator:
         self._rows: Rows = _NONE
         self._rows_mark: tuple[int, int] = (-1, -1)
         self._nodes_named = 0
+        self.sequence = 0
+        """Nominations that have come or gone."""
+        self._changed: deque[str] = deque(maxlen=CHANGES_KEPT)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -112,6 +118,7 @@ class Nominator:
         if level is None:
             level = self._levels[pod.spec.priority] = _Level(self._capacity)
         level.account(slot, pod, 1)
+        self._note(node)
 
     def remove(self, uid: str) -> None:
         pod = self._known.pop(uid, None)
@@ -120,12 +127,17 @@ class Nominator:
         node, priority = pod.nominated_node, pod.spec.priority
         level = self._levels[priority]
         level.account(self._slots[node], pod, -1)
+        self._note(node)
         if not level.size:
             del self._levels[priority]
         del self._by_node[node][uid]
         if not self._by_node[node]:
             del self._by_node[node]
             self._free.append(self._slots.pop(node))
+
+    def _note(self, node: str) -> None:
+        self.sequence += 1
+        self._changed.append(node)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -170,6 +182,13 @@ class Nominator:
         rows = self._rows_of_slots(table)
         slots = np.flatnonzero((pods > 0) & (rows >= 0))
         return Promised(rows[slots], slots, levels, own) if len(slots) else None
+
+    def changed_since(self, sequence: int) -> frozenset[str] | None:
+        """Nodes to which nominations have come or from which they went; None when that is too long ago to know."""
+        missed = self.sequence - sequence
+        if missed > len(self._changed):
+            return None
+        return frozenset(self._changed[-1 - i] for i in range(missed))
 
     def __len__(self) -> int:
         return len(self._known)

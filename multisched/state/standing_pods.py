@@ -77,6 +77,18 @@ class StandingTable:
         blocks = [self._block(narrow, int(counts[~is_wide].max(initial=0)))] if len(narrow) else []
         return blocks + [self._wide(int(row)) for row in rows[is_wide]]
 
+    def shape(self) -> tuple[int, int]:
+        """Depth and rows of the matrices, up to date."""
+        self._renew()
+        depth, capacity = self._priority.shape
+        return depth, capacity
+
+    def is_wide(self, rows: Rows) -> Bools:
+        """bool[rows]: rows that are looked at one by one, for the many pods on them."""
+        self._renew()
+        wide: Bools = self._counts[rows] > WIDTH_MAX
+        return wide
+
     def requested(self, resource: str) -> Int64:
         """int64[k, rows of the table] of the ordinary rows."""
         column = self._requested.get(resource)
@@ -126,15 +138,23 @@ class StandingTable:
             self._numbers.clear()
             self._label_sets = []
             known = None
-        self._sequences = table.row_log.sequence, table.start_log.sequence
-        changed = list(range(table.size))
-        if known is not None:
-            rows, started = table.row_log.since(known[0]), table.start_log.since(known[1])
-            if rows is not None and started is not None:
-                changed = np.union1d(rows, started).tolist() if len(started) else rows.tolist()
+        now = table.row_log.sequence, table.start_log.sequence
+        if now == known:
+            return
+        self._sequences = now
+        changed = self._changed(known)
         self._fit(changed)
         for row in changed:
             self._write(row)
+
+    def _changed(self, known: tuple[int, int] | None) -> list[int]:
+        """Rows written, or on which pods have started, since the logs were there; all where that is not known."""
+        if known is not None:
+            rows, started = self._table.row_log.since(known[0]), self._table.start_log.since(known[1])
+            if rows is not None and started is not None:
+                changed: list[int] = np.union1d(rows, started).tolist()
+                return changed
+        return list(range(self._table.size))
 
     def _fit(self, changed: Sequence[int]) -> None:
         """Makes room for the rows and for the pods on them."""

@@ -29,7 +29,7 @@ from multisched.config_plugins import plugin_registry
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.scheduling_cycle import SchedulingCycle, Unplaced
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, PluginContext, QueuedPod
+from multisched.framework.plugin import CycleView, PluginContext, PreFilterExtensions, QueuedPod
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
@@ -239,7 +239,10 @@ def refusals(scene: Scene, group: PodClass) -> list[Status]:
 
 
 def _beside(scene: Scene, group: PodClass, row: int, ahead: Iterable[Pod]) -> Status:
-    overlay = OverlayCycle(scene.cache.nodes, group.view.state, scene.pod, [], scene.runner, 1)
+    extensions = [
+        p for p in scene.plugins.pre_filter if isinstance(p, PreFilterExtensions) and p.name not in group.skipped
+    ]
+    overlay = OverlayCycle(scene.cache.nodes, group.view.state, scene.pod, extensions, scene.runner, 1)
     for other in ahead:
         overlay.add_pod(other, row)
     view: CycleView = overlay.view

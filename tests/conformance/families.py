@@ -11,10 +11,16 @@ CLAIMED = (
     "scoring",
     "taints",
     "node_affinity",
+    "pod_affinity",
+    "spread",
+    "default_spread",
     "ports",
     "images",
     "preemption",
     "nominated",
     "volumes",
+    "mixed",
+    "profiles",
+    "large",
 )
 """Families that are answered exactly, cold and warm."""

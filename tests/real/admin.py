@@ -33,10 +33,17 @@ COLLECTIONS: Final = {
     "Job": "/apis/batch/v1/namespaces/default/jobs",
     "Deployment": "/apis/apps/v1/namespaces/default/deployments",
     "Node": "/api/v1/nodes",
+    "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
+    "CSIDriver": "/apis/storage.k8s.io/v1/csidrivers",
+    "CSINode": "/apis/storage.k8s.io/v1/csinodes",
 }
 PODS: Final = COLLECTIONS["Pod"]
 JOBS: Final = COLLECTIONS["Job"]
 NODES: Final = COLLECTIONS["Node"]
+CLAIMS: Final = COLLECTIONS["PersistentVolumeClaim"]
+VOLUMES: Final = COLLECTIONS["PersistentVolume"]
 EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 

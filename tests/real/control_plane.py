@@ -45,16 +45,20 @@ ADMIN: Final = "admin"
 UNPRIVILEGED: Final = "nobody"
 
 # No node lifecycle: nothing taints or evicts when the kubelets are not there. The rest is what schedulers and their
-# users touch: workloads, disruption budgets, namespaces, ownership, accounts.
+# users touch: workloads, disruption budgets, volumes, namespaces, ownership, accounts.
 CONTROLLERS: Final = (
     "clusterrole-aggregation-controller",
     "cronjob-controller",
     "daemonset-controller",
     "deployment-controller",
     "disruption-controller",
+    "ephemeral-volume-controller",
     "garbage-collector-controller",
     "job-controller",
     "namespace-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
     "pod-garbage-collector-controller",
     "replicaset-controller",
     "serviceaccount-controller",

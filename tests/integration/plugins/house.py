@@ -21,7 +21,7 @@ from multisched.cluster.server import ApiServer
 from multisched.framework.isolation import Workshop
 from multisched.framework.registry import Registry
 from multisched.model.objects import Pod
-from multisched.model.wire import JSON, LineStream, Response
+from multisched.model.wire import JSON, LineStream, Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, Surroundings
@@ -192,15 +192,20 @@ async def open_house(
     registry: Registry | None = None,
     workshop: Workshop | None = None,
     before: Callable[[House], Awaitable[None]] | None = None,
+    behind: Callable[[Transport], Transport] | None = None,
 ) -> AsyncIterator[House]:
-    """The program runs until the block is left, and must then end in time. `before`: what is in the cluster already."""
+    """The program runs until the block is left, and must then end in time.
+
+    `before`: what is in the cluster already; `behind`: what stands between the program and the server.
+    """
     clock, broken = LoopClock(), list[str]()
     server = ApiServer(clock, seed=0, rbac=False)
     house = House(server, Books(server, broken), broken, clock)
     if before is not None:
         await before(house)
+    seen = _Seen(DirectTransport(server), house)
     outside = Surroundings(
-        _Seen(DirectTransport(server), house),
+        behind(seen) if behind is not None else seen,
         clock,
         random.Random(0),
         "house",

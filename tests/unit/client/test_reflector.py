@@ -360,3 +360,40 @@ async def test_what_is_remembered_of_the_deleted_is_bounded() -> None:
         await asyncio.sleep(1)
         assert stage.reflector.statistics().stale == 1000
         assert stage.reflector._known.tombstones <= TOMBSTONES_MAX
+
+
+async def test_a_kind_that_stays_refused_is_told_once_settled_and_asked_for_again() -> None:
+    transport = ScriptedTransport(
+        lists=deque([a_refusal(403, "Forbidden", "no"), a_refusal(500), *[a_refusal(404, "NotFound", "none")] * 5]),
+        watches=deque([FOREVER]),
+    )
+    told: list[str] = []
+    reflector = Reflector(
+        transport, "/apis/x", handler=Mirror(), clock=LoopClock(), rng=random.Random(7), on_refused=told.append
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(reflector.run())
+        await reflector.wait_settled()
+        assert not reflector.has_synced
+        assert reflector.is_refused
+        assert told == ["404 NotFound: none"]
+        transport.lists.append(a_list(5, an_object("a", 3)))
+        await reflector.wait_synced()
+        assert not reflector.is_refused
+        task.cancel()
+
+
+async def test_a_moment_of_refusal_is_no_refusal() -> None:
+    transport = ScriptedTransport(
+        lists=deque([a_refusal(403), a_refusal(403), a_list(5, an_object("a", 3))]), watches=deque([FOREVER])
+    )
+    told: list[str] = []
+    reflector = Reflector(
+        transport, "/apis/x", handler=Mirror(), clock=LoopClock(), rng=random.Random(7), on_refused=told.append
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(reflector.run())
+        await reflector.wait_settled()
+        assert reflector.has_synced
+        assert told == []
+        task.cancel()

@@ -66,7 +66,9 @@ async def asking(*settings: ExtenderSettings, is_there: bool = True) -> AsyncIte
 
 async def verdict(*settings: ExtenderSettings, question: Question = QUESTION) -> Verdict:
     async with asking(*settings) as plugin:
-        return await plugin.answer(question)
+        found = await plugin.answer(question)
+    assert isinstance(found, Verdict)
+    return found
 
 
 def test_the_plugin_asks_and_judges() -> None:

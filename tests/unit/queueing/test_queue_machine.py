@@ -1,6 +1,7 @@
 """The queue against a model of a few dicts, driven by hypothesis.
 
-The model knows for each pod its place, its order key and what happened since its pop; it shares no code with the queue.
+The model knows for each pod its place, its order key and what happened since its pop; it shares no code with the queue. Of
+the shares of namespaces it knows only who may be next: how they are shared out, `test_active_pods.py` tells.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, FLUSH, NODE_ADD, ClusterEvent
+from multisched.framework.events import ASSIGNED_POD_DELETE, FLUSH, NODE_ADD, Action, ClusterEvent, Resource
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.objects import Pod, PodSpec
+from multisched.queueing.doomed import API_SERVER
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS
@@ -28,8 +31,17 @@ from tests.unit.queueing.builders import (
 )
 
 LEFTOVER_S, EVENTS_MAX = 30.0, 6
-EVENTS = {"node": NODE_ADD, "deleted": ASSIGNED_POD_DELETE, "label": NODE_LABEL, "all": FLUSH}
-HEARD_BY = {"node": {FIT, AFFINITY}, "deleted": {FIT}, "label": {OUTSIDE}}
+NAMESPACE_UPDATE = ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
+EVENTS = {
+    "node": NODE_ADD,
+    "deleted": ASSIGNED_POD_DELETE,
+    "label": NODE_LABEL,
+    "namespace": NAMESPACE_UPDATE,
+    "all": FLUSH,
+}
+HEARD_BY = {"node": {FIT, AFFINITY}, "deleted": {FIT}, "label": {OUTSIDE}, "relabelled": {AFFINITY, API_SERVER}}
+HEARD_BY["changed"] = {API_SERVER}
+REFUSALS_MAX = 5
 ZONES = {zone: {"zone": zone} for zone in ("a", "b")}
 QUEUED = ("active", "backoff", "unschedulable", "gated")
 
@@ -55,9 +67,15 @@ class Known:
     pending: frozenset[str] = frozenset()
     until_s: float = 0.0
     parked_s: float = 0.0
+    words: str = ""
+    words_times: int = 0
     seen: list[tuple[str, str]] = field(default_factory=list)
     """(event, zone of the node) since the pop."""
     is_overflown: bool = False
+
+    @property
+    def is_retry(self) -> bool:
+        return self.refusals + self.errors > 0
 
     @property
     def key(self) -> tuple[int, float, int]:
@@ -114,9 +132,10 @@ class QueueMachine(RuleBasedStateMachine):
         best = 0
         for plugin in known.plugins | known.pending:
             hears = plugin == LEGACY or plugin in HEARD_BY.get(event, set())
-            hears = hears or (event == "relabelled" and plugin == AFFINITY)
             if plugin == AFFINITY and event == "node":
                 hears = known.pod.labels["zone"] == zone
+            if plugin == API_SERVER and event == "namespace":
+                hears = known.pod.namespace == zone
             if hears:
                 best = max(best, 2 if plugin in known.pending else 1)
         return best
@@ -134,12 +153,17 @@ class QueueMachine(RuleBasedStateMachine):
             if known.until_s <= self.now_s:
                 known.place = "active"
 
-    def expected_head(self) -> str | None:
-        active = self.at("active")
-        if active:
-            return min(active, key=lambda known: known.key).pod.uid
-        early = [known for known in self.at("backoff") if not known.errors]
-        return min(early, key=lambda k: (k.until_s // 1, k.key)).pod.uid if early else None
+    def possible_heads(self) -> set[str]:
+        """Who may be next. With several namespaces active a retry that stands first may have to wait for its share."""
+        active = sorted(self.at("active"), key=lambda known: known.key)
+        if not active:
+            early = [known for known in self.at("backoff") if not known.errors]
+            return {min(early, key=lambda k: (k.until_s // 1, k.key)).pod.uid} if early else set()
+        first_attempts = [known for known in active if not known.is_retry]
+        if not active[0].is_retry or len({known.pod.namespace for known in active}) == 1:
+            return {active[0].pod.uid}
+        of_namespaces = {known.pod.namespace: known for known in reversed(active) if known.is_retry}
+        return {known.pod.uid for known in [*first_attempts[:1], *of_namespaces.values()]}
 
     def take(self, uid: str) -> None:
         known = self.known[uid]
@@ -159,14 +183,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         pods=st.lists(
-            st.tuples(st.integers(0, 2), zones, st.sampled_from([False, False, True])), min_size=1, max_size=5
+            st.tuples(st.integers(0, 2), zones, zones, st.sampled_from([False, False, True])), min_size=1, max_size=5
         )
     )
-    def pods_come(self, pods: list[tuple[int, str, bool]]) -> None:
-        for priority, zone, is_gated in pods:
+    def pods_come(self, pods: list[tuple[int, str, str, bool]]) -> None:
+        for priority, namespace, zone, is_gated in pods:
             self.made += 1
             gates = ("g",) if is_gated else ()
-            pod = make_pod(f"u{self.made}", name="same", priority=priority, labels=ZONES[zone], gates=gates)
+            pod = make_pod(
+                f"u{self.made}", name="same", namespace=namespace, priority=priority, labels=ZONES[zone], gates=gates
+            )
             placed = self.queue.add(pod, self.now_s)
             place = "gated" if is_gated else "active"
             self.known[pod.uid] = Known(pod, place, self.now_s, self.next_order(), parked_s=self.now_s)
@@ -187,7 +213,13 @@ class QueueMachine(RuleBasedStateMachine):
         known = self.pick(data, *QUEUED, "in-flight", "leaving")
         old = known.pod
         known.pod = make_pod(
-            old.uid, name="same", spec=old.spec, labels=old.labels, gates=old.gates, version=old.version + 1
+            old.uid,
+            name="same",
+            namespace=old.namespace,
+            spec=old.spec,
+            labels=old.labels,
+            gates=old.gates,
+            version=old.version + 1,
         )
         self.queue.update(old, known.pod, self.now_s)
 
@@ -196,7 +228,7 @@ class QueueMachine(RuleBasedStateMachine):
     def a_pod_is_relabelled_and_loses_its_gates(self, data: st.DataObject, zone: str, spec: PodSpec | None) -> None:
         known = self.pick(data, *QUEUED, "in-flight", "leaving")
         old = known.pod
-        known.pod = make_pod(old.uid, name="same", spec=spec or old.spec, labels=ZONES[zone])
+        known.pod = make_pod(old.uid, name="same", namespace=old.namespace, spec=spec or old.spec, labels=ZONES[zone])
         self.queue.update(old, known.pod, self.now_s)
         event = "relabelled" if old.labels["zone"] != zone else "changed" if old.gates or spec else ""
         if known.place in ("in-flight", "leaving") and event:
@@ -221,14 +253,38 @@ class QueueMachine(RuleBasedStateMachine):
         self.release()
         batch = self.queue.pop_batch(self.now_s, lambda pod: limit, lambda a, b: a.spec.priority == b.spec.priority)
         for popped in batch:
-            assert popped.pod.uid == self.expected_head()
+            assert popped.pod.uid in self.possible_heads()
             assert popped.pod is self.known[popped.pod.uid].pod
             self.take(popped.pod.uid)
             assert popped.attempts == self.known[popped.pod.uid].attempts
-        head = self.expected_head()
-        if len(batch) < limit and head is not None:
+        heads = self.possible_heads()
+        if len(batch) < limit and heads:
             assert batch
-            assert self.known[head].pod.spec.priority != batch[0].pod.spec.priority
+            assert any(self.known[head].pod.spec.priority != batch[0].pod.spec.priority for head in heads)
+
+    @precondition(lambda self: self.at("in-flight", "leaving"))
+    @rule(data=st.data(), seconds=st.sampled_from([0.0005, 0.02, 60.0]))
+    def an_attempt_takes_long(self, data: st.DataObject, seconds: float) -> None:
+        self.queue.took(self.pick(data, "in-flight", "leaving").pod.uid, seconds)
+
+    @precondition(lambda self: self.at("in-flight"))
+    @rule(data=st.data(), words=st.sampled_from(["no", "never"]), times=st.integers(1, 6))
+    def the_server_refuses_a_pod_again_and_again(self, data: st.DataObject, words: str, times: int) -> None:
+        known = self.pick(data, "in-flight")
+        for _ in range(times):
+            if known.place != "in-flight":
+                return
+            placed = self.queue.fail(known.pod.uid, Failure(is_error=True, refusal=words), self.now_s)
+            self.forget_attempt(known)
+            known.queued_s, known.order = self.now_s, self.next_order()
+            self.place_failed(known, frozenset(), frozenset(), words=words)
+            assert placed.place == known.place
+            assert bool(placed.set_aside) == (known.place == "unschedulable")
+            if known.place == "backoff":
+                self.queue.activate(known.pod.uid, self.now_s)
+                known.place = "active"
+            while known.place == "active":
+                self.a_batch_is_popped(1)
 
     @precondition(lambda self: self.at("in-flight", "leaving"))
     @rule(data=st.data())
@@ -251,10 +307,18 @@ class QueueMachine(RuleBasedStateMachine):
                 assert placed.place is Place.ABSENT
                 continue
             known.queued_s, known.order = self.now_s, self.next_order()
-            self.place_failed(known, plugins, pending, is_conflict)
+            self.place_failed(known, plugins, pending, is_conflict=is_conflict)
             assert placed.place == known.place
 
-    def place_failed(self, known: Known, plugins: frozenset[str], pending: frozenset[str], is_conflict: bool) -> None:
+    def place_failed(
+        self,
+        known: Known,
+        plugins: frozenset[str],
+        pending: frozenset[str],
+        *,
+        is_conflict: bool = False,
+        words: str = "",
+    ) -> None:
         known.plugins, known.pending = frozenset(), frozenset()
         if is_conflict and known.conflicts < 3:
             known.conflicts += 1
@@ -262,14 +326,21 @@ class QueueMachine(RuleBasedStateMachine):
             self.place_after(known, 2)
             return
         known.conflicts = 0
-        if is_conflict or not plugins | pending:
+        is_error = is_conflict or not plugins | pending
+        if is_error:
             known.errors += 1
             known.until_s = self.now_s + min(2 ** (known.errors - 1), 10)
-            self.place_after(known, 1)
-            return
-        known.errors, known.refusals = 0, known.refusals + 1
+            if words:
+                known.words_times = known.words_times + 1 if known.words == words else 1
+                known.words = words
+            if not words or known.words_times < REFUSALS_MAX:
+                self.place_after(known, 1)
+                return
+            plugins = frozenset({API_SERVER})
+        else:
+            known.errors, known.refusals = 0, known.refusals + 1
+            known.until_s = self.now_s + min(2 ** (known.refusals - 1), 10)
         known.plugins, known.pending = plugins, pending
-        known.until_s = self.now_s + min(2 ** (known.refusals - 1), 10)
         strengths = [self.strength(known, event, zone) for event, zone in known.seen]
         strength = max([int(known.is_overflown), *strengths])
         if strength:
@@ -282,7 +353,8 @@ class QueueMachine(RuleBasedStateMachine):
         happened: ClusterEvent = EVENTS[event]
         parked = {k.pod.uid: self.strength(k, event, zone) for k in self.at("unschedulable")}
         gated = self.at("gated") if event == "all" else []
-        moved = self.queue.on_event(happened, None, make_node(zone=zone), self.now_s)
+        new = ClusterObject(name=zone) if event == "namespace" else make_node(zone=zone)
+        moved = self.queue.on_event(happened, None, new, self.now_s)
         self.note(set(self.known), event, zone)
         for uid, strength in parked.items():
             if strength:
@@ -310,6 +382,7 @@ class QueueMachine(RuleBasedStateMachine):
         statistics = self.queue.statistics()
         assert statistics.pending == counts
         assert statistics.in_flight == len(self.at("in-flight", "leaving"))
+        assert statistics.doomed == sum(API_SERVER in known.plugins for known in self.at("unschedulable"))
 
     @invariant()
     def the_event_log_keeps_what_is_needed_and_no_more(self) -> None:
@@ -317,7 +390,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_heap_keeps_more_garbage_than_its_bound(self) -> None:
-        assert self.queue._active.items <= 2 * len(self.queue._active) + GARBAGE_MIN_ITEMS
+        active, namespaces = self.queue._active, self.queue._active.retrying_namespaces
+        heaps = 4 + namespaces
+        assert active.items <= 2 * (len(active) + 2 * namespaces) + heaps * GARBAGE_MIN_ITEMS
         assert self.queue._backoff.items <= 4 * len(self.queue._backoff) + 2 * GARBAGE_MIN_ITEMS
 
     @invariant()

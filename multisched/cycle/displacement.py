@@ -1,0 +1,191 @@
+"""Displacing pods on thousands of rows at once, and remembering what came of it for the next pod of the same class.
+
+Works where only plugins that want room read pods: then a row's answer hangs on that row alone, and stays true until its
+node, its pods or the nominations to it change. A `RowMemory` holds the answers of one class; a burst of equal preemptors
+looks again only at the rows that the ones before them have touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from multisched.framework.node_view import Bools, Codes, Int32, Rows, any_true
+from multisched.framework.plugin import FilterPlugin
+from multisched.framework.preemption import Costs, DisplacementRule
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
+from multisched.state.column_overlay import ColumnOverlay
+from multisched.state.node_table import NodeTable
+from multisched.state.nominator import Nominator
+from multisched.state.standing_pods import PodColumns, StandingTable
+
+CRITERIA_MAX = 8
+"""Costs a rule may tell of each row."""
+STATUSES_MAX = 1_024
+"""Distinct refusals one memory keeps apart before it begins anew."""
+
+Ask = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
+"""Runs one plugin's Filter over an overlay."""
+
+
+class RowMemory:
+    """Per row of the table: whether the pod fits, whom it displaces, at what cost."""
+
+    def __init__(self, depth: int, capacity: int) -> None:
+        self.depth = depth
+        self.capacity = capacity
+        self.mark: Hashable = None
+        self.known: Bools = np.zeros(capacity, np.bool_)
+        self.has_lower: Bools = np.zeros(capacity, np.bool_)
+        """Somebody there may be displaced."""
+        self.refusal: Int32 = np.full(capacity, -1, np.int32)
+        """Index into `statuses`; -1 where the pod fits."""
+        self.statuses: list[Status] = []
+        self._numbers: dict[Status, int] = {}
+        self.first: Bools = np.zeros((depth, capacity), np.bool_)
+        self.victims: Bools = np.zeros((depth, capacity), np.bool_)
+        self.has_victims: Bools = np.zeros(capacity, np.bool_)
+        self.costs: Costs = np.zeros((CRITERIA_MAX, capacity))
+        self.criteria = 0
+        self._sequences = (-1, -1, -1)
+
+    def renew(self, table: NodeTable, nominator: Nominator) -> None:
+        """Forgets the rows on which something has changed."""
+        row, start, promise = self._sequences
+        self._sequences = table.row_log.sequence, table.start_log.sequence, nominator.sequence
+        if row < 0:
+            return
+        rows, starts = table.row_log.since(row), table.start_log.since(start)
+        nodes = nominator.changed_since(promise)
+        if rows is None or starts is None or nodes is None or len(self.statuses) > STATUSES_MAX:
+            self.known[:] = False
+            self.statuses.clear()
+            self._numbers.clear()
+            return
+        self.known[rows] = False
+        self.known[starts] = False
+        for node in nodes:
+            self.forget(table.row_of(node))
+
+    def forget(self, row: int | None) -> None:
+        if row is not None:
+            self.known[row] = False
+
+    def number(self, status: Status) -> int:
+        number = self._numbers.setdefault(status, len(self.statuses))
+        if number == len(self.statuses):
+            self.statuses.append(status)
+        return number
+
+    def tell(self, rows: Rows) -> Counter[Status]:
+        """Why the pod does not fit on these rows although somebody may be displaced."""
+        told = self.refusal[rows[self.has_lower[rows]]]
+        counts = np.bincount(told[told >= 0], minlength=len(self.statuses))
+        return Counter({status: int(count) for status, count in zip(self.statuses, counts, strict=True) if count})
+
+
+class Displacement:
+    """Answers for one class of pods, on the rows of a table."""
+
+    def __init__(self, standing: StandingTable, filters: Sequence[FilterPlugin], ask: Ask) -> None:
+        """`filters`: of the attempt, in order: those with fixed answers and those that want room."""
+        self._standing = standing
+        self._filters = filters
+        self._moving = [p for p in filters if p.depends_on.reads_pods]
+        self._ask = ask
+
+    def learn(
+        self, memory: RowMemory, rows: Rows, rule: DisplacementRule, overlay: Callable[[], ColumnOverlay]
+    ) -> None:
+        """Makes the memory know all these (narrow) rows."""
+        if memory.mark != rule.mark:
+            self._compare_first(memory, rows, rule)
+            memory.mark = rule.mark
+        todo = rows[~memory.known[rows]]
+        for pods in self._standing.blocks(todo):
+            self._learn_block(memory, pods, rule, overlay())
+
+    def look(
+        self, pods: PodColumns, lower: Bools, first: Bools, overlay: ColumnOverlay
+    ) -> tuple[Int32, list[Status], Bools]:
+        """Of each row: why it does not do (index into the list; -1 where it does), and the victims where it does."""
+        overlay.take_away(pods, lower)
+        refusal, statuses = self.screen(pods.rows, has_any(lower), overlay)
+        return refusal, statuses, self._spare(pods, lower & (refusal < 0), first, overlay)
+
+    def screen(self, rows: Rows, asked_about: Bools, overlay: ColumnOverlay) -> tuple[Int32, list[Status]]:
+        """The first refusal of each row that is asked about, with what the overlay has taken away."""
+        refusal = np.full(len(rows), -1, np.int32)
+        statuses: list[Status] = []
+        for plugin in self._filters:
+            codes = self._ask(plugin, overlay, rows)
+            refused = asked_about & (codes != 0) & (refusal < 0)
+            if not any_true(refused):
+                continue
+            for code in np.flatnonzero(np.bincount(codes[refused])).tolist():
+                refusal[refused & (codes == code)] = len(statuses)
+                statuses.append(plugin.reasons.status(code))
+        return refusal, statuses
+
+    def _learn_block(self, memory: RowMemory, pods: PodColumns, rule: DisplacementRule, overlay: ColumnOverlay) -> None:
+        lower = rule.displaceable(pods)
+        first = rule.first(pods, lower)
+        refusal, statuses, victims = self.look(pods, lower, first, overlay)
+        rows, depth = pods.rows, len(lower)
+        memory.has_lower[rows] = has_any(lower)
+        numbers = np.array([*(memory.number(status) for status in statuses), -1], np.int32)
+        memory.refusal[rows] = numbers[refusal]
+        memory.first[:, rows] = False
+        memory.victims[:, rows] = False
+        memory.first[:depth, rows] = first
+        memory.victims[:depth, rows] = victims
+        has_victims = has_any(victims)
+        memory.has_victims[rows] = has_victims
+        at = np.flatnonzero(has_victims)
+        if len(at):
+            some = pods if len(at) == len(rows) else self._standing.blocks(rows[at])[0]
+            k = len(some.priority)
+            costs = rule.costs(some, victims[:k, at], first[:k, at])
+            memory.criteria = len(costs)
+            memory.costs[: len(costs), some.rows] = costs
+        memory.known[rows] = True
+
+    def _compare_first(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> None:
+        """What the rule says of `first` may be news on some rows: only those are forgotten."""
+        known = rows[memory.known[rows]]
+        memory.known[:] = False
+        for pods in self._standing.blocks(known):
+            first = rule.first(pods, rule.displaceable(pods))
+            same = (first == memory.first[: len(first), pods.rows]).all(axis=0)
+            memory.known[pods.rows[same]] = True
+
+    def _spare(self, pods: PodColumns, displaceable: Bools, first: Bools, overlay: ColumnOverlay) -> Bools:
+        victims = displaceable.copy()
+        for turn in (displaceable & first, displaceable & ~first):
+            for k in np.flatnonzero(turn.any(axis=1)).tolist():
+                at = np.flatnonzero(turn[k])
+                overlay.give_back(k, at)
+                refused = self._refused(overlay, pods.rows[at])
+                if any_true(refused):
+                    overlay.take_again(k, at[refused])
+                victims[k, at[~refused]] = False
+        return victims
+
+    def _refused(self, overlay: ColumnOverlay, rows: Rows) -> Bools:
+        refused = np.zeros(len(rows), np.bool_)
+        for plugin in self._moving:
+            refused |= self._ask(plugin, overlay, rows) != 0
+        return refused
+
+
+def has_any(mask: Bools) -> Bools:
+    """bool[rows] of a bool[k, rows]."""
+    return np.asarray(mask.any(axis=0), np.bool_)
+
+
+def victims_on(pods: PodColumns, i: int, victims: Bools) -> tuple[Pod, ...]:
+    """`victims`: bool[k] of the i-th row."""
+    return tuple(pods.pod(k, i) for k in np.flatnonzero(victims).tolist())

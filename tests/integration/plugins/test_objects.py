@@ -1,0 +1,212 @@
+"""From the watches of other objects to the store: events for pods, words for bad objects, and kinds that are not to be had."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+
+from multisched.cluster.direct import DirectTransport
+from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.ports import Event
+from multisched.model.decode_objects import decoders
+from multisched.model.wire import JSON, LineStream, Response
+from multisched.shell.object_ingest import API_VERSIONS, ObjectIngest, path_of
+from multisched.state.object_store import ObjectStore
+from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
+
+PV, PVC, SERVICE = ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.SERVICE
+DECODE = decoders()
+
+
+class Ears:
+    """Hears what the queues and the API are told."""
+
+    def __init__(self, kind: ObjectKind) -> None:
+        self.told: list[tuple[ClusterEvent, str, str]] = []
+        self.events: list[Event] = []
+        self.store = ObjectStore()
+        self.ingest = ObjectIngest(kind, self.store, DECODE[kind.value], self.tell, self, "ours")
+
+    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        self.told.append((event, "" if old is None else old.name, "" if new is None else new.name))
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    def see(self, name: str, namespace: str = "", version: int = 1, **parts: Any) -> None:
+        metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version), "namespace": namespace}
+        raw = msgspec.Raw(orjson.dumps({"metadata": metadata, **parts}))
+        self.ingest.upsert(f"{namespace}/{name}" if namespace else name, raw)
+
+    def actions(self) -> list[tuple[Action, str]]:
+        return [(event.action, old or new) for event, old, new in self.told]
+
+
+def test_queues_hear_of_what_comes_changes_and_goes() -> None:
+    ears = Ears(PVC)
+    ears.see("c", "team")
+    ears.see("c", "team", 2, spec={"volumeName": "v"})
+    ears.ingest.delete("team/c", None)
+
+    assert ears.actions() == [(Action.ADD, "c"), (Action.UPDATE, "c"), (Action.DELETE, "c")]
+    assert {event.resource for event, _, _ in ears.told} == {Resource.PERSISTENT_VOLUME_CLAIM}
+    assert [event.label for event, _, _ in ears.told] == [
+        f"PersistentVolumeClaim{what}" for what in ("Add", "Update", "Delete")
+    ]
+    assert ears.store.claim("team", "c") is None
+
+
+def test_a_change_of_nothing_that_is_read_wakes_nobody() -> None:
+    ears = Ears(PV)
+    ears.see("v", version=1, status={"phase": "Available"})
+    ears.see("v", version=2, status={"phase": "Available", "message": "hello"})
+    found = ears.store.volume("v")
+    assert found is not None
+    assert found.version == 2
+    assert ears.actions() == [(Action.ADD, "v")]
+
+
+def test_kinds_that_wake_nobody_upstream_only_reach_the_store() -> None:
+    ears = Ears(SERVICE)
+    ears.see("s", "team", spec={"selector": {"app": "web"}})
+    assert ears.told == []
+    assert [s.name for s in ears.store.services("team")] == ["s"]
+    ears.ingest.delete("team/s", None)
+    ears.ingest.delete("team/never-seen", None)
+    assert not ears.store.services("team")
+
+
+def test_a_bad_object_is_told_so_once_per_fault_and_the_rest_goes_on() -> None:
+    ears = Ears(PV)
+    for version in (1, 2):
+        ears.see("bad", version=version, spec={"capacity": {"storage": "lots"}})
+    ears.see("good")
+    ears.ingest.upsert("nothing", msgspec.Raw(b"[]"))
+
+    (event,) = ears.events
+    assert (event.reason, event.regarding.kind, event.regarding.name) == (
+        "MalformedPersistentVolume",
+        "PersistentVolume",
+        "bad",
+    )
+    assert event.note.startswith("Not used for scheduling: spec.capacity.storage: 'lots'")
+    assert ears.ingest.malformed == 2
+    assert {v.name for v in ears.store.volumes()} == {"bad", "good"}
+
+    ears.see("bad", version=3, spec={"capacity": {"storage": "1Gi"}})
+    ears.see("bad", version=4, spec={"capacity": {"storage": "lots"}})
+    assert len(ears.events) == 2
+
+
+def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
+    ears = Ears(PV)
+    ears.see("v")
+    ears.ingest.refused("403 Forbidden: no")
+    assert ears.store.unreadable(PV) == "403 Forbidden: no"
+    assert ears.store.volume("v") is not None
+    ears.ingest.replaced("5")
+    assert ears.store.unreadable(PV) == ""
+
+
+@pytest.mark.parametrize("kind", list(ObjectKind))
+def test_every_kind_is_served_where_it_is_looked_for(kind: ObjectKind) -> None:
+    async def story() -> None:
+        async with open_house(one_domain()) as house:
+            answer = await DirectTransport(house.server).request("GET", path_of(kind))
+            assert answer.status == 200, answer.body
+            listed = orjson.loads(answer.body)
+            assert (listed["kind"], listed["apiVersion"]) == (f"{kind.value}List", API_VERSIONS[kind])
+
+    in_virtual_time(story)
+
+
+class Closed:
+    """A transport that answers requests about some paths with a refusal."""
+
+    def __init__(self, house_transport: Any) -> None:
+        self._inner = house_transport
+        self.closed: dict[str, int] = {}
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        for start, status in self.closed.items():
+            if path.startswith(start):
+                return Response(status, orjson.dumps({"kind": "Status", "code": status, "message": "not for you"}))
+        answer: Response = await self._inner.request(
+            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
+        )
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        async with self._inner.stream(
+            path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
+        ) as lines:
+            yield lines
+
+
+def play(story: Callable[[House, Closed], Coroutine[Any, Any, None]], closed: dict[str, int]) -> None:
+    """The whole program before an API server that does not serve or forbids some kinds."""
+
+    async def scene() -> None:
+        doors: list[Closed] = []
+
+        def behind(transport: Any) -> Closed:
+            doors.append(Closed(transport))
+            doors[0].closed = closed
+            return doors[0]
+
+        async with open_house(one_domain(), behind=behind) as house:
+            await story(house, doors[0])
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_kind_that_is_not_to_be_had_keeps_no_pod_waiting_and_makes_the_process_unready(status: int) -> None:
+    async def story(house: House, door: Closed) -> None:
+        await house.node("n")
+        await house.pod("p", cpu="1")
+        await house.bound("p")
+        assert house.program.objects.unreadable() == f"CSINode: {status} : not for you"
+        assert house.program.cache.objects.unreadable(ObjectKind.CSI_NODE)
+
+        await house.program.audit.once()
+        assert house.program.audit.statistics().audits == 1
+
+        door.closed.clear()
+        await house.until(lambda: not house.program.objects.unreadable(), within_s=60.0)
+
+    play(story, {"/apis/storage.k8s.io/v1/csinodes": status})
+
+
+def test_the_audit_finds_an_object_that_a_watch_has_lost() -> None:
+    async def story(house: House, door: Closed) -> None:
+        name = {"storageClassName": "c", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+        for number in range(3):
+            await house.post("persistentvolumes", f"v{number}", {}, spec={**name, "nfs": {"server": "s", "path": "/"}})
+        store = house.program.cache.objects
+        await house.until(lambda: len(store.volumes()) == 3)
+        store.remove(PV, "", "v1")
+        for _ in range(2):
+            await house.program.audit.once()
+        await house.until(lambda: len(store.volumes()) == 3)
+        assert house.program.audit.statistics().lost == 1
+
+    play(story, {})

@@ -1,0 +1,129 @@
+"""Writes to volumes and claims: what is sent, with which preconditions, and what each answer of a server means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from multisched.client.limits import WriteLimiter
+from multisched.client.volume_writer import ATTEMPTS_MAX, ApiVolumeWriter
+from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
+from multisched.model.wire import MERGE_PATCH, AnswerLostError, ConnectFailedError
+from tests.unit.client.scripted import Answer, Asked, LoopClock, ScriptedTransport, a_refusal, an_object, answer
+
+pytestmark = pytest.mark.looptime
+
+VOLUME = ObjectRef("PersistentVolume", "", "disk/1", "uid-v")
+CLAIM = ObjectRef("PersistentVolumeClaim", "team", "data", "uid-c")
+DONE = answer(200, an_object("disk", 42))
+LOST = AnswerLostError("reset")
+
+
+def a_writer(*answers: Answer) -> tuple[ApiVolumeWriter, ScriptedTransport]:
+    script = list(answers)
+
+    def respond(asked: Asked) -> Answer:
+        return script.pop(0)
+
+    transport = ScriptedTransport(respond=respond)
+    return ApiVolumeWriter(transport, WriteLimiter(LoopClock())), transport
+
+
+async def test_a_volume_is_bound_with_its_version_as_a_precondition() -> None:
+    writer, transport = a_writer(DONE)
+    reply = await writer.bind_volume(VOLUME, 7, CLAIM, claim_version=3, is_by_scheduler=True)
+
+    assert reply == VolumeReply(VolumeAnswer.DONE, 42)
+    (asked,) = transport.asked
+    assert (asked.method, asked.path, asked.content_type) == (
+        "PATCH",
+        "/api/v1/persistentvolumes/disk%2F1",
+        MERGE_PATCH,
+    )
+    assert asked.body == {
+        "metadata": {
+            "uid": "uid-v",
+            "resourceVersion": "7",
+            "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"},
+        },
+        "spec": {
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": "team",
+                "name": "data",
+                "uid": "uid-c",
+                "resourceVersion": "3",
+            }
+        },
+    }
+
+
+async def test_a_volume_that_a_user_set_aside_stays_the_users() -> None:
+    writer, transport = a_writer(DONE)
+    await writer.bind_volume(VOLUME, 7, CLAIM, claim_version=3, is_by_scheduler=False)
+    assert transport.asked[0].body["metadata"] == {"uid": "uid-v", "resourceVersion": "7"}
+
+
+async def test_a_claim_is_told_the_node_it_is_to_be_provisioned_for() -> None:
+    writer, transport = a_writer(DONE)
+    assert (await writer.select_node(CLAIM, 5, "n1")).answer is VolumeAnswer.DONE
+    (asked,) = transport.asked
+    assert asked.path == "/api/v1/namespaces/team/persistentvolumeclaims/data"
+    assert asked.body == {
+        "metadata": {
+            "uid": "uid-c",
+            "resourceVersion": "5",
+            "annotations": {"volume.kubernetes.io/selected-node": "n1"},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("refusal", "found"),
+    [
+        (a_refusal(409, "Conflict", "modified"), VolumeReply(VolumeAnswer.CONFLICT, message="modified")),
+        (a_refusal(404, "NotFound", "gone"), VolumeReply(VolumeAnswer.NOT_FOUND, message="gone")),
+        (a_refusal(403, "Forbidden", "no"), VolumeReply(VolumeAnswer.REFUSED, message="no")),
+        (a_refusal(422, "Invalid", "bad"), VolumeReply(VolumeAnswer.REFUSED, message="bad")),
+        (answer(400, "no Status"), VolumeReply(VolumeAnswer.REFUSED, message="HTTP 400")),
+    ],
+)
+async def test_a_definite_refusal_is_not_sent_again(refusal: Answer, found: VolumeReply) -> None:
+    writer, transport = a_writer(refusal)
+    assert await writer.select_node(CLAIM, 5, "n1") == found
+    assert len(transport.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "first", [[a_refusal(503)], [LOST], [ConnectFailedError("refused")], [a_refusal(429, retry_after="4"), LOST]]
+)
+async def test_a_write_of_unknown_effect_is_sent_again(first: Sequence[Answer]) -> None:
+    writer, transport = a_writer(*first, DONE)
+    assert (await writer.select_node(CLAIM, 5, "n1")).answer is VolumeAnswer.DONE
+    assert len({str(asked.body) for asked in transport.asked}) == 1
+    assert len(transport.asked) == len(first) + 1
+    assert writer.statistics().retries == len(first)
+
+
+async def test_a_server_that_wants_to_be_left_alone_is() -> None:
+    writer, transport = a_writer(a_refusal(429, retry_after="4"), DONE)
+    await writer.select_node(CLAIM, 5, "n1")
+    first, second = transport.asked
+    assert second.at - first.at == pytest.approx(4.0)
+
+
+async def test_a_server_that_never_answers_is_given_up() -> None:
+    writer, transport = a_writer(*[LOST] * ATTEMPTS_MAX)
+    assert await writer.select_node(CLAIM, 5, "n1") == VolumeReply(VolumeAnswer.UNKNOWN, message="reset")
+    assert len(transport.asked) == ATTEMPTS_MAX
+    assert writer.statistics().failed == 1
+
+
+async def test_an_answer_without_a_version_that_counts_is_done_all_the_same() -> None:
+    bodies: list[Any] = [{}, {"metadata": {"resourceVersion": "opaque"}}, []]
+    for body in bodies:
+        writer, _ = a_writer(answer(200, body))
+        assert await writer.select_node(CLAIM, 0, "n1") == VolumeReply(VolumeAnswer.DONE, 0)
