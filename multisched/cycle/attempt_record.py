@@ -89,7 +89,7 @@ class Picture:
         "total",
     )
 
-    def __init__(self, group: PodClass, at_s: float) -> None:
+    def __init__(self, group: PodClass, at_s: float, *, with_scores: bool = True) -> None:
         self.at_s = at_s
         self.mark = mark_of(group)
         self.generation = group.generation
@@ -102,9 +102,10 @@ class Picture:
         self.feasible: Bools = group.feasible.copy()
         self.filters = tuple(FilterCopy(c.plugin, c.codes.copy()) for c in group.filters)
         self.scores: tuple[ScoreCopy, ...] = ()
-        self.total: Totals = group.total.copy()
-        """Empty where the class was not scored."""
-        if group.is_scored:
+        self.total: Totals = group.total[:0]
+        """Empty where nothing was scored."""
+        if group.is_scored and with_scores:
+            self.total = group.total.copy()
             self.scores = tuple(ScoreCopy(c.plugin.name, c.weight, c.final.copy()) for c in group.scores)
         columns = len(self.filters) + len(self.scores) + 1
         self.nbytes = PICTURE_BYTES_MIN + columns * len(self.rows) + 4 * len(self.total)
@@ -301,7 +302,7 @@ class AttemptRecords:
         now_s = self._stopwatch()
         picture = group.refused_picture
         if picture is None or not picture.is_of(group):
-            picture = group.refused_picture = Picture(group, now_s)
+            picture = group.refused_picture = Picture(group, now_s, with_scores=False)
             self._refusals.keep(picture)
         if late or held:
             self._refusals.weigh(STATUS_BYTES * (len(late) + len(held)))

@@ -104,7 +104,7 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
     elif attempt.nominated_node:
         yield f"Nominated   {attempt.nominated_node} is promised to it"
     if attempt.picture == "dropped":
-        yield "What each node said is no longer kept; --node NODE or --now asks again"
+        yield "What each node said is no longer kept"
 
 
 def _when(attempt: Attempt) -> str:

@@ -1,0 +1,1 @@
+"""Explanations of a running program, over an embedded API server."""

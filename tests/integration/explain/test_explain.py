@@ -1,0 +1,226 @@
+"""A live pod that does not fit is explained, mended as the explanation says, and bound; and what-if comes true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import orjson
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from multisched import config
+from multisched.cli import app
+from multisched.cluster.direct import DirectTransport
+from multisched.model.wire import MERGE_PATCH
+from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView
+from multisched.observe.health import Health
+from multisched.observe.metrics import Metrics
+from multisched.observe.server import ServerSettings, Sources, serve
+from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.telemetry import ProgramQueues
+from tests.integration.plugins.house import House, one_domain, open_house
+
+REQUESTS = {"cpu": "1100m", "memory": "1Gi"}
+SPEC = {
+    "schedulerName": "tests-scheduler",
+    "containers": [{"name": "main", "image": "app:v1", "resources": {"requests": REQUESTS}}],
+}
+LATE = ExplainQuery("default", "late", with_fixes=True)
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[House, ProgramExplanations]]:
+    text = one_domain()
+    async with open_house(text) as house:
+        yield house, ProgramExplanations(house.program, config.parse(text, "house"))
+
+
+async def pod(house: House, name: str, *, cpu: str = "1", **spec: Any) -> None:
+    container = {"name": "main", "image": "app:v1", "resources": {"requests": {"cpu": cpu}}}
+    body = {"schedulerName": "tests-scheduler", "containers": [container], **spec}
+    await house.post("namespaces/default/pods", name, {}, spec=body)
+
+
+async def refused(house: House, name: str) -> None:
+    await house.until(lambda: (entry := house.waiting(name)) is not None and entry.place.value == "unschedulable")
+
+
+async def patch(house: House, path: str, body: object, kind: str = MERGE_PATCH) -> None:
+    transport = DirectTransport(house.server)
+    answer = await transport.request("PATCH", f"/api/v1/{path}", body=orjson.dumps(body), content_type=kind)
+    assert answer.status == 200, answer.body
+
+
+def fix_of(view: PodView, kind: str) -> Fix:
+    assert view.fixes is not None
+    return next(fix for fix in view.fixes if fix.kind == kind)
+
+
+async def test_a_pod_that_waits_is_explained_from_its_records() -> None:
+    async with opened() as (house, explanations):
+        await house.node("small", cpu="1")
+        await house.node("other", cpu="1")
+        await pod(house, "late", cpu="4")
+        await refused(house, "late")
+
+        view = await explanations.pod(ExplainQuery("default", "late"))
+
+        assert (view.state, view.now, view.attempts_made) == ("unschedulable", None, 1)
+        attempt = view.attempts[0]
+        assert attempt.message.startswith("0/2 nodes are available: 2 Insufficient cpu.")
+        (verdict,) = attempt.refused
+        assert (verdict.plugin, verdict.reasons, verdict.count) == ("NodeResourcesFit", ("Insufficient cpu",), 2)
+        assert verdict.nodes == ("other", "small")
+        assert [step.place for step in view.history] == ["active", "in-flight", "unschedulable"]
+        assert "a node comes or changes its allocatable" in view.wakes[0].events
+        node = await explanations.pod(ExplainQuery("default", "late", node="small"))
+        assert node.on_node is not None
+        assert node.on_node.text == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
+
+
+async def test_the_toleration_that_a_fix_names_lets_the_pod_bind() -> None:
+    async with opened() as (house, explanations):
+        taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]
+        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        status = {"capacity": amounts, "allocatable": amounts}
+        await house.post("nodes", "n1", {}, spec={"taints": taints}, status=status)
+        await pod(house, "late")
+        await refused(house, "late")
+        fix = fix_of(await explanations.pod(LATE), "toleration")
+        assert fix.node == "n1"
+
+        operations = json.loads(fix.command.partition(" -p '")[2].removesuffix("'"))
+        await patch(house, "namespaces/default/pods/late", operations, "application/json-patch+json")
+        await house.bound("late")
+
+        view = await explanations.pod(ExplainQuery("default", "late"))
+        assert (view.state, view.node, view.attempts[0].outcome) == ("bound", "n1", "placed")
+        assert [attempt.number for attempt in view.attempts] == [2, 1]
+        await house.at_rest()
+
+
+async def test_the_label_that_a_fix_names_lets_the_pod_bind() -> None:
+    async with opened() as (house, explanations):
+        await house.node("n1")
+        await pod(house, "late", nodeSelector={"disk": "ssd"})
+        await refused(house, "late")
+        change = fix_of(await explanations.pod(LATE), "node").change
+
+        await patch(house, f"nodes/{change['node']}", {"metadata": {"labels": {change["label"]: change["value"]}}})
+        await house.bound("late")
+
+
+async def test_the_victim_that_a_fix_names_makes_room() -> None:
+    async with opened() as (house, explanations):
+        await house.node("n1", cpu="4")
+        await pod(house, "large", cpu="3")
+        await house.bound("large")
+        await pod(house, "late", cpu="2")
+        await refused(house, "late")
+        change = fix_of(await explanations.pod(LATE), "victim").change
+
+        await house.delete(f"namespaces/{change['namespace']}/pods/{change['name']}")
+        await house.bound("late")
+
+
+async def test_a_gate_is_named_with_what_comes_after_it() -> None:
+    async with opened() as (house, explanations):
+        await house.node("n1")
+        await pod(house, "late", schedulingGates=[{"name": "example.com/quota"}])
+        await house.until(lambda: house.waiting("late") is not None)
+
+        view = await explanations.pod(LATE)
+
+        assert view.state == "gated"
+        assert "SchedulingGates" in view.waiting_for
+        assert view.now is not None
+        assert view.now.outcome == "placed"
+        fix = fix_of(view, "gate")
+        operations = json.loads(fix.command.partition(" -p '")[2].removesuffix("'"))
+        await patch(house, "namespaces/default/pods/late", operations, "application/json-patch+json")
+        await house.bound("late")
+
+
+async def test_what_if_says_what_the_scheduler_then_does() -> None:
+    async with opened() as (house, explanations):
+        for index in range(4):
+            await house.node(f"n{index}", cpu=str(3 + 4 * index))
+        await pod(house, "before", cpu="1500m")
+        await house.bound("before")
+        manifest = {"kind": "Pod", "metadata": {"name": "new"}, "spec": SPEC}
+
+        foretold = await explanations.what_if(manifest, 30)
+
+        assert not any(name.startswith("new") for name in house.bound_at), "nothing is written"
+        # From the first tie on chance has a say.
+        placed = [one.node for one in takewhile(lambda one: one.ties == 1, foretold.placements)]
+        assert len(placed) >= 5
+        for number in range(1, len(placed) + 1):
+            await house.post("namespaces/default/pods", f"new-{number}", {}, spec=SPEC)
+            await house.bound(f"new-{number}")
+        assert [house.node_of(f"new-{number}") for number in range(1, len(placed) + 1)] == placed
+        await house.at_rest()
+
+
+async def test_what_if_says_which_replica_is_one_too_many_and_why() -> None:
+    async with opened() as (house, explanations):
+        await house.node("n1", cpu="4")
+        manifest = {"kind": "Pod", "metadata": {"name": "new"}, "spec": SPEC}
+        foretold = await explanations.what_if(manifest, 5)
+
+        assert [one.node for one in foretold.placements] == ["n1", "n1", "n1", "", ""]
+        for number in range(1, 5):
+            await house.post("namespaces/default/pods", f"new-{number}", {}, spec=SPEC)
+        await house.bound("new-1", "new-2", "new-3")
+        await refused(house, "new-4")
+        entry = house.waiting("new-4")
+        assert entry is not None
+        assert entry.message == foretold.placements[3].message
+
+
+async def test_what_nobody_can_answer_is_said() -> None:
+    async with opened() as (house, explanations):
+        await house.node("n1")
+        with pytest.raises(NotExplainedError, match="pod default/nobody is not known here"):
+            await explanations.pod(ExplainQuery("default", "nobody"))
+        with pytest.raises(NotExplainedError, match="no domain serves schedulerName default-scheduler"):
+            await explanations.what_if({"spec": {"containers": [{"name": "main"}]}}, 1)
+
+
+async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None:
+    async with opened() as (house, explanations):
+        await house.node("small", cpu="1")
+        await pod(house, "late", cpu="4")
+        await refused(house, "late")
+        manifest = tmp_path / "pod.yaml"
+        spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app"}]}
+        manifest.write_text(yaml.safe_dump({"kind": "Pod", "metadata": {"name": "new"}, "spec": spec}))
+        sources = Sources(Health(), Metrics(), ProgramQueues(house.program, "me"), explanations)
+        async with serve(ServerSettings(port=0), sources) as url:
+            told = await _told("explain", "pod", "default/late", "--fix", "--server", url)
+            assert "0/1 nodes are available: 1 Insufficient cpu." in told
+            assert "lower the cpu request from 4 to 1" in told
+            asked = ("explain", "pod", "late", "--node", "small", "-o", "json", "--server", url)
+            assert json.loads(await _told(*asked))["onNode"]["node"] == "small"
+            told = await _told("explain", "--what-if", "-f", str(manifest), "--replicas", "2", "--server", url)
+            assert told.startswith("Of 2 x default/new, 2 would be placed by domain tests now")
+            assert await _exit_code("explain", "pod", "default/nobody", "--server", url) == 1
+
+
+async def _told(*arguments: str) -> str:
+    result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+async def _exit_code(*arguments: str) -> int:
+    result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, arguments))
+    return result.exit_code

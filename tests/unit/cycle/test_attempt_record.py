@@ -1,0 +1,273 @@
+"""What an attempt leaves behind: true to the attempt, bounded, and shared where pods are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.cycle import attempt_record
+from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome, Picture
+from multisched.cycle.pod_class import PodClass
+from multisched.cycle.scheduling_cycle import Conflicted, Placed, Unplaced
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+from multisched.model.selectors import Taint
+from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, Waiting, make_node, make_pod
+
+NAMES = ("n0", "n1", "n2", "n3")
+
+
+class Service:
+    """Asks outside which nodes are allowed, and how good they are."""
+
+    name = "Service"
+    depends_on = Dependency.ATTEMPT
+    answer_timeout_s = 1.0
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._refused = self.reasons.code(Code.UNSCHEDULABLE, "the service says no")
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return len(rows)
+
+    async def answer(self, question: object) -> object:
+        raise AssertionError("the test answers")
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        allowed = self._allowed(cycle)
+        return np.array([0 if name in allowed else self._refused for name in _names(cycle, rows)], np.uint8)
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        return np.array([self._allowed(cycle)[name] for name in _names(cycle, rows)], np.int64)
+
+    def sign(self, pod: Pod) -> Hashable:
+        return ()
+
+    def _allowed(self, cycle: CycleView) -> dict[str, int]:
+        answer: Any = cycle.answers[self.name]
+        return dict(answer)
+
+
+def _names(cycle: CycleView, rows: Rows) -> list[str]:
+    return [cycle.nodes.node(row).name for row in rows.tolist()]
+
+
+def last(domain: Domain, pod: Pod) -> AttemptRecord:
+    return domain.cycle.records.read(pod.uid)[-1]
+
+
+def cold(domain: Domain, pod: Pod) -> PodClass:
+    """What a run that has seen nothing yet says."""
+    classes = domain.fresh_classes()
+    found = classes.find(pod, 1)
+    if found.refusal is None and found.feasible.any():
+        classes.score(found)
+    return found
+
+
+def assert_shows(picture: Picture, group: PodClass) -> None:
+    assert picture.rows.tolist() == group.rows.tolist()
+    assert [(c.plugin.name, c.codes.tolist()) for c in picture.filters] == [
+        (c.plugin.name, c.codes.tolist()) for c in group.filters
+    ]
+    if picture.scores:
+        at = group.feasible
+        assert picture.total[at].tolist() == group.total[at].tolist()
+        assert [(c.plugin, c.weight, c.final[at].tolist()) for c in picture.scores] == [
+            (c.plugin.name, c.weight, c.final[at].tolist()) for c in group.scores
+        ]
+
+
+pods = st.builds(
+    lambda number, cpu, spec_number: (number, cpu, spec_number),
+    st.integers(0, 10**6),
+    st.sampled_from((100, 500, 2000)),
+    st.integers(0, 1),
+)
+changes = st.tuples(st.sampled_from(NAMES), st.sampled_from((500, 2000, 4000)), st.booleans())
+
+
+@given(st.lists(st.one_of(pods, changes), max_size=25))
+def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> None:
+    domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
+    for count, step in enumerate(steps):
+        if isinstance(step[0], str):
+            name, cpu, is_tainted = step
+            taints = (Taint("team", "x", "NoSchedule" if cpu == 500 else "PreferNoSchedule"),) if is_tainted else ()
+            domain.cache.set_node(make_node(name, cpu=cpu, taints=taints))
+            continue
+        pod = make_pod(f"p{count}", cpu=step[1], priority=step[2])
+        expected = cold(domain, pod)
+        result, record = domain.schedule(pod), last(domain, pod)
+        picture = record.picture
+        assert picture is not None
+        if isinstance(result, Placed):
+            at = expected.rows.tolist().index(domain.row(result.node))
+            assert (record.outcome, record.node, record.at) == (Outcome.PLACED, result.node, at)
+            assert record.total == expected.total[at]
+            assert list(record.finals) == [int(column.final[at]) for column in expected.scores]
+            assert record.plugins == tuple((column.plugin.name, column.weight) for column in expected.scores)
+        else:
+            assert isinstance(result, Unplaced)
+            assert (record.outcome, record.message, record.is_own_picture) == (Outcome.REFUSED, result.message, True)
+        if record.is_own_picture:
+            assert_shows(picture, expected)
+
+
+def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> None:
+    domain = Domain(make_node("n1", cpu=100), make_node("n2", cpu=100))
+    first, second, third = (make_pod(name, cpu=500) for name in ("a", "b", "c"))
+    domain.schedule(first)
+    domain.schedule(second)
+    domain.cache.set_node(make_node("n2", cpu=200))
+    domain.schedule(third)
+
+    assert last(domain, first).picture is last(domain, second).picture
+    assert last(domain, third).picture is not last(domain, first).picture
+
+
+def test_one_of_many_placed_pods_has_a_picture_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_record, "SAMPLED_EVERY", 3)
+    domain = Domain(make_node("n1", pods=99))
+    placed = [make_pod(f"p{n}", cpu=1) for n in range(7)]
+    for pod in placed:
+        assert isinstance(domain.schedule(pod), Placed)
+
+    records = [last(domain, pod) for pod in placed]
+    assert [record.is_own_picture for record in records] == [True, False, False, True, False, False, True]
+    assert records[2].picture is records[0].picture
+
+
+def test_the_latest_attempts_are_kept_oldest_first() -> None:
+    domain = Domain(make_node("n1", cpu=100))
+    pod = make_pod("late", cpu=500)
+    for attempt in range(1, ATTEMPTS_KEPT + 3):
+        domain.schedule(pod, attempt)
+    domain.cache.set_node(make_node("n1", cpu=1000))
+    domain.schedule(pod, ATTEMPTS_KEPT + 3)
+
+    records = domain.cycle.records.read(pod.uid)
+    assert [record.attempt for record in records] == list(range(4, ATTEMPTS_KEPT + 4))
+    assert [record.outcome for record in records][-2:] == [Outcome.REFUSED, Outcome.PLACED]
+
+
+def test_a_pod_that_reserve_or_bind_turns_away_keeps_what_it_was_chosen_by() -> None:
+    domain = Domain(make_node("n1"))
+    pod = make_pod("p", cpu=1)
+    placed = domain.schedule(pod)
+    assert isinstance(placed, Placed)
+    domain.cycle.give_up(placed, Status.unschedulable("not today").by("Permission"))
+
+    record = last(domain, pod)
+    assert (record.outcome, record.node, record.status.plugin, record.message) == (
+        Outcome.GIVEN_UP,
+        "n1",
+        "Permission",
+        "not today",
+    )
+    assert record.total > 0
+    assert len(domain.cycle.records.read(pod.uid)) == 1
+
+
+def test_an_attempt_that_is_made_again_counts_once() -> None:
+    domain = Domain(make_node("n1"), make_node("n2"))
+    pod = make_pod("p", cpu=1)
+    first = domain.schedule(pod)
+    assert isinstance(first, Placed)
+    domain.cache.forget(pod.uid)
+    domain.cache.remove_node(first.node)
+    second = domain.schedule(pod)
+    assert isinstance(second, Placed)
+
+    assert [record.node for record in domain.cycle.records.read(pod.uid)] == [second.node]
+
+
+def test_a_plugin_that_fails_is_on_record() -> None:
+    def breaks(pod: Pod, name: str) -> str:
+        raise RuntimeError("broken")
+
+    domain = Domain(make_node("n1"), plugins=[FilterBy("Broken", breaks)])
+    pod = make_pod("p")
+    domain.schedule(pod)
+
+    record = last(domain, pod)
+    assert (record.outcome, record.status.plugin, record.picture) == (Outcome.ERROR, "Broken", None)
+
+
+def test_alternates_taken_after_an_answer_from_outside_are_on_record() -> None:
+    domain = Domain(make_node("best", cpu=100), make_node("next", cpu=100), plugins=[Service()])
+    pod = make_pod("late", cpu=80)
+    waiting = Waiting.begin(domain, pod)
+    domain.cache.assume(make_pod("early", cpu=80), domain.row("best"))
+    result = waiting.answer({"Service": {"best": 90, "next": 10}})
+
+    record = last(domain, pod)
+    assert isinstance(result, Placed)
+    assert (record.node, record.passed_over, record.plugins[-1], record.finals[-1]) == (
+        "next",
+        ("best",),
+        ("Service", 1),
+        10,
+    )
+    assert record.picture is not None
+    assert record.total == record.picture.total[record.at]
+
+
+def test_nodes_refused_from_outside_are_on_record() -> None:
+    domain = Domain(make_node("n1"), make_node("n2"), plugins=[Service()])
+    pod = make_pod("late")
+    Waiting.begin(domain, pod).answer({"Service": {}})
+
+    record = last(domain, pod)
+    assert record.outcome is Outcome.REFUSED
+    assert [(name, status.message) for name, status in record.late] == [
+        ("n1", "the service says no"),
+        ("n2", "the service says no"),
+    ]
+
+
+def test_a_conflict_names_the_nodes_that_others_took() -> None:
+    domain = Domain(make_node("n1", cpu=100), plugins=[Service()])
+    pod = make_pod("late", cpu=80)
+    waiting = Waiting.begin(domain, pod)
+    domain.cache.assume(make_pod("early", cpu=80), domain.row("n1"))
+
+    assert isinstance(waiting.answer({"Service": {"n1": 1}}), Conflicted)
+    assert (last(domain, pod).outcome, last(domain, pod).passed_over) == (Outcome.CONFLICT, ("n1",))
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_record, "PLACED_KEPT", 8)
+    monkeypatch.setattr(attempt_record, "REFUSED_PODS_KEPT", 8)
+    monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
+    monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
+    domain = Domain(make_node("n1", pods=1000))
+    for number in range(100):
+        domain.schedule(make_pod(f"small-{number}", cpu=1, priority=number))
+        domain.schedule(make_pod(f"large-{number}", cpu=10**6, priority=number))
+
+    sizes = domain.cycle.records.statistics()
+    assert sizes["placed"] == 8
+    assert 4 <= sizes["rare_pods"] <= 8
+    assert max(sizes["sampled_bytes"], sizes["refused_bytes"]) <= 3 * attempt_record.PICTURE_BYTES_MIN
+    latest, dropped = (domain.cycle.records.read(f"uid-large-{number}") for number in (99, 97))
+    assert latest[-1].picture is not None
+    assert latest[-1].picture.is_kept
+    assert dropped[-1].picture is not None
+    assert not dropped[-1].picture.is_kept
+    assert dropped[-1].found is not None
+    assert dropped[-1].found.counts[0][1] == 1, "how many nodes were refused by whom is known all the same"
+    assert domain.cycle.records.read("uid-large-1") == ()
+
+
+def test_the_oldest_attempt_of_a_pod_that_nobody_knows_is_nothing() -> None:
+    assert Domain().cycle.records.read("nobody") == ()

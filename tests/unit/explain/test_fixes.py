@@ -1,0 +1,126 @@
+"""What `--fix` says is true: done to the cluster, it makes the pod fit; and it misses no plain fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.explain.clusters import (
+    ASKED,
+    Document,
+    applied,
+    clusters,
+    dump_of,
+    explained,
+    make_node,
+    make_pod,
+    outcome,
+)
+
+
+@pytest.mark.timeout(240)  # two whole programs are built for each example
+@given(clusters(), st.integers(0, 11))
+def test_a_fix_done_to_the_cluster_makes_the_pod_fit(documents: list[Document], choice: int) -> None:
+    dump = dump_of(*documents)
+    cache = dump._rehearsal.cache
+    pods, nodes = set(cache.uids()), [node for _, node in cache.nodes.live_rows()]
+
+    view = dump.pod(ASKED)
+
+    assert (set(cache.uids()), [node for _, node in cache.nodes.live_rows()]) == (pods, nodes), "trials leave no trace"
+    cache.validate()
+    assert view.fixes is not None, view
+    sizes = [fix.size for fix in view.fixes]
+    assert sizes == sorted(sizes)
+    if view.fixes:
+        fix = view.fixes[choice % len(view.fixes)]
+        assert outcome(*applied(documents, fix))[0] == "placed", fix
+
+
+def tainted(name: str, key: str) -> Document:
+    node = make_node(name)
+    node["spec"]["taints"] = [{"key": key, "value": "yes", "effect": "NoSchedule"}]
+    return node
+
+
+def in_zone(zone: str) -> dict[str, str]:
+    return {"topology.kubernetes.io/zone": zone}
+
+
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+}
+CASES: dict[str, tuple[list[Document], dict[str, Any], str]] = {
+    "a request that is too large": (
+        [make_node("n1", cpu="4"), make_pod("other", cpu="1500m", node="n1")],
+        {"cpu": "3"},
+        "lower the cpu request from 3 to 2500m",
+    ),
+    "a taint": ([tainted("n1", "team")], {}, "add a toleration of the taint team=yes:NoSchedule"),
+    "a selector": ([make_node("n1")], {"nodeSelector": {"disk": "ssd"}}, "drop disk=ssd from the node selector"),
+    "a label": ([make_node("n1")], {"nodeSelector": {"disk": "ssd"}}, "set the label disk=ssd on node n1"),
+    "a gate": ([make_node("n1")], {"schedulingGates": [{"name": "hold"}]}, "remove the scheduling gate hold"),
+    "a port": (
+        [make_node("n1"), make_pod("other", node="n1", ports=[{"containerPort": 1, "hostPort": 80}])],
+        {"ports": [{"containerPort": 1, "hostPort": 80}]},
+        "give up the host port 80/TCP",
+    ),
+    "a cordoned node": (
+        [{**make_node("n1"), "spec": {"unschedulable": True}}],
+        {},
+        "uncordon node n1",
+    ),
+    "a victim": (
+        [make_node("n1"), make_pod("small", cpu="500m", node="n1"), make_pod("big", cpu="3500m", node="n1")],
+        {"cpu": "1"},
+        "delete the pod default/big (priority 0) from n1",
+    ),
+    "a spread": (
+        [make_node("n1"), make_node("full", cpu="100m"), make_pod("w", node="n1", labels={"app": "web"})],
+        {"cpu": "1", "labels": {"app": "web"}, "topologySpreadConstraints": [SPREAD]},
+        "raise maxSkew over kubernetes.io/hostname from 1 to 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_plain_fix_is_found(case: str) -> None:
+    cluster, spec, text = CASES[case]
+    view = explained(*cluster, make_pod("late", **spec))
+    assert view.fixes is not None
+    assert text in [fix.text for fix in view.fixes]
+
+
+def test_it_says_so_when_no_single_change_helps() -> None:
+    node = tainted("n1", "team")
+    node["spec"]["unschedulable"] = True
+    view = explained(node, make_pod("late", cpu="8", nodeSelector={"disk": "ssd"}))
+    assert view.fixes == ()
+
+
+def test_a_gate_and_something_else_are_two_changes() -> None:
+    view = explained(tainted("n1", "team"), make_pod("late", schedulingGates=[{"name": "hold"}]))
+    assert view.fixes == ()
+
+
+def test_the_smallest_fix_comes_first() -> None:
+    view = explained(make_node("n1", cpu="4"), make_pod("other", cpu="2", node="n1"), make_pod("late", cpu="2100m"))
+    assert view.fixes is not None
+    assert [fix.kind for fix in view.fixes] == ["request", "victim"]
+    assert view.fixes[1].command == "kubectl -n default delete pod other"
+
+
+def test_a_pod_that_fits_needs_no_fix() -> None:
+    view = explained(make_node("n1"), make_pod("late"))
+    assert (view.fixes, view.notes) == ((), ("it fits as it is now, on n1: it only has to be tried again",))
+
+
+def test_a_placed_pod_needs_no_fix_either() -> None:
+    view = explained(make_node("n1"), make_pod("late", node="n1"))
+    assert (view.fixes, view.notes) == (None, ("it has a node: there is nothing to fix",))

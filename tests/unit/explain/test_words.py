@@ -1,0 +1,180 @@
+"""How an explanation reads."""
+
+from __future__ import annotations
+
+import msgspec
+
+from multisched.observe.explain_view import (
+    Attempt,
+    Fix,
+    OnNode,
+    Part,
+    Placement,
+    PodView,
+    PointSaid,
+    Scored,
+    Step,
+    Verdict,
+    Wake,
+    WhatIfView,
+)
+from multisched.observe.explain_words import ago, pod_text, what_if_text
+
+REFUSED = Attempt(
+    number=3,
+    ago_s=12.0,
+    outcome="refused",
+    message="0/4 nodes are available: 1 node(s) were unschedulable, 3 Insufficient cpu.",
+    picture="own",
+    domain_nodes=5,
+    looked_at=4,
+    feasible=0,
+    points=(PointSaid(point="Filter", plugin="NodeResourcesFit", said="refuses 3 of 4 nodes"),),
+    refused=(
+        Verdict(plugin="NodeUnschedulable", code="Unschedulable", reasons=("cordoned",), count=1, nodes=("n4",)),
+        Verdict(
+            plugin="NodeResourcesFit",
+            code="Unschedulable",
+            reasons=("Insufficient cpu",),
+            count=3,
+            nodes=("n1", "n2"),
+            is_for_nominated=True,
+        ),
+    ),
+)
+WAITING = PodView(
+    namespace="team",
+    name="big",
+    uid="u",
+    scheduler="job-scheduler",
+    domain="job",
+    state="unschedulable",
+    waiting_for="an event that can help NodeResourcesFit",
+    since_s=130.0,
+    retry_in_s=170.0,
+    attempts_made=3,
+    wakes=(Wake(plugin="NodeResourcesFit", events=("a node comes", "a pod on a node goes")),),
+    history=(Step(ago_s=12.0, event="ScheduleAttemptFailure", place="unschedulable"),),
+    attempts=(REFUSED,),
+)
+
+
+def test_a_pod_that_waits() -> None:
+    assert pod_text(WAITING) == (
+        "Pod team/big, scheduler job-scheduler, domain job\n"
+        "Unschedulable since 2m, after 3 attempts\n"
+        "It waits for: an event that can help NodeResourcesFit\n"
+        "Tried again in 2m at the latest\n"
+        "\n"
+        "Attempt 3, 12s ago: refused\n"
+        "  0/4 nodes are available: 1 node(s) were unschedulable, 3 Insufficient cpu.\n"
+        "  Filter      NodeResourcesFit: refuses 3 of 4 nodes\n"
+        "  Nodes: 0 of 4 take the pod; PreFilter left out 1\n"
+        "         1 NodeUnschedulable: cordoned (Unschedulable)  [n4]\n"
+        "         3 NodeResourcesFit: Insufficient cpu once the pods nominated there have come (Unschedulable)"
+        "  [n1, n2 and 1 more]\n"
+        "\n"
+        "In the queue\n"
+        "     12s ago  ScheduleAttemptFailure → unschedulable\n"
+        "\n"
+        "What would have it tried again\n"
+        "  NodeResourcesFit: a node comes, a pod on a node goes"
+    )
+
+
+def test_a_pod_that_was_placed() -> None:
+    winner = Scored(node="n1", total=290, parts=(Part(plugin="Fit", score=90, weight=1), _taints(100, 2)))
+    other = Scored(node="n2", total=250, parts=(Part(plugin="Fit", score=50, weight=1), _taints(100, 2)))
+    attempt = Attempt(
+        number=1,
+        ago_s=7200.0,
+        outcome="placed",
+        node="n1",
+        picture="earlier",
+        picture_ago_s=7230.0,
+        looked_at=2,
+        domain_nodes=2,
+        feasible=2,
+        winner=winner,
+        runners_up=(other,),
+        passed_over=("n9",),
+    )
+    view = PodView(
+        namespace="team",
+        name="p",
+        uid="u",
+        scheduler="s",
+        domain="d",
+        state="bound",
+        waiting_for="",
+        node="n1",
+        attempts=(attempt,),
+    )
+    assert pod_text(view) == (
+        "Pod team/p, scheduler s, domain d\n"
+        "Bound on n1\n"
+        "\n"
+        "Attempt 1, 2h ago: placed on n1\n"
+        "  Nodes (as an identical pod found them 30s before): 2 of 2 take the pod\n"
+        "  Chosen      n1  290 = Fit 90x1 + TaintToleration 100x2\n"
+        "  Runner-up   n2  250 = Fit 50x1 + TaintToleration 100x2\n"
+        "  Passed over n9: taken by others before this pod could be put there"
+    )
+
+
+def _taints(score: int, weight: int) -> Part:
+    return Part(plugin="TaintToleration", score=score, weight=weight)
+
+
+def test_why_not_a_node_leaves_out_everything_else() -> None:
+    answer = OnNode(node="n4", text="It does not take the pod: cordoned.", plugins=())
+    text = pod_text(msgspec.structs.replace(WAITING, on_node=answer))
+    assert text.endswith("Why not n4\n  It does not take the pod: cordoned.")
+    assert "Attempt" not in text
+
+
+def test_fixes_are_listed_with_where_the_pod_would_go() -> None:
+    fix = Fix(kind="node", text="uncordon node n4", size=0.7, node="n4", change={}, command="kubectl uncordon n4")
+    assert pod_text(msgspec.structs.replace(WAITING, fixes=(fix,))).endswith(
+        "Any one of these makes it fit, the smallest first\n"
+        "  uncordon node n4; it then goes to n4\n"
+        "      kubectl uncordon n4"
+    )
+    assert pod_text(msgspec.structs.replace(WAITING, fixes=())).endswith("No single change that was tried makes it fit")
+
+
+def test_what_is_no_longer_kept_is_said_to_be_gone() -> None:
+    text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, picture="dropped"),)))
+    assert "What each node said is no longer kept" in text
+
+
+def test_names_written_by_others_cannot_steer_the_terminal() -> None:
+    assert "\x1b" not in pod_text(msgspec.structs.replace(WAITING, waiting_for="\x1b[31mred"))
+
+
+def test_replicas_that_go_to_one_node_stand_together() -> None:
+    placements = (
+        Placement(replica=1, node="n1", total=290, ties=2),
+        Placement(replica=2, node="n2", total=280, victims=("team/low",)),
+        Placement(replica=3, node="n1", total=270),
+        Placement(replica=4, message="0/2 nodes are available: 2 Insufficient cpu."),
+    )
+    view = WhatIfView(namespace="team", name="web", domain="job", replicas=4, placements=placements, notes=("so",))
+    assert what_if_text(view) == (
+        "Of 4 x team/web, 3 would be placed by domain job now\n"
+        "  2 replicas on n1 (score 290, one of 2 as good)\n"
+        "  1 replica on n2 (score 280, after these are preempted: team/low)\n"
+        "  1 replica nowhere: 0/2 nodes are available: 2 Insufficient cpu.\n"
+        "Note: so"
+    )
+
+
+def test_ages_have_one_unit() -> None:
+    assert [ago(seconds) for seconds in (0.4, 119, 120, 7199, 7200, 172_800)] == [
+        "0s",
+        "119s",
+        "2m",
+        "119m",
+        "2h",
+        "2d",
+    ]
