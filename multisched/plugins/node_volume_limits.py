@@ -50,24 +50,25 @@ class NodeVolumeLimits:
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: refuses rows where the pod's volumes, those there already left out, are more than there is room for.
 
-        Raises ValueError for a claim that belongs to another pod and for a disk that has no CSI driver's name, as upstream.
+        A claim of another pod, and a disk that its driver cannot find, are errors upstream, which are tried again and again;
+        here they refuse the pod in the same words.
         """
         codes = zeros(rows)
-        missing = self._missing_claim(pod)
-        if missing:
-            codes[:] = self.reasons.code(
-                Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
-                f"looking up PVC {pod.namespace}/{missing}: {claim_not_found(missing)}",
-            )
+        complaint = self._complaint(pod)
+        if complaint:
+            codes[:] = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, complaint)
             return codes
         self._attached.renew()
-        wanted = self._wanted(cycle, pod, rows)
+        wanted: dict[str, set[Attached]] = {}
+        for _, attached in self._attached.of_pod(pod):
+            if attached is not None:
+                wanted.setdefault(attached[0], set()).add(attached)
         for driver, volumes in wanted.items():
             codes[self._is_over(driver, volumes, rows)] = self._full
-        changed = cycle.nodes.volume_users.overlaid_rows
-        if changed and wanted:
-            for at in positions(rows, changed):
-                codes[at] = self._full if self._is_over_in_thought(cycle, wanted, int(rows[at])) else 0
+        for at in positions(rows, cycle.nodes.volume_users.overlaid_rows) if wanted else ():
+            codes[at] = self._full if self._is_over_in_thought(cycle, wanted, int(rows[at])) else 0
+        for volume in filter(_is_untranslatable, pod.spec.volumes):
+            self._refuse_where_drivers_are(cycle, volume, rows, codes)
         return codes
 
     def _is_over(self, driver: str, volumes: Collection[Attached], rows: Rows) -> Bools:
@@ -90,34 +91,29 @@ class NodeVolumeLimits:
                 return True
         return False
 
-    def _missing_claim(self, pod: Pod) -> str:
-        """The first claim that does not exist. Raises ValueError for one that is another pod's."""
+    def _complaint(self, pod: Pod) -> str:
+        """About the first claim that does not exist or is another pod's."""
         for volume in pod.spec.volumes:
             name = volume.claim_of(pod.name)
             if name is None:
                 continue
             claim = self._objects.claim(pod.namespace, name)
             if claim is None:
-                return name
+                return f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}"
             if volume.is_ephemeral and (claim.owner is None or claim.owner.uid != pod.uid):
-                raise ValueError(
+                return (
                     f"PVC {pod.namespace}/{name} was not created for pod {pod.namespace}/{pod.name} (pod is not owner)"
                 )
         return ""
 
-    def _wanted(self, cycle: CycleView, pod: Pod, rows: Rows) -> dict[str, set[Attached]]:
-        """Driver -> the pod's volumes of it."""
-        wanted: dict[str, set[Attached]] = {}
-        for volume, attached in self._attached.of_pod(pod):
-            if attached is not None:
-                wanted.setdefault(attached[0], set()).add(attached)
-            elif _is_untranslatable(volume) and any(self._has_drivers(cycle, row) for row in rows.tolist()):
-                error = volume.migrated.error if volume.migrated else ""
-                raise ValueError(f"converting volume({volume.name}) from inline to csi: {error}")
-        return wanted
-
-    def _has_drivers(self, cycle: CycleView, row: int) -> bool:
-        return self._objects.csi_node(cycle.nodes.node(row).name) is not None
+    def _refuse_where_drivers_are(self, cycle: CycleView, volume: PodVolume, rows: Rows, codes: Codes) -> None:
+        """Only where a node has CSI drivers is a migrated disk their concern."""
+        error = volume.migrated.error if volume.migrated else ""
+        text = f"converting volume({volume.name}) from inline to csi: {error}"
+        code = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+        for at, row in enumerate(rows.tolist()):
+            if self._objects.csi_node(cycle.nodes.node(row).name) is not None:
+                codes[at] = code
 
     def sign(self, pod: Pod) -> Hashable:
         """Claims of ephemeral volumes are called after their pod, and must be its own."""
