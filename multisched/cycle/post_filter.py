@@ -5,7 +5,7 @@ Owns nothing that changes. Source: kube-scheduler 1.36, framework/runtime, RunPo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,11 @@ import numpy as np
 from multisched.cycle.diagnosis import Diagnosis, Verdicts
 from multisched.cycle.dry_run import AttemptDryRun, DryRuns, Failed
 from multisched.cycle.pod_class import PodClass
+from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView
+from multisched.framework.plugin import CycleView, PostFilterResult
 from multisched.framework.preemption import Preemption
+from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.domain_rows import DomainRows
@@ -42,15 +44,36 @@ class PostFilterRuns:
         self._rows = rows
         self._plugins = runs.plugins.post_filter
 
-    def run(self, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis) -> Aftermath:
-        """The plugins in order until one makes room."""
+    def offers(
+        self, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis
+    ) -> Iterator[tuple[NegotiablePostFilter, Sequence[Offer] | PostFilterResult]]:
+        """What the plugins that can be talked to would choose from."""
+        if not found.node_count:
+            return
+        refusals = _Refusals(self, pod, view, group, found)
+        for plugin in self._plugins:
+            if isinstance(plugin, NegotiablePostFilter):
+                try:
+                    yield plugin, self._runs.runner.call(plugin, "PostFilter", plugin.offers, view, pod, refusals)
+                except PluginFailure as failure:
+                    yield plugin, PostFilterResult(failure.status)
+
+    def run(
+        self,
+        pod: Pod,
+        view: CycleView,
+        group: PodClass,
+        found: Diagnosis,
+        settled: Mapping[str, PostFilterResult],
+    ) -> Aftermath:
+        """The plugins in order until one makes room. `settled`: plugin -> its result, where it was asked before."""
         if not self._plugins or not found.node_count:
             return Aftermath(nominated_node=CLEARED)
         refusals = _Refusals(self, pod, view, group, found)
         reasons: list[str] = []
         nominated: str | None = None
         for plugin in self._plugins:
-            result = self._runs.runner.post_filter(plugin, view, pod, refusals)
+            result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
             status = result.status
             if status.code is Code.ERROR:
                 return Aftermath(status.message)

@@ -22,10 +22,12 @@ from multisched.cycle.pod_class import PodClass, Totals
 from multisched.cycle.pod_run import count_right, draw, is_rowwise, normalizes_by_feasible
 from multisched.cycle.post_filter import CLEARED, Aftermath, PostFilterRuns
 from multisched.cycle.promised_room import Held, PromisedRoom
+from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.plugin import (
     AskingPlugin,
     CycleView,
+    PostFilterResult,
     QueuedPod,
 )
 from multisched.framework.preemption import Preemption
@@ -245,7 +247,8 @@ class SchedulingCycle:
                 return placed
         group = self.classes.find(pod, attempt)
         if group.refusal is not None:
-            return self._refused(group, group.view, pod, attempt, self._diagnose(group, pod, attempt), {}, ())
+            found = self._diagnose(group, pod, attempt)
+            return (yield from self._refused(group, group.view, pod, attempt, found, {}, ()))
         held = self._promised.held(group, pod, attempt)
         feasible = _without(group.feasible, held)
         if held and any_true(feasible):
@@ -253,7 +256,8 @@ class SchedulingCycle:
         asked = self._questions(group, pod, feasible)
         if not asked:
             if not any_true(feasible):
-                return self._refused(group, group.view, pod, attempt, self._diagnose(group, pod, attempt), held, ())
+                found = self._diagnose(group, pod, attempt)
+                return (yield from self._refused(group, group.view, pod, attempt, found, held, ()))
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, group.total)
             return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
@@ -274,7 +278,7 @@ class SchedulingCycle:
             return Conflicted(pod)
         refused = self._apply_answers(choice, view, pod)
         if not any_true(choice.feasible):
-            return self._refused(group, view, pod, attempt, found.with_more(refused), held, refused)
+            return (yield from self._refused(group, view, pod, attempt, found.with_more(refused), held, refused))
         picture.add_answers(choice.total, choice.answered)
         # What other rows hold may count for each row: if that moved, no row is as it was.
         versions = choice.versions if self.classes.hangs_on(group, pod) == hangs_on else None
@@ -539,6 +543,23 @@ class SchedulingCycle:
         held = self._promised.held(group, pod, attempt, everywhere=True)
         return diagnose(group, self._cache.nodes, held=held, with_verdicts=bool(self.plugins.post_filter))
 
+    def _negotiated(
+        self, group: PodClass, view: CycleView, pod: Pod, found: Diagnosis
+    ) -> Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Mapping[str, PostFilterResult]]:
+        """Has extenders look at the candidates of a preemption: plugin -> its result, where they did."""
+        settled: dict[str, PostFilterResult] = {}
+        for judge in self.plugins.extenders:
+            if not judge.negotiates(pod):
+                continue
+            for plugin, offers in self._post_filters.offers(pod, view, group, found):
+                if isinstance(offers, PostFilterResult):
+                    settled[plugin.name] = offers
+                    continue
+                question = self._runner.call(judge, "Ask", judge.show, view, pod, offers)
+                answers = yield [Asked(judge, question)]
+                settled[plugin.name] = _settle(self._runner, judge, plugin, view, offers, answers.get(judge.name))
+        return settled
+
     def _refused(
         self,
         group: PodClass,
@@ -548,9 +569,10 @@ class SchedulingCycle:
         found: Diagnosis,
         held: Held,
         late: Sequence[tuple[str, Status]],
-    ) -> Unplaced:
+    ) -> Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Unplaced]:
         """`late`: nodes refused by plugins that asked outside."""
-        after = self._post_filters.run(pod, view, group, found)
+        settled = (yield from self._negotiated(group, view, pod, found)) if self.plugins.extenders else {}
+        after = self._post_filters.run(pod, view, group, found, settled)
         message = fit_error(found, after.sentence)
         self.records.refused(
             pod,
@@ -574,6 +596,24 @@ def _ended(attempt: Attempt) -> Result:
         result: Result = ended.value
         return result
     raise AssertionError("a profile without asking plugins asks outside")
+
+
+def _settle(
+    runner: Runner,
+    judge: ExtenderPlugin,
+    plugin: NegotiablePostFilter,
+    view: CycleView,
+    offers: Sequence[Offer],
+    answer: object,
+) -> PostFilterResult:
+    """What PostFilter comes to once the extenders have answered, or failed."""
+    try:
+        if isinstance(answer, PluginFailure):
+            raise answer
+        left = runner.call(judge, "PostFilter", judge.left, view, offers, answer)
+        return runner.call(plugin, "PostFilter", plugin.accept, left)
+    except PluginFailure as failure:
+        return PostFilterResult(failure.status)
 
 
 def _without(feasible: Bools, held: Held) -> Bools:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import CycleView, Plugin, PostFilterResult, Refusals
+from multisched.framework.plugin import AskingPlugin, CycleView, Plugin, PostFilterResult, Refusals
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 
@@ -37,8 +37,8 @@ class NegotiablePostFilter(Plugin, Protocol):
 
 
 @runtime_checkable
-class ExtenderPlugin(Plugin, Protocol):
-    """An `AskingPlugin` whose answer is no code per row and no score of 0..100.
+class ExtenderPlugin(AskingPlugin, Protocol):
+    """Asks outside, and its answer is no code per row and no score of 0..100.
 
     An extender refuses with any text and weighs its scores itself. Both are asked with `cycle.answers[self.name]`, about the
     rows that are feasible then; at commit nothing is asked again, as upstream.

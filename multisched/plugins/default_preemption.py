@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from multisched.framework.events import ASSIGNED_POD_DELETE, EventObject, EventRegistration, Hint
+from multisched.framework.extender import Offer
 from multisched.framework.node_view import Bools
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, PluginContext, PostFilterResult, Refusals
@@ -25,6 +26,7 @@ NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
+NO_CANDIDATE = "no candidate node for preemption"
 RUNNING = "waiting for the preemption for this pod to be finished"
 
 
@@ -86,6 +88,29 @@ class DefaultPreemption:
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        found = self._found(cycle, pod, refusals)
+        if isinstance(found, PostFilterResult):
+            return found
+        preemption = self.choose(cycle, found)
+        return PostFilterResult(SUCCESS, preemption.node, preemption)
+
+    def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
+        """As `post_filter`, but every candidate: HTTP extenders look at them before one is taken."""
+        found = self._found(cycle, pod, refusals)
+        if isinstance(found, PostFilterResult):
+            return found
+        names = (cycle.nodes.node(row).name for row in found.rows.tolist())
+        return [Offer(name, found.victims_at(at), int(found.costs[0][at])) for at, name in enumerate(names)]
+
+    def accept(self, offers: Sequence[Offer]) -> PostFilterResult:
+        """The best of what the extenders left, by the criteria of `choose`."""
+        if not offers:
+            return PostFilterResult(_refused(NO_CANDIDATE))
+        best = min(offers, key=_cost_of)
+        return PostFilterResult(SUCCESS, best.node, Preemption(best.node, best.victims, self.name))
+
+    def _found(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Found | PostFilterResult:
+        """The candidates; the result where there are none."""
         self.preemption_attempts += 1
         why_not = self._ineligible(cycle, pod, refusals)
         if why_not:
@@ -93,8 +118,7 @@ class DefaultPreemption:
         dry_run = refusals.dry_run()
         found = dry_run.displace(LowerPriority(pod.spec.priority, self._budgets))
         if len(found.rows):
-            preemption = self.choose(cycle, found)
-            return PostFilterResult(SUCCESS, preemption.node, preemption)
+            return found
         if found.needless:
             # As upstream: nobody has to go there, and yet the pod was refused. Something else is wrong.
             text = ", ".join(f'expected at least one victim pod on node "{node}"' for node in found.needless)
@@ -125,6 +149,15 @@ class DefaultPreemption:
             if other.is_deleting and other.is_preempted and other.spec.priority < pod.spec.priority:
                 return TERMINATING
         return ""
+
+
+def _cost_of(offer: Offer) -> tuple[float, ...]:
+    """`LowerPriority.costs` of one node, whose victims may be an extender's: their first counts as the most important."""
+    priorities = [victim.spec.priority for victim in offer.victims]
+    highest = max(priorities)
+    started_s = min(victim.started_s or np.inf for victim in offer.victims if victim.spec.priority == highest)
+    total = sum(priority + PRIORITY_OFFSET for priority in priorities)
+    return (float(offer.violations), float(priorities[0]), float(total), float(len(priorities)), -started_s)
 
 
 def _refused(sentence: str) -> Status:
