@@ -17,6 +17,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ from tests.conformance.vectors import ANSWERS_FILE, PROBLEMS_FILE, differences, 
 DIFFERENCES_SHOWN = 6
 """Lines per problem that `--compare` prints."""
 
+REGISTRY = plugin_registry()
+default_profile = cache(lambda: profile_of(None))
 DECODE_OBJECT = object_decoders()
 OBJECT_FIELDS = {
     "namespaces": ObjectKind.NAMESPACE,
@@ -110,7 +113,9 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
     rows = DomainRows("conformance", lambda node: True)
     cache.add_domain(rows)
     context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers, cache.objects)
-    plugins = build_profile(profile_of(problem.get("profile")), plugin_registry(), context)
+    configuration = problem.get("profile")
+    profile = profile_of(configuration) if configuration else default_profile()
+    plugins = build_profile(profile, REGISTRY, context)
     runner = Runner(NobodyWatches(), lambda: 0.0)
     cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)
     for field, kind in OBJECT_FIELDS.items():
