@@ -187,13 +187,11 @@ class ClassCache:
         return number
 
     def _fragments(self, plugins: Sequence[SignPlugin], pod: Pod) -> list[Hashable] | None:
-        found = []
-        for plugin in plugins:
-            fragment = self._runner.call(plugin, "Sign", _signed, plugin, pod)
-            if fragment is None:
-                self.unsigned[plugin.name] = self.unsigned.get(plugin.name, 0) + 1
-                return None
-            found.append(fragment)
+        found = self._runner.sign(plugins, pod)
+        if None in found:
+            name = plugins[found.index(None)].name
+            self.unsigned[name] = self.unsigned.get(name, 0) + 1
+            return None
         return found
 
     def find(self, pod: Pod, attempt: int) -> PodClass:
@@ -333,7 +331,7 @@ class ClassCache:
         if signer is None or plugin.depends_on.reads_pods or entry.narrowed is not None:
             return ask()
         pod = entry.pod
-        fragment = self._runner.call(signer, "Sign", _signed, signer, pod)
+        [fragment] = self._runner.sign([signer], pod)
         if fragment is None:
             return ask()
         key = (point, plugin.name, pod.namespace, pod.spec.priority, fragment)
@@ -691,12 +689,6 @@ def _signs_spec_only(plugin: SignPlugin) -> bool:
 def _is_for_one_attempt(plugin: object) -> bool:
     """A plugin that does not say what it depends on may depend on anything."""
     return getattr(plugin, "depends_on", Dependency.ATTEMPT) is Dependency.ATTEMPT
-
-
-def _signed(plugin: SignPlugin, pod: Pod) -> Hashable | None:
-    part = plugin.sign(pod)
-    hash(part)  # raises here, as the plugin's own failure, for one that is no key
-    return part
 
 
 def _nowhere_left(plugins: tuple[str, ...]) -> str:

@@ -38,7 +38,7 @@ class DefaultSelectors:
 
     def may_have(self, pod: Pod) -> bool:
         """False if the pod can have none: no service in its namespace, and no controller that is looked at."""
-        return kind_of(pod.owner) is not None or bool(self._objects.services(pod.namespace))
+        return bool(self._objects.services(pod.namespace)) or kind_of(pod.owner) is not None
 
     def of(self, pod: Pod) -> LabelSelector | None:
         """What selects the pods it belongs with; None for a pod that belongs to nothing."""

@@ -28,7 +28,7 @@ from multisched.state.domain_rows import DomainRows
 
 Document = dict[str, Any]
 
-STEPS = 14
+STEPS = 10
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
@@ -154,12 +154,14 @@ class Bench:
         for name in ("n0", "n1", "n2", "n3", "foreign"):
             self.set_node(name)
         self.cache.objects.set(ObjectKind.NAMESPACE, Namespace(name="other", labels={"team": "x"}))
-        self.waiting = [self.pod(f"waiting-{number}") for number in range(4)]
+        self.waiting = [self.pod(f"waiting-{number}") for number in range(3)]
         self.placed: list[str] = []
-        self.warm = self.cold()
+        self.warm = ClassCache(self.plugins, self.runner, self.cache.nodes, self.rows)
+        self._cold = ClassCache(self.plugins, self.runner, self.cache.nodes, self.rows)
 
     def cold(self) -> ClassCache:
-        return ClassCache(self.plugins, self.runner, self.cache.nodes, self.rows)
+        self._cold.forget_all()
+        return self._cold
 
     def pod(self, name: str, node: str = "") -> Pod:
         return self.decoder.pod(orjson.dumps(self.draw.pod(name, node)))
