@@ -19,6 +19,7 @@ from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.pod_class import Finals, PodClass, Totals
 from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.plugin import FilterPlugin
+from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
@@ -174,6 +175,8 @@ class AttemptRecord:
     """Nodes refused by plugins that asked outside, after all others."""
     post_filter: str = ""
     nominated_node: str = ""
+    victims: tuple[str, ...] = ()
+    """Pods that are to make room there, NAMESPACE/NAME."""
     message: str = ""
     status: Status = SUCCESS
     """What ended an attempt that was given up or failed."""
@@ -296,6 +299,7 @@ class AttemptRecords:
         late: Sequence[tuple[str, Status]],
         post_filter: str,
         nominated_node: str,
+        preemption: Preemption | None,
         message: str,
     ) -> None:
         """No row took the pod."""
@@ -317,6 +321,7 @@ class AttemptRecords:
             late=late,
             post_filter=post_filter,
             nominated_node=nominated_node,
+            victims=() if preemption is None else tuple(victim.key for victim in preemption.victims),
             message=message,
         )
         self._add(pod, record)

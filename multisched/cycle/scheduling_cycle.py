@@ -583,6 +583,7 @@ class SchedulingCycle:
             late=late,
             post_filter=after.sentence,
             nominated_node=after.nominated_node or "",
+            preemption=after.preemption,
             message=message,
         )
         return _unplaced(pod, message, found, after)

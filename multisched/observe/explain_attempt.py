@@ -44,6 +44,7 @@ class AttemptReader:
             picture="none" if picture is None else "dropped",
             passed_over=record.passed_over,
             nominated_node=record.nominated_node,
+            victims=record.victims,
             winner=_winner(record),
             points=tuple(self._points(record)),
         )

@@ -1,0 +1,89 @@
+"""Where planned pods would go: manifests of all kinds, priorities, victims, and what cannot be known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multisched.observe.explain_view import NotExplainedError
+from tests.unit.explain.clusters import Document, dump_of, make_node, make_pod
+
+CONTAINERS = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "1"}}}]
+SPEC: Document = {"schedulerName": "default-scheduler", "containers": CONTAINERS}
+
+
+def workload(kind: str, spec: Document) -> Document:
+    return {"kind": kind, "metadata": {"name": "new"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"metadata": {"name": "new"}, "spec": SPEC},
+        workload("Pod", SPEC),
+        workload("Deployment", {"template": {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}}),
+        workload("Job", {"template": {"spec": SPEC}}),
+        workload("CronJob", {"jobTemplate": {"spec": {"template": {"spec": SPEC}}}}),
+    ],
+)
+def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> None:
+    view = dump_of(make_node("n1", cpu="2")).what_if(document, 3)
+    assert (view.namespace, view.name) == ("default", "new")
+    assert [one.node for one in view.placements] == ["n1", "n1", ""]
+    assert view.placements[2].message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"kind": "Service", "metadata": {"name": "s"}, "spec": {}}, "a Service has no pod in it"),
+        ({"kind": "Pod"}, "no pod spec with containers"),
+        ({"spec": {**SPEC, "nodeName": "n1"}}, "says where it goes: nodeName n1"),
+        ({"spec": {**SPEC, "schedulerName": "other"}}, "no domain serves schedulerName other"),
+        ({"spec": {**SPEC, "containers": "none"}}, "cannot be"),
+        ({"spec": {**SPEC, "overhead": {"cpu": "lots"}}}, "cannot be scheduled"),
+        ([], "no object"),
+    ],
+)
+def test_what_is_no_plan_is_refused(document: Any, message: str) -> None:
+    with pytest.raises(NotExplainedError, match=message) as told:
+        dump_of(make_node("n1")).what_if(document, 1)
+    assert told.value.status == 422
+
+
+def test_a_gated_pod_would_wait() -> None:
+    document = {"spec": {**SPEC, "schedulingGates": [{"name": "hold"}]}}
+    view = dump_of(make_node("n1")).what_if(document, 2)
+    assert [one.node for one in view.placements] == ["", ""]
+    assert view.placements[0].message.startswith("SchedulingGates: ")
+
+
+def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
+    cluster = [
+        make_node("n1", cpu="2"),
+        make_pod("low", cpu="900m", node="n1", priority=1),
+        make_pod("lower", cpu="900m", node="n1", priority=0),
+    ]
+    view = dump_of(*cluster).what_if({"spec": {**SPEC, "priority": 5}}, 3)
+    assert [(one.node, one.victims) for one in view.placements] == [
+        ("n1", ("default/lower",)),
+        ("n1", ("default/low",)),
+        ("", ()),
+    ]
+
+
+def test_the_priority_class_of_a_dump_counts() -> None:
+    classes = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 5}
+    cluster = [make_node("n1", cpu="1"), make_pod("low", cpu="1", node="n1"), classes]
+    named = {"spec": {**SPEC, "priorityClassName": "high"}}
+    assert dump_of(*cluster).what_if(named, 1).placements[0].victims == ("default/low",)
+    unknown = dump_of(*cluster[:2]).what_if(named, 1)
+    assert unknown.placements[0].node == ""
+    assert unknown.notes == ("what priority class high stands for is not known here: priority 0 was taken",)
+
+
+def test_what_cannot_be_read_of_a_dump_is_told() -> None:
+    view = dump_of(make_node("n1"), {"kind": "Pod", "metadata": 7}).what_if({"spec": SPEC}, 1)
+    assert view.placements[0].node == "n1"
+    assert view.notes[0].startswith("an object of the dump cannot be read: ")
