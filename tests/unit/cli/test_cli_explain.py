@@ -1,0 +1,117 @@
+"""`multisched explain` as users and scripts meet it: on a dump, over a server that misbehaves, and with wrong arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from multisched.cli import app
+from tests.unit.explain.clusters import CONFIGURATION, Document, make_node, make_pod
+
+MANIFEST = {"kind": "Pod", "metadata": {"name": "new"}, "spec": make_pod("new")["spec"]}
+
+
+def call(*arguments: str, stdin: str | None = None) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, arguments, input=stdin)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIGURATION)
+    return str(path)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    path = tmp_path / "pod.yaml"
+    path.write_text(yaml.safe_dump(MANIFEST))
+    return str(path)
+
+
+def dump(*documents: Document) -> str:
+    return json.dumps({"kind": "List", "apiVersion": "v1", "items": list(documents)})
+
+
+def test_a_dump_tells_why_a_pod_waits_and_what_helps(tmp_path: Path, config: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(dump(make_node("n1", cpu="1"), make_pod("late", cpu="2")))
+    code, text, _ = call("explain", "pod", "late", "--fix", "--snapshot", str(path), "--config", config)
+    assert code == 0
+    assert "0/1 nodes are available: 1 Insufficient cpu." in text
+    assert "lower the cpu request from 2 to 1; it then goes to n1" in text
+
+
+def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> None:
+    listed = dump(make_node("n1"), make_node("n2", cpu="100m"), make_pod("late", cpu="1"))
+    arguments = ("explain", "pod", "default/late", "--node", "n2", "-o", "json", "--snapshot", "-", "--config", config)
+    code, text, _ = call(*arguments, stdin=listed)
+    assert code == 0
+    view = json.loads(text)
+    assert view["onNode"]["text"] == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
+    assert view["now"]["winner"]["node"] == "n1"
+
+
+def test_what_if_on_a_dump(tmp_path: Path, config: str, manifest: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(dump(make_node("n1")))
+    asked = ("explain", "--what-if", "-f", manifest, "--replicas", "2", "--snapshot", str(path), "--config", config)
+    code, text, _ = call(*asked)
+    assert (code, text.splitlines()[0]) == (0, "Of 2 x default/new, 2 would be placed by domain all now")
+    code, text, _ = call(*asked, "-o", "yaml")
+    assert [one["node"] for one in yaml.safe_load(text)["placements"]] == ["n1", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("explain",), "write `explain pod NAMESPACE/NAME` or"),
+        (("explain", "--what-if"), "or `explain --what-if -f FILE`"),
+        (("explain", "--what-if", "-f", "/none.yaml"), "/none.yaml cannot be read: No such file"),
+        (("explain", "--what-if", "pod", "a/b"), "--what-if and --file go without pod"),
+        (("explain", "pod", "a/b/c"), "a/b/c: write NAMESPACE/NAME"),
+        (("explain", "pod", "a/b", "--server", "ftp://x"), "write http://HOST:PORT"),
+        (("explain", "pod", "a/b", "--snapshot", "/none.json"), "/none.json cannot be read: No such file"),
+        (("explain", "pod", "a/b", "--snapshot", "-"), "is no list of objects"),
+        (("explain", "--what-if", "-f", "-", "--replicas", "0"), "--replicas"),
+    ],
+)
+def test_a_wrong_question_is_usage(arguments: tuple[str, ...], message: str) -> None:
+    code, _, errors = call(*arguments, stdin="nonsense")
+    assert code == 2
+    assert message in errors
+
+
+def test_a_configuration_goes_with_a_dump_only(config: str) -> None:
+    assert call("explain", "pod", "a/b", "--config", config)[0] == 2
+
+
+def test_a_pod_of_a_scheduler_that_no_domain_has_is_usage(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(dump(make_node("n1"), make_pod("late")))
+    code, _, errors = call("explain", "pod", "late", "--snapshot", str(path))
+    assert code == 2
+    assert "no domain serves schedulerName default-scheduler" in errors
+
+
+def test_a_pod_that_is_not_in_the_dump_is_a_problem(tmp_path: Path, config: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(dump(make_node("n1")))
+    assert call("explain", "pod", "late", "--snapshot", str(path), "--config", config)[0] == 1
+
+
+def test_without_a_server_there_is_no_cluster() -> None:
+    code, _, errors = call("explain", "pod", "a/b", "--server", "http://127.0.0.1:9")
+    assert (code, "no multisched answers at http://127.0.0.1:9" in errors) == (3, True)
+
+
+def test_two_documents_are_one_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text("kind: Pod\n---\nkind: Pod\n")
+    code, _, errors = call("explain", "--what-if", "-f", str(path))
+    assert (code, "there are 2 documents" in errors) == (2, True)
