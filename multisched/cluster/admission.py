@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from multisched.cluster import errors, quantities, storage_rules
+from multisched.cluster.label_keys import merge_label_keys
 from multisched.cluster.resources import Document, Resource
 from multisched.cluster.storage import Store
 
@@ -103,6 +104,7 @@ class Admission:
             self._apply_limit_ranges(resource, pod, namespace)
         self._resolve_priority(resource, pod)
         _default_tolerations(spec)
+        merge_label_keys(pod)
         status: Document = {"phase": "Pending"}
         if spec.get("schedulingGates"):
             status["conditions"] = [

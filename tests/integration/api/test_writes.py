@@ -105,6 +105,25 @@ async def test_an_invalid_pod_is_refused(
         assert [cause["field"] for cause in answer["details"]["causes"]] == fields, answer["message"]
 
 
+async def test_label_keys_of_a_new_pod_are_put_into_the_selectors_they_stand_beside(api: Api, namespace: str) -> None:
+    def term(**fields: Any) -> dict[str, Any]:
+        return {"topologyKey": "zone", "matchLabelKeys": ["rev", "absent"], "mismatchLabelKeys": ["tier"], **fields}
+
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    selector = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    body = _with("a", affinity={"podAntiAffinity": {required: [term(labelSelector=selector)]}})
+    body["spec"]["topologySpreadConstraints"] = [{**spread, "labelSelector": {}, "matchLabelKeys": ["rev"]}]
+    body["metadata"]["labels"] = {"rev": "1", "tier": "x"}
+    created = (await api.must("POST", f"/api/v1/namespaces/{namespace}/pods", body))["spec"]
+
+    same_rev = {"key": "rev", "operator": "In", "values": ["1"]}
+    other_tier = {"key": "tier", "operator": "NotIn", "values": ["x"]}
+    found = created["affinity"]["podAntiAffinity"][required][0]["labelSelector"]["matchExpressions"]
+    assert found == [{"key": "app", "operator": "Exists"}, same_rev, other_tier]
+    assert created["topologySpreadConstraints"][0]["labelSelector"] == {"matchExpressions": [same_rev]}
+
+
 async def test_names_are_generated_and_taken_names_refused(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     body = pod("x")
