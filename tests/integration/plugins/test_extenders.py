@@ -162,3 +162,63 @@ async def test_an_extender_binds_the_pods_it_looks_after_and_its_word_is_checked
             assert {body["PodName"] for verb, body in extender.asked} == {"fpga", "lied-to"}
             assert lies["lied-to"] == 2
             await house.at_rest()
+
+
+async def nominated(house: House, pod: str) -> str:
+    answer = await DirectTransport(house.server).request("GET", f"/api/v1/namespaces/default/pods/{pod}")
+    found = orjson.loads(answer.body).get("status", {}).get("nominatedNodeName", "")
+    return str(found)
+
+
+async def full_of_low_pods(house: House) -> None:
+    await house.priority_class("high", 1000)
+    for name in NODES:
+        await house.node(name, cpu="1")
+
+
+async def test_an_extender_chooses_among_the_candidates_of_a_preemption() -> None:
+    def only_second(body: Any) -> object:
+        victims = body["NodeNameToMetaVictims"]
+        assert sorted(victims) == list(NODES)
+        return {"NodeNameToMetaVictims": {"n2": victims["n2"]}}
+
+    async with (
+        extending(preempt=only_second) as extender,
+        open_house(converted(one(extender, preemptVerb="preempt")), before=full_of_low_pods) as house,
+    ):
+        for number in range(3):
+            await house.pod(f"low{number}", cpu="1")
+        await house.bound("low0", "low1", "low2")
+        await house.pod("high", cpu="1", priority="high")
+        for _ in range(1000):
+            if await nominated(house, "high"):
+                break
+            await asyncio.sleep(0.01)
+        assert await nominated(house, "high") == "n2"
+
+        victim = next(name for name in ("low0", "low1", "low2") if house.node_of(name) == "n2")
+        await house.delete(f"namespaces/default/pods/{victim}")
+        await house.bound("high")
+        assert house.node_of("high") == "n2"
+        await house.at_rest()
+
+
+async def test_a_preemption_that_an_extender_refuses_or_spoils_removes_nobody() -> None:
+    async with (
+        extending(preempt=lambda _: {}) as extender,
+        open_house(converted(one(extender, preemptVerb="preempt")), before=full_of_low_pods) as house,
+    ):
+        for number in range(3):
+            await house.pod(f"low{number}", cpu="1")
+        await house.bound("low0", "low1", "low2")
+        await house.pod("high", cpu="1", priority="high")
+        message = await told(house, "high", "preemption: no candidate node for preemption")
+        assert message.startswith("0/3 nodes are available: 3 Insufficient cpu.")
+
+        extender.answers["preempt"] = lambda _: {"NodeNameToMetaVictims": {"elsewhere": {}}}
+        taints = [{"key": "kept", "effect": "NoSchedule"}]  # large enough to wake the pod, and yet not for it
+        amounts = {"cpu": "1", "memory": "1Gi", "pods": "9"}
+        await house.post("nodes", "n4", {}, spec={"taints": taints}, status={"allocatable": amounts})
+        await told(house, "high", 'claims to preempt on node "elsewhere", which it was not shown')
+        assert await nominated(house, "high") == ""
+        await house.at_rest()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import Offer
+from multisched.framework.node_view import Int32, Int64, Rows
 from multisched.framework.plugin import CycleView
 from multisched.framework.ports import ExtenderError
+from multisched.framework.preemption import Found
 from multisched.model.objects import Pod
+from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
+from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.extender_preemption import (
     WHOLE_PODS_MAX,
     PreemptionQuestion,
@@ -21,7 +30,7 @@ from multisched.plugins.extender_preemption import (
     Victims,
 )
 from tests.unit.plugins.extender_kit import extending, hanging
-from tests.unit.plugins.scenes import Scene, container, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import Scene, container, decode_pod, make_context, node_document, pod_document
 from tests.unit.plugins.test_http_extender import asking, settings_of
 
 PREEMPTS = {"filter_verb": "", "preempt_verb": "preempt"}
@@ -160,3 +169,63 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
 
         wanted = PreemptionVerdict({"n1": Victims(("uid-older", "uid-gone"), 0), "n2": Victims(("uid-gone",), 0)})
         assert plugin.left(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([0.0, 10.0, 20.0])), min_size=1, max_size=4),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_the_best_of_the_offers_is_the_one_that_preemption_itself_would_take(
+    nodes: list[tuple[int, list[tuple[int, float]]]],
+) -> None:
+    plugin = DefaultPreemption(make_context())
+    scene = Scene([node_document(f"n{number}") for number in range(len(nodes))], [], pod_document("p"))
+    offers = [
+        Offer(f"n{number}", tuple(_victims_of(number, sorted(pods, key=_importance))), min(broken, len(pods)))
+        for number, (broken, pods) in enumerate(nodes)
+    ]
+    costs = np.array([_costs(offer) for offer in offers]).T
+    rows = np.array([scene.table.row_of(offer.node) for offer in offers], np.intp)
+    found = Found(rows, costs, lambda at: offers[at].victims, 0, {})
+
+    assert plugin.accept(offers).preemption == plugin.choose(CycleView(scene.table, CycleState()), found)
+
+
+def _importance(pod: tuple[int, float]) -> tuple[float, float]:
+    priority, started_s = pod
+    return -priority, started_s or np.inf
+
+
+def _victims_of(number: int, pods: list[tuple[int, float]]) -> Iterator[Pod]:
+    for index, (priority, started_s) in enumerate(pods):
+        pod = decode_pod(pod_document(f"v{number}-{index}", container(), priority=priority))
+        yield msgspec.structs.replace(pod, started_s=started_s)
+
+
+def _costs(offer: Offer) -> list[float]:
+    """By the rule itself, on the pods of one row."""
+    victims = offer.victims
+    pods = OneRow(np.array([[v.spec.priority] for v in victims]), np.array([[v.started_s or np.inf] for v in victims]))
+    first = np.array([[index < offer.violations] for index in range(len(victims))])
+    rule = LowerPriority(100, DisruptionBudgets(make_context().objects))
+    return [float(cost) for cost in rule.costs(pods, np.ones_like(first), first)[:, 0]]
+
+
+@dataclass
+class OneRow:
+    """`StandingPods` on one row."""
+
+    priority: Int64
+    started_s: NDArray[np.float64]
+    rows: Rows = field(default_factory=lambda: np.zeros(1, np.intp))
+    label_set: Int32 = field(default_factory=lambda: np.zeros((1, 1), np.int32))
+    label_sets: Sequence[tuple[str, Mapping[str, str]]] = ()
+
+    def pod(self, k: int, i: int) -> Pod:
+        raise AssertionError("costs hang on the columns alone")
