@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from multisched.cycle.attempt_record import ScoreCopy
 from multisched.cycle.class_cache import NOWHERE
 from multisched.cycle.pod_class import Totals
 from multisched.framework.extender import ExtenderPlugin
@@ -16,6 +17,8 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 
 TOTAL_MAX: Final = 2**31 - 1
+FINAL_MAX: Final = 255
+"""What a record keeps of one score."""
 
 
 def refuse(
@@ -44,3 +47,13 @@ def add_up(
     found = np.full(len(total), NOWHERE, np.int32)
     found[at] = sums
     return found
+
+
+def recorded(name: str, before: Totals, after: Totals, feasible: Bools) -> list[ScoreCopy]:
+    """The extenders' part in the totals as a score and its weight; nothing where it cannot be told so."""
+    part = np.where(feasible, after.astype(np.int64) - before, 0)
+    if not len(part) or int(part.min()) < 0:
+        return []
+    weight = int(np.gcd.reduce(part)) or 1
+    final = part // weight
+    return [ScoreCopy(name, weight, final.astype(np.uint8))] if int(final.max()) <= FINAL_MAX else []

@@ -17,7 +17,7 @@ from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
 from multisched.cycle.class_cache import NOWHERE, ClassCache
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.dry_run import DryRuns
-from multisched.cycle.extender_answers import add_up, refuse
+from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.cycle.pod_class import PodClass, Totals
 from multisched.cycle.pod_run import count_right, draw, is_rowwise, normalizes_by_feasible
 from multisched.cycle.post_filter import CLEARED, Aftermath, PostFilterRuns
@@ -366,7 +366,9 @@ class SchedulingCycle:
                 late = refuse(self._runner, judge, view, pod, choice.rows, choice.feasible)
                 refused += [(self._node_name(int(choice.rows[position])), status) for position, status in late]
                 choice.total[~choice.feasible] = NOWHERE
-                choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, choice.total)
+                before = choice.total
+                choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, before)
+                choice.answered += recorded(judge.name, before, choice.total, choice.feasible)
         return refused
 
     # -- choosing --------------------------------------------------------------------------------------------------

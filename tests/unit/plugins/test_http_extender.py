@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from multisched.client.extender_client import HttpExtenderClient
 from multisched.cycle.class_cache import NOWHERE
-from multisched.cycle.extender_answers import add_up, refuse
+from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.plugin import AskingPlugin, CycleView
@@ -315,6 +315,21 @@ def test_any_scores_keep_the_order_of_the_exact_sums_and_never_lift_an_infeasibl
     for i in at:
         for j in at:
             assert (found[i] < found[j]) == (totals[i] + scores[i] < totals[j] + scores[j])
+
+
+@given(st.lists(st.integers(0, 10), min_size=3, max_size=3), st.integers(1, 1000))
+def test_what_an_extender_added_is_recorded_as_a_score_with_its_weight(scores: list[int], weight: int) -> None:
+    before = np.array([300, 200, 100], np.int32)
+    feasible = np.ones(3, np.bool_)
+    after = (before + np.array(scores, np.int32) * weight * 10).astype(np.int32)
+    (copy,) = recorded(NAME, before, after, feasible)
+    assert (copy.plugin, (copy.final.astype(np.int64) * copy.weight).tolist()) == (NAME, (after - before).tolist())
+
+
+def test_what_cannot_be_told_as_a_score_is_not_recorded() -> None:
+    before, feasible = np.array([300, 200], np.int32), np.ones(2, np.bool_)
+    assert recorded(NAME, before, np.array([301, 1200], np.int32), feasible) == []
+    assert recorded(NAME, before, np.array([0, 200], np.int32), feasible) == []
 
 
 # ---- bind
