@@ -92,7 +92,8 @@ class NobodyWaits:
 
 
 def make_context(table: NodeTable | None = None, objects: ObjectStore | None = None) -> PluginContext:
-    return PluginContext("test", table or NodeTable(), NobodyWaits(), LedgerBook(), objects or ObjectStore())
+    known = ObjectStore() if objects is None else objects  # an empty store is falsy
+    return PluginContext("test", table or NodeTable(), NobodyWaits(), LedgerBook(), known)
 
 
 def put(objects: ObjectStore, kind: ObjectKind, *documents: Document) -> None:
