@@ -22,7 +22,12 @@ from multisched.model.volumes import COUNTED_PLUGINS, CSI_DRIVER_OF_PLUGIN, Migr
 Attached = tuple[str, str]
 """CSI driver and volume handle: what counts once per node."""
 
+CLAIMS_KNOWN_MAX = 1 << 18
+"""Claims whose volume is remembered; past it they are looked up again."""
+
 NO_LIMIT = -1
+_UNKNOWN: Attached = ("", "")
+"""Nothing has been looked up yet; no driver has an empty name."""
 _WATCHED = (
     ObjectKind.PERSISTENT_VOLUME_CLAIM,
     ObjectKind.PERSISTENT_VOLUME,
@@ -47,16 +52,20 @@ class _Index(Generic[K, V]):
         return self._found.get(key, ())
 
     def add(self, key: K, value: V) -> None:
-        before = self._found.get(key, ())
-        if value not in before:
+        before = self._found.get(key)
+        if before is None:
+            self._found[key] = (value,)
+        elif value not in before:
             self._found[key] = (*before, value)
 
     def discard(self, key: K, value: V) -> None:
-        left = tuple(known for known in self._found.get(key, ()) if known != value)
-        if left:
-            self._found[key] = left
+        before = self._found.get(key, ())
+        if value not in before:
+            return
+        if len(before) == 1:
+            del self._found[key]
         else:
-            self._found.pop(key, None)
+            self._found[key] = tuple(known for known in before if known != value)
 
     def pop(self, key: K) -> tuple[V, ...]:
         return self._found.pop(key, ())
@@ -65,14 +74,15 @@ class _Index(Generic[K, V]):
 class _RowBook:
     """What was read to count one row, so that it can be taken back."""
 
-    __slots__ = ("attachments", "claims", "held", "used")
+    __slots__ = ("attachments", "held", "own_claims", "used")
 
     def __init__(self) -> None:
         self.held: set[Attached] = set()
         """What the pods on the row use."""
         self.used: dict[str, int] = {}
         """Driver -> volumes there, those attached for nobody's pod included."""
-        self.claims: set[ClaimKey] = set()
+        self.own_claims: set[ClaimKey] = set()
+        """Those of ephemeral volumes, which the node table does not know by name."""
         self.attachments: list[tuple[str, str]] = []
         """Name of each VolumeAttachment, and of its PersistentVolume."""
 
@@ -93,7 +103,7 @@ class AttachedVolumes:
         self._used: dict[str, Int64] = {}
         self._holders: _Index[Attached, int] = _Index()
         self._known: dict[ClaimKey, Attached | None] = {}
-        self._rows_of_claim: _Index[ClaimKey, int] = _Index()
+        self._rows_of_own_claim: _Index[ClaimKey, int] = _Index()
         self._claims_of_volume: _Index[str, ClaimKey] = _Index()
         self._claims_of_class: _Index[str, ClaimKey] = _Index()
         self._rows_of_attachment: _Index[str, int] = _Index()
@@ -178,7 +188,7 @@ class AttachedVolumes:
         rows: set[int] = set()
         for key in keys:
             self._known.pop(key, None)
-            rows.update(self._rows_of_claim.get(key))
+            rows.update(self._nodes.volume_users.claim_users(*key), self._rows_of_own_claim.get(key))
         return rows
 
     def _rows_of_new_attachment(self, name: str) -> Iterable[int]:
@@ -203,8 +213,8 @@ class AttachedVolumes:
             self._column(self._used, driver, 0, row)[row] = book.used.get(driver, 0)
         for attached in book.held:
             self._holders.add(attached, row)
-        for claim in book.claims:
-            self._rows_of_claim.add(claim, row)
+        for claim in book.own_claims:
+            self._rows_of_own_claim.add(claim, row)
         for name, volume in book.attachments:
             self._rows_of_attachment.add(name, row)
             self._rows_of_attached_volume.add(volume, row)
@@ -218,10 +228,8 @@ class AttachedVolumes:
             self._used[driver][row] = 0
         for attached in book.held:
             self._holders.discard(attached, row)
-        for claim in book.claims:
-            self._rows_of_claim.discard(claim, row)
-            if not self._rows_of_claim.get(claim):
-                self._known.pop(claim, None)
+        for claim in book.own_claims:
+            self._rows_of_own_claim.discard(claim, row)
         for name, volume in book.attachments:
             self._rows_of_attachment.discard(name, row)
             self._rows_of_attached_volume.discard(volume, row)
@@ -251,12 +259,15 @@ class AttachedVolumes:
         """Pods whose claims cannot be found, or are not theirs, count nothing: they are there already."""
         book = _RowBook()
         for pod in pods:
-            if not pod.spec.volumes:
-                continue
-            for volume, attached in self.of_pod(pod):
-                name = volume.claim_of(pod.name)
-                if name is not None:
-                    book.claims.add((pod.namespace, name))
+            for volume in pod.spec.volumes:
+                if volume.claim is not None:
+                    attached = self._of_claim((pod.namespace, volume.claim))
+                elif volume.is_ephemeral:
+                    own = (pod.namespace, f"{pod.name}-{volume.name}")
+                    book.own_claims.add(own)
+                    attached = self._of_claim(own)
+                else:
+                    attached = _of_disk(volume.migrated) if volume.migrated is not None else None
                 if attached is not None:
                     book.held.add(attached)
         elsewhere = {attached for attached in self._attachments(node, book) if attached not in book.held}
@@ -277,9 +288,12 @@ class AttachedVolumes:
     # -- claims ----------------------------------------------------------------------------------------------------
 
     def _of_claim(self, key: ClaimKey) -> Attached | None:
-        if key not in self._known:
-            self._known[key] = self._look_up(key)
-        return self._known[key]
+        known = self._known.get(key, _UNKNOWN)
+        if known is _UNKNOWN:
+            if len(self._known) >= CLAIMS_KNOWN_MAX:
+                self._known.clear()
+            known = self._known[key] = self._look_up(key)
+        return known
 
     def _look_up(self, key: ClaimKey) -> Attached | None:
         claim = self._objects.claim(*key)
