@@ -31,8 +31,8 @@ class Refusal(ValueError):
     """A field that cannot be scheduled by: its path and the fix."""
 
 
-class Wire(msgspec.Struct, gc=False, rename="camel"):
-    """Root of the wire shapes: camelCase names, unknown fields ignored."""
+class Wire(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
+    """Root of the wire shapes: camelCase names, unknown fields ignored; what a spec does not say is not in its intern key."""
 
 
 class WireExpression(Wire):
