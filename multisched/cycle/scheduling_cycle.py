@@ -276,9 +276,12 @@ class SchedulingCycle:
             self.conflicts.true += 1
             self.records.conflicted(pod, attempt, ())
             return Conflicted(pod)
-        refused = self._apply_answers(choice, view, pod)
+        refused = self._refuse_by_answers(choice, view, pod)
         if not any_true(choice.feasible):
             return (yield from self._refused(group, view, pod, attempt, found.with_more(refused), held, refused))
+        if refused:
+            picture = self._rescore(choice, group) or picture
+        self._add_answers(choice, view, pod)
         picture.add_answers(choice.total, choice.answered)
         # What other rows hold may count for each row: if that moved, no row is as it was.
         versions = choice.versions if self.classes.hangs_on(group, pod) == hangs_on else None
@@ -336,8 +339,8 @@ class SchedulingCycle:
             choice.total[~choice.feasible] = NOWHERE
         return any_true(choice.feasible)
 
-    def _apply_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
-        """Runs Filter and Score of the plugins that asked, on what was feasible before; returns the nodes they refused."""
+    def _refuse_by_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
+        """Runs Filter of the plugins that asked, on what was feasible before; returns the nodes they refused."""
         refused: list[tuple[str, Status]] = []
         for plugin in self.plugins.asking_filter:
             if plugin.name in view.answers:
@@ -347,7 +350,27 @@ class SchedulingCycle:
                     row = int(choice.rows[at[position]])
                     refused.append((self._node_name(row), plugin.reasons.status(int(codes[position]))))
                 choice.feasible[at[codes != 0]] = False
-                choice.total[at[codes != 0]] = NOWHERE
+        for judge in self.plugins.extenders:
+            if judge.name in view.answers:
+                late = refuse(self._runner, judge, view, pod, choice.rows, choice.feasible)
+                refused += [(self._node_name(int(choice.rows[position])), status) for position, status in late]
+        choice.total[~choice.feasible] = NOWHERE
+        return refused
+
+    def _rescore(self, choice: _Choice, group: PodClass) -> Picture | None:
+        """Scores among the rows that the answers left: NormalizeScore goes by those, as upstream, which scores after asking.
+
+        None where other nodes have come or gone meanwhile: then what was scored before stands.
+        """
+        if group.generation != self._rows.generation or not np.array_equal(group.rows, choice.rows):
+            return None
+        fewer = self.classes.reduced(group, choice.feasible.copy())
+        self.classes.score(fewer)
+        choice.total = np.where(choice.feasible, fewer.total, NOWHERE)
+        return self.records.picture(fewer)
+
+    def _add_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> None:
+        """Adds the scores of the plugins that asked."""
         for scorer in self.plugins.asking_score:
             if scorer.name in view.answers:
                 at = np.flatnonzero(choice.feasible)
@@ -363,13 +386,9 @@ class SchedulingCycle:
                 choice.answered.append(ScoreCopy(scorer.name, self.plugins.weight(scorer), final))
         for judge in self.plugins.extenders:
             if judge.name in view.answers:
-                late = refuse(self._runner, judge, view, pod, choice.rows, choice.feasible)
-                refused += [(self._node_name(int(choice.rows[position])), status) for position, status in late]
-                choice.total[~choice.feasible] = NOWHERE
                 before = choice.total
                 choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, before)
                 choice.answered += recorded(judge.name, before, choice.total, choice.feasible)
-        return refused
 
     # -- choosing --------------------------------------------------------------------------------------------------
 

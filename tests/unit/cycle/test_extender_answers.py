@@ -1,0 +1,56 @@
+"""What HTTP extenders answered, in the middle of a cycle: who is left, and how the others are scored then."""
+
+from __future__ import annotations
+
+from multisched.client.extender_client import HttpExtenderClient
+from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.framework.ports import ExtenderSettings
+from multisched.framework.status import Code, Status
+from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
+from multisched.plugins.http_extender import NAME, HTTPExtenders, Verdict
+from tests.unit.cycle.cycle_kit import Domain, Waiting, make_node, make_pod
+from tests.unit.plugins.extender_kit import WholeObjects
+
+NO = Status(Code.UNSCHEDULABLE, NAME, ("no licence",))
+
+
+def make_domain(**taints: int) -> Domain:
+    """Nodes with so many taints that the pod would rather not meet, and an extender that nobody reaches."""
+    nodes = [
+        make_node(name, taints=tuple(Taint(f"{name}-{index}", effect=PREFER_NO_SCHEDULE) for index in range(count)))
+        for name, count in taints.items()
+    ]
+    client = HttpExtenderClient(ExtenderSettings("http://127.0.0.1:1", filter_verb="filter"))
+    return Domain(*nodes, in_tree=("TaintToleration",), plugins=[HTTPExtenders([client], WholeObjects())])
+
+
+def placed_on(domain: Domain, verdict: Verdict) -> str:
+    result = Waiting.begin(domain, make_pod("p")).answer({NAME: verdict})
+    assert isinstance(result, Placed)
+    return result.node
+
+
+def test_scores_are_normalised_among_the_nodes_that_extenders_left() -> None:
+    # With the worst node b scores 50 of 100 and c 100; without it 0 and 100, three times as heavy as the extender's 200.
+    boost = {"b": 200}
+    assert placed_on(make_domain(worst=2, b=1, c=0), Verdict({}, boost)) == "b"
+    assert placed_on(make_domain(worst=2, b=1, c=0), Verdict({"worst": NO}, boost)) == "c"
+
+
+def test_a_record_of_the_attempt_adds_up_with_the_extenders_part() -> None:
+    domain = make_domain(worst=2, b=1, c=0)
+    assert placed_on(domain, Verdict({"worst": NO}, {"b": 200, "c": 10})) == "c"
+    (record,) = domain.cycle.records.read("uid-p")
+    assert dict(zip((name for name, _ in record.plugins), record.finals, strict=True)) == {
+        "TaintToleration": 100,
+        NAME: 1,
+    }
+    assert sum(weight * final for (_, weight), final in zip(record.plugins, record.finals, strict=True)) == record.total
+
+
+def test_a_pod_that_is_left_no_node_is_told_in_the_extenders_words() -> None:
+    domain = make_domain(a=0, b=0)
+    result = Waiting.begin(domain, make_pod("p")).answer({NAME: Verdict({"a": NO, "b": NO}, {})})
+    assert isinstance(result, Unplaced)
+    assert result.message == "0/2 nodes are available: 2 no licence."
+    assert result.rejectors == {NAME}
