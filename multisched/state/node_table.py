@@ -300,6 +300,10 @@ class NodeTable:
         """Names of all resources with a column."""
         return self._resources
 
+    def has_column(self, resource: str) -> bool:
+        """True if some node had the resource at some time: what pods ask for of others is not counted."""
+        return resource in self._resources
+
     @property
     def capacity(self) -> int:
         """Length of every column."""

@@ -57,7 +57,8 @@ class Overlay:
 
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         for name, amount in pod.requests.items():
-            self._writable("requested", name)[row] += sign * amount
+            if self._table.has_column(name):  # else no node has any of it, and the table does not count it either
+                self._writable("requested", name)[row] += sign * amount
         for name, amount in zip((CPU, MEMORY), scoring_amounts(pod), strict=True):
             self._writable("scoring", name)[row] += sign * amount
         if self._pod_count is None:
