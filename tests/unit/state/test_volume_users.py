@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.framework.frozen_nodes import FrozenNodes, RowRecord
 from multisched.framework.node_view import NodeView
 from multisched.framework.recency import KEYS_MAX, Recency
 from multisched.framework.volume_users import VolumeUsers, users_of
@@ -121,3 +122,13 @@ def test_recency_knows_what_it_has_forgotten() -> None:
         recency.note(key)
     assert recency.since(1) is None
     assert recency.since(KEYS_MAX) == [KEYS_MAX + 1, KEYS_MAX]
+
+
+def test_frozen_nodes_tell_the_same_users_as_the_table() -> None:
+    table = make_table()
+    volumes = (PodVolume(claim="a"), PodVolume("d", disk=DISKS[1]), PodVolume("scratch", is_ephemeral=True))
+    table.add_pod(0, make_pod("p", PodSpec(volumes=volumes)))
+    table.add_pod(2, make_pod("q", PodSpec(volumes=volumes[:1])))
+    records = [RowRecord(row, table.version(row), table.node(row), tuple(table.pods_on(row))) for row in ROWS]
+    frozen = FrozenNodes(records, table.node_count, table.nodes_version)
+    assert seen(frozen.volume_users) == seen(table.volume_users)
