@@ -27,7 +27,9 @@ def _url(text: str) -> str:
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_good = False
-    if not is_good or parts.query or parts.fragment or parts.username is not None:
+    if is_good and parts.username is not None:
+        raise ValueError("holds credentials, which no extender is sent; remove them")
+    if not is_good or parts.query or parts.fragment:
         raise ValueError(f"{text!r} is no address of an extender; write for instance http://127.0.0.1:8888/scheduler")
     return text
 

@@ -230,3 +230,44 @@ def test_args_and_points_are_checked_at_the_field_itself() -> None:
         f"f.yaml:15:41: {at}.points.score[2]: 'NodeAfinity' is not enabled in this profile (did you mean NodeAffinity?)",
         f"f.yaml:16:29: {at}.points.filter[1]: NodePorts is listed above already; remove one",
     ]
+
+
+@pytest.mark.parametrize(
+    ("extenders", "told"),
+    [
+        (
+            "[{urlPrefix: 'http://a', prioritizeVerb: p}]",
+            "4:29: domains[0].extenders[0]: prioritizeVerb needs a weight of at least 1; set weight",
+        ),
+        (
+            "[{urlPrefix: 'http://a'}]",
+            "4:29: domains[0].extenders[0]: has no verb and would never be asked; set filterVerb, or remove it",
+        ),
+        (
+            "[{urlPrefix: 'http://u:p@a', filterVerb: f}]",
+            "4:41: domains[0].extenders[0].urlPrefix: holds credentials, which no extender is sent; remove them",
+        ),
+        (
+            "[{urlPrefix: 'http://a', bindVerb: b}, {urlPrefix: 'http://b', bindVerb: b}]",
+            "4:5: domains[0]: only one extender can bind; remove the other bindVerb",
+        ),
+        (
+            "[{urlPrefix: 'http://a', filterVerb: f, managedResources: [{name: cpu}]}]",
+            "4:94: domains[0].extenders[0].managedResources[0].name: 'cpu' is no extended resource; write for instance example.com/fpga",
+        ),
+        (
+            "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {insecure: true, caFile: /ca}}]",
+            "4:80: domains[0].extenders[0].tlsConfig: insecure takes any certificate, which leaves nothing for a CA to do; remove one",
+        ),
+        (
+            "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {certFile: /cert}}]",
+            "4:80: domains[0].extenders[0].tlsConfig: a certificate and its key belong together; give both or neither",
+        ),
+        (
+            "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {caData: '???'}}]",
+            "4:89: domains[0].extenders[0].tlsConfig.caData: is not base64",
+        ),
+    ],
+)
+def test_an_extender_that_cannot_be_asked_is_told_at_its_field(extenders: str, told: str) -> None:
+    assert problems(f"{HEAD}domains:\n  - {{name: own, extenders: {extenders}}}\n") == [f"f.yaml:{told}"]

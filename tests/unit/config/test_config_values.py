@@ -155,3 +155,13 @@ def test_a_printed_duration_reads_back(milliseconds: int) -> None:
 
 def test_the_default_file_is_plain_yaml() -> None:
     assert yaml.safe_load((ROOT / "config/default.yaml").read_text())["kind"] == "MultischedConfiguration"
+
+
+def test_what_an_extender_looks_after_is_left_to_it_and_scores_are_those_of_the_point() -> None:
+    configuration = config.load(ROOT / "config/examples/extender.yaml")
+    profile = resolve_profile(configuration.domain("fpga"), plugin_registry())
+    uses = {use.name: use for use in profile.plugins}
+    assert uses["NodeResourcesFit"].args == {"ignoredResources": ["example.com/fpga"]}
+    assert profile.points == {"Score": ("NodeResourcesFit", "NodeResourcesBalancedAllocation")}
+    (extender,) = configuration.domain("fpga").extenders
+    assert (extender.http_timeout_s, extender.weight, extender.is_tls) == (0.5, 3, True)
