@@ -41,6 +41,10 @@ class BindError(Exception):
     """The pod's volumes cannot be bound as promised; the text is for its owner."""
 
 
+class BindDeniedError(BindError):
+    """The API server has refused a write for good; the text is its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """What was written, with the version it has since: an older object in the store says nothing yet."""
@@ -204,6 +208,8 @@ async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | No
 
 def _version(reply: VolumeReply, name: str) -> int:
     """The version that was written. Raises BindError for what was not."""
+    if reply.answer is VolumeAnswer.REFUSED and reply.message:
+        raise BindDeniedError(reply.message)
     if reply.answer is not VolumeAnswer.DONE:
         raise BindError(reply.message or f"{name}: {reply.answer.name.lower()}")
     return reply.version

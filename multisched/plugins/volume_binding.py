@@ -35,7 +35,7 @@ from multisched.model.cluster_objects import (
 )
 from multisched.model.objects import Pod
 from multisched.plugins.resource_scoring import score_curve
-from multisched.plugins.volume_binder import BindError, VolumeBinder
+from multisched.plugins.volume_binder import BindDeniedError, BindError, VolumeBinder
 from multisched.plugins.volume_binding_args import VolumeBindingArgs
 from multisched.plugins.volume_ledger import READ_KINDS, VolumeLedger
 from multisched.plugins.volume_matching import NOTHING
@@ -131,6 +131,8 @@ class VolumeBinding:
             return Status.error("nothing may be written here; volumes cannot be bound")
         try:
             await self._binder.bind(pod, promise, timeout_s=self._args.bind_timeout_s)
+        except BindDeniedError as error:
+            return Status.denied(str(error))
         except BindError as error:
             return Status.error(str(error))
         return SUCCESS

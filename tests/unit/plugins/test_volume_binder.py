@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,13 +195,13 @@ def test_conflicts_without_end_are_given_up() -> None:
 
 
 @pytest.mark.parametrize("answer", [VolumeAnswer.NOT_FOUND, VolumeAnswer.REFUSED, VolumeAnswer.UNKNOWN])
-def test_a_write_that_failed_says_why(answer: VolumeAnswer) -> None:
+def test_a_write_that_failed_says_why_and_whether_the_server_refused_it_for_good(answer: VolumeAnswer) -> None:
     async def story() -> None:
         bench = static()
         bench.desk.replies = [VolumeReply(answer, message="the server's words")]
         work = bench.start()
         await asyncio.sleep(0.5)
-        assert work.result() == failed("the server's words")
+        assert work.result() == replace(failed("the server's words"), is_denied=answer is VolumeAnswer.REFUSED)
 
     play(story)
 
