@@ -2,8 +2,8 @@
 
     python -m tests.conformance.generate --family spread --seed 7 --count 100 > problems.jsonl
 
-The families are those of the recorded problems, and each draws from everything the API allows that bears on it. A problem's
-id names its family and seed, so it can be made again from the id alone.
+The families are those of the recorded problems and one more (dense), and each draws from everything the API allows that
+bears on it. A problem's id names its family and seed, so it can be made again from the id alone.
 """
 
 from __future__ import annotations
@@ -55,11 +55,32 @@ def _fill(draw: Draw, made: Json, wishes: Wishes, *, count: int = 0, per_node: i
     """Nodes, pods on them and the pending pod."""
     made["nodes"] = make_nodes(draw, count or draw.randint(3, MOST_NODES))
     made["pods"] = []
+    taken: dict[str, set[tuple[str, int, str]]] = {}
     for node in made["nodes"]:
         for _ in range(draw.randint(0, per_node)):
             name = f"p{len(made['pods'])}"
             made["pods"].append(make_pod(draw, name, wishes, node=node["metadata"]["name"]))
     made["pod"] = make_pod(draw, "pending", wishes)
+    for pod in (*made["pods"], made["pod"]):
+        _keep_ports_apart(pod, taken.setdefault(pod["spec"].get("nodeName", ""), set()))
+
+
+def _keep_ports_apart(pod: Json, taken: set[tuple[str, int, str]]) -> None:
+    """No two containers on a node hold the same port: the API server refuses them in one pod, the kubelet in two.
+
+    Where two do, kube-scheduler forgets the port as soon as one of them goes; we do not, and nobody can see it.
+    """
+    for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
+        kept = []
+        for port in container.get("ports", ()):
+            key = (port["protocol"], port.get("hostPort", 0), port.get("hostIP", "0.0.0.0"))
+            if key not in taken or "hostPort" not in port:
+                taken.add(key)
+                kept.append(port)
+        if kept:
+            container["ports"] = kept
+        else:
+            container.pop("ports", None)
 
 
 def _resources(draw: Draw, made: Json) -> None:
@@ -204,6 +225,28 @@ def _large(draw: Draw, made: Json) -> None:
     _relate(draw, made)
 
 
+def _dense(draw: Draw, made: Json) -> None:
+    """A few nodes and every feature at once: each plugin has something to say about almost every one of them."""
+    wishes = Wishes(0.7, 0.2, 0.2, 0.1, 0.1, 0.2, 0.4, 0.15, 0.3, 0.1, 0.3)
+    _fill(draw, made, wishes, count=draw.randint(2, 7), per_node=3)
+    pod = made["pod"]
+    for other in made["pods"]:
+        if draw.chance(0.4):
+            add_pod_affinity(draw, other, required=0.4, preferred=0.5)
+    if draw.chance(0.6):
+        add_node_affinity(draw, pod, len(made["nodes"]))
+    if draw.chance(0.6):
+        add_pod_affinity(draw, pod, required=0.5, preferred=0.6)
+    if draw.chance(0.6):
+        add_spread(draw, pod)
+    else:
+        workload_objects(draw, made)
+    if draw.chance(0.7):
+        add_volumes(draw, made)
+    if draw.chance(0.5):
+        made["profile"] = make_profile(draw)
+
+
 FAMILIES: dict[str, Callable[[Draw, Json], None]] = {
     "resources": _resources,
     "scoring": _scoring,
@@ -220,6 +263,7 @@ FAMILIES: dict[str, Callable[[Draw, Json], None]] = {
     "mixed": _mixed,
     "profiles": _profiles,
     "large": _large,
+    "dense": _dense,
 }
 
 

@@ -174,11 +174,11 @@ class VolumeZone(Silent):
     name, filters = "VolumeZone", True
 
     def prepare(self, world: World, pod: PodState) -> Any:
-        found = claims(world, pod)
-        if isinstance(found, Refused):
-            return found
         topologies: list[tuple[str, set[str]]] = []
-        for claim in found:
+        for claim_name in claim_names(pod):
+            claim = world.named("pvcs", claim_name, pod.namespace)
+            if claim is None:
+                return unresolvable(f'persistentvolumeclaim "{claim_name}" not found')
             name = claim["spec"].get("volumeName") or ""
             if not name:
                 refused = self._unbound(world, claim)
