@@ -17,6 +17,7 @@ from multisched.cluster.storage import Stored
 from multisched.model.decode import Decoder
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
+from multisched.testing.storage import Storage
 
 _BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding(?:\?timeout=(\d+)ms)?")
 BROKEN_MAX = 20
@@ -37,6 +38,8 @@ class Books:
         self.bound: dict[str, str] = {}
         """uid -> node of every successful binding."""
         self.history: list[tuple[str, str]] = []
+        self.storage: Storage | None = None
+        """Where there are volumes: judges bindings of pods with claims."""
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
         """I1, I2 and I7 after each successful binding."""
@@ -58,6 +61,7 @@ class Books:
         if wanted != pod.uid:
             self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
         self._check_node(node, pods)
+        self._check_volumes(pod, node)
 
     def is_news(self, pod: Pod) -> bool:
         """True for a pod that somebody else bound a moment ago: nobody here can know of it yet."""
@@ -76,6 +80,15 @@ class Books:
             if amount > node.allocatable.get(resource, 0):
                 self.complain(f"I1: {name} holds {amount} of {node.allocatable.get(resource, 0)} {resource}")
         self._check_devices(node, here)
+
+    def _check_volumes(self, pod: Pod, name: str) -> None:
+        """I1 of volumes: what a pod was promised is there before it is."""
+        node = self.nodes().get(name)
+        if self.storage is None or node is None:
+            return
+        fault = self.storage.fault_of_bind(pod, node)
+        if fault:
+            self.complain(f"I1: {fault}")
 
     def _check_devices(self, node: Node, pods: list[Pod]) -> None:
         """I1 per device, counted from the annotations that the node's device plugin would read."""

@@ -207,6 +207,8 @@ class Door(Books):
             return False
         if any(not r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
             return False
+        if self.storage is not None and not self.storage.allows(pod, node):
+            return False
         return self._router.usable_by(domain)(node)
 
 

@@ -42,6 +42,9 @@ POLL_S = 3.0
 NUDGE_POLLS = 6
 """Polls between two small events. A new leader's Permit may turn pods away, which then wait for an event or five minutes."""
 
+NUDGED = (NODES - 1, NODES - 2, NODES - 4)
+"""A virtual node, one with GPUs and one of neither kind: a domain hears of the nodes that it may use alone."""
+
 CONFIGURATION = """
 apiVersion: multisched.io/v1
 kind: MultischedConfiguration
@@ -155,7 +158,7 @@ class Run:
         self.trace = 0
         self.faults = Faults(random.Random(self.seed ^ 0x5EED))  # noqa: S311 - a simulation
         self.door = Door(self.server, self.configuration, self.loop.time, self.broken)
-        self.world = World(self.server, self.door, self.rng)
+        self.world = World(self.server, self.door, self.rng, self.seed)
         self.ended: list[Process] = []
         self.started = 0
         self.was_paused = False
@@ -244,6 +247,7 @@ class Run:
         self.start()
         self.start()
         looking = self.loop.create_task(self._look())
+        binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
         storm = Storm(self)
         storming = self.loop.create_task(storm.run())
         while not storming.done() and not self._is_over():
@@ -257,6 +261,7 @@ class Run:
         if not self._is_over():
             self._check_rest()
         looking.cancel()
+        binding.cancel()
         for process in self.processes:
             self.loop.resume(process.identity)  # what is paused cannot end
         if not self._is_over():
@@ -280,7 +285,8 @@ class Run:
             await asyncio.sleep(POLL_S)
             nudges += 1
             if nudges % NUDGE_POLLS == 0:
-                await self.world.patch_node(f"node-{NODES - 1}", {"metadata": {"labels": {"nudge": str(nudges)}}})
+                for number in NUDGED:
+                    await self.world.patch_node(f"node-{number}", {"metadata": {"labels": {"nudge": str(nudges)}}})
         return self.loop.time() - began_s
 
     def _is_settled(self) -> bool:

@@ -15,6 +15,7 @@ from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN
+from multisched.testing.storage import Storage
 
 NODES, PODS = 40, 200
 INFEASIBLE_CPU = "500"
@@ -24,8 +25,10 @@ PODS_PATH = "/api/v1/namespaces/default/pods"
 class World:
     """Acts on the API as somebody else than the program; a server that is away is asked again, as users do."""
 
-    def __init__(self, server: ApiServer, door: Door, rng: random.Random) -> None:
+    def __init__(self, server: ApiServer, door: Door, rng: random.Random, seed: int) -> None:
         self.api = DirectTransport(server)
+        self.storage = Storage(server, self.send, seed)
+        door.storage = self.storage
         self._door = door
         self._rng = rng
         self._names = 0
@@ -33,6 +36,7 @@ class World:
     async def build(self) -> None:
         for number in range(NODES):
             await self.add_node(number)
+        await self.storage.build(NODES)
 
     async def send(
         self, method: str, path: str, document: Mapping[str, Any] | None = None, content_type: str = JSON
@@ -70,6 +74,8 @@ class World:
             pod["metadata"]["annotations"] = {}
         if node:
             pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        if not scheduler:
+            await self.storage.add_claims(pod)
         answer = await self.send("POST", PODS_PATH, pod)
         if answer.status not in (201, 409):
             raise AssertionError(answer.body)
