@@ -1,8 +1,8 @@
 """What the demonstration cluster is filled with: nodes of three domains, and a workload that fits on them.
 
 Owns nothing; pure functions, the same documents for the same arguments. Promises that everything of
-`demo_workload(jobs, nodes)` fits on `demo_nodes(nodes)`, with up to JOB_PODS_MAX job pods on 300 nodes. Called by the demo,
-the `cluster` command, the simulation and tests.
+`demo_workload(jobs, nodes)` fits on `demo_nodes(nodes)` with their `demo_storage`, with up to JOB_PODS_MAX job pods on 300
+nodes. Called by the demo, the `cluster` command, the simulation and tests.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ _SERVICES = (
     ("cache", 12, "1", "8Gi", True),
     ("reports", 8, "250m", "256Mi", False),
 )
+_SCRATCH = {"cache": "16Gi"}
+"""Services whose pods have a volume of their own, with its size: of the default storage class, gone with the pod."""
+
 _TRAININGS = (("vision", 12, 4), ("language", 6, 8), ("speech", 16, 1))
 """Name, pods, whole GPUs of each."""
 _INFERENCES = (("classify", 24, 250), ("translate", 16, 500))
@@ -221,7 +224,11 @@ def _service(name: str, replicas: int, cpu: str, memory: str, is_guaranteed: boo
     resources: Document = {"requests": requests}
     if is_guaranteed:
         resources["limits"] = dict(requests)
-    return _deployment(name, replicas, _pod_spec("forecast-scheduler", name, resources), annotations={})
+    spec = _pod_spec("forecast-scheduler", name, resources)
+    if name in _SCRATCH:
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": _SCRATCH[name]}}}
+        spec["volumes"] = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}]
+    return _deployment(name, replicas, spec, annotations={})
 
 
 def _training_pod(name: str, app: str, gpus: int) -> Document:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from multisched.cluster.seed import demo_nodes, demo_workload
+from multisched.cluster.seed import demo_nodes, demo_storage, demo_workload
 from tests.real.admin import JOBS, Admin, until
 from tests.real.audit_log import bound, calls, denied
 from tests.real.control_plane import ControlPlane
@@ -54,7 +54,7 @@ async def test_the_demo_runs_with_the_rights_of_deploy_only(tmp_path: Path) -> N
     expected = pods_of(workload)
     assert expected.keys() == SCHEDULERS
     async with ControlPlane.start(tmp_path, audit=True) as plane, Admin.open(plane) as admin:
-        await admin.create_all(nodes)
+        await admin.create_all([*nodes, *demo_storage(nodes)])
         deployed = await Deployed.install(plane)
         await plane.start_program("kubelets", [str(MULTISCHED), "kubelets", "--kubeconfig", str(plane.kubeconfig)])
         scheduler = await deployed.start("first")
