@@ -32,6 +32,7 @@ from multisched.framework.ports import (
     ConditionWriter,
     Event,
     EventSink,
+    ExtenderError,
     LeaseHolder,
     ObjectRef,
     UnreachableError,
@@ -272,6 +273,9 @@ class DomainWorker:
             answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
         except IsolatedError as error:
             answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
+        except ExtenderError as error:  # the pod is told the extender's words and no more, as upstream
+            self._runner.failure(plugin, "Answer", error)
+            answers[plugin.name] = PluginFailure(Status.error(str(error)).by(plugin.name))
         except Exception as error:  # noqa: BLE001 - a plugin ends here
             answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
 
