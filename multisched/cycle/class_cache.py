@@ -531,7 +531,7 @@ class ClassCache:
         """Names of the plugins whose Score is left out."""
         if not plugins:
             return set()
-        feasible = entry.rows if all_true(entry.feasible) else entry.rows[entry.feasible]
+        feasible = entry.rows if all_true(entry.feasible) else entry.rows.take(entry.feasible.nonzero()[0])
         if not len(feasible):
             return set()  # nobody is to be scored: plugins need not be ready for that
         return {p.name for p in plugins if self._runner.pre_score(p, entry.view, entry.pod, feasible).code is Code.SKIP}
@@ -544,8 +544,7 @@ class ClassCache:
             column.final = np.zeros(len(entry.rows), np.uint8)
             return
         if plugin.name in self._for_one_attempt or plugin.name in self._feasible_readers:
-            raw = np.zeros(len(entry.rows), np.int64)
-            raw[entry.feasible] = self._runner.score(plugin, entry.view, entry.pod, entry.rows[entry.feasible])
+            raw = self._raw_of_feasible(entry, plugin)
         else:
             ask = partial(self._runner.score, plugin, entry.view, entry.pod, entry.rows)
             raw = self._shared_answer("Score", plugin, entry, ask)
@@ -554,6 +553,15 @@ class ClassCache:
         else:
             column.raw = raw.copy()
             self._normalize_all(entry, column)
+
+    def _raw_of_feasible(self, entry: PodClass, plugin: ScorePlugin) -> Scores:
+        """int64[rows]: raw scores by a plugin that is not to be asked about other rows; 0 for those."""
+        if all_true(entry.feasible):
+            return self._runner.score(plugin, entry.view, entry.pod, entry.rows)
+        raw = np.zeros(len(entry.rows), np.int64)
+        at = entry.feasible.nonzero()[0]
+        raw[at] = self._runner.score(plugin, entry.view, entry.pod, entry.rows.take(at))
+        return raw
 
     def _join_scores(self, entry: PodClass) -> None:
         """Computes both totals from the columns."""
@@ -661,10 +669,15 @@ class ClassCache:
             column.largest = _largest(entry, column)
             column.final = column.normalizer.apply(column.raw, column.largest).astype(np.uint8)
         elif column.custom is not None:
-            at = np.flatnonzero(entry.feasible)
+            if len(entry.rows) and all_true(entry.feasible):
+                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw)
+                column.final = final.astype(np.uint8)
+                return
+            at = entry.feasible.nonzero()[0]
             column.final = np.zeros(len(entry.rows), np.uint8)
             if len(at):
-                column.final[at] = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw[at])
+                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw.take(at))
+                column.final[at] = final.astype(np.uint8)
 
 
 def _replace_in_total(entry: PodClass, column: ScoreColumn, before: Finals) -> None:
