@@ -631,7 +631,7 @@ def _settle(
     """What PostFilter comes to once the extenders have answered, or failed."""
     try:
         if isinstance(answer, PluginFailure):
-            raise answer
+            return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
         left = runner.call(judge, "PostFilter", judge.left, view, offers, answer)
         return runner.call(plugin, "PostFilter", plugin.accept, left)
     except PluginFailure as failure:

@@ -35,6 +35,10 @@ class NegotiablePostFilter(Plugin, Protocol):
         """PostFilter's result, given what is left of the offers."""
         ...
 
+    def spoiled(self, why: str) -> PostFilterResult:
+        """PostFilter's result where those who were to look at the offers failed."""
+        ...
+
 
 @runtime_checkable
 class ExtenderPlugin(AskingPlugin, Protocol):

@@ -109,6 +109,10 @@ class DefaultPreemption:
         best = min(offers, key=_cost_of)
         return PostFilterResult(SUCCESS, best.node, Preemption(best.node, best.victims, self.name))
 
+    def spoiled(self, why: str) -> PostFilterResult:
+        """An extender failed that may not be passed over: nobody is removed."""
+        return PostFilterResult(Status.error(f"preemption: {why}").by(self.name))
+
     def _found(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Found | PostFilterResult:
         """The candidates; the result where there are none."""
         self.preemption_attempts += 1

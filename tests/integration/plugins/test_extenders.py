@@ -216,6 +216,8 @@ async def test_a_preemption_that_an_extender_refuses_or_spoils_removes_nobody() 
         taints = [{"key": "kept", "effect": "NoSchedule"}]  # large enough to wake the pod, and yet not for it
         amounts = {"cpu": "1", "memory": "1Gi", "pods": "9"}
         await house.post("nodes", "n4", {}, spec={"taints": taints}, status={"allocatable": amounts})
-        await told(house, "high", 'claims to preempt on node "elsewhere", which it was not shown')
+        why = f'extender "{extender.url}" (preempt): claims to preempt on node "elsewhere", which it was not shown'
+        message = await told(house, "high", why)
+        assert message.endswith(f"preemption: {why}")
         assert await nominated(house, "high") == ""
         await house.at_rest()
