@@ -23,6 +23,9 @@ from multisched.cycle.scheduling_cycle import Conflicted, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
+from multisched.plugins.volume_binder import VolumeBinder
+from multisched.plugins.volume_ledger import VolumeLedger
+from multisched.plugins.volume_masks import RowMasks
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Moved
 from multisched.queueing.events_in_flight import EventsInFlight
@@ -496,3 +499,35 @@ def stop_never_ends() -> None:
         await asyncio.Event().wait()
 
     _put(Program, "_drain", drain)
+
+
+# -- volumes -----------------------------------------------------------------------------------------------------------
+
+
+@_defect
+def volumes_not_waited_for() -> None:
+    """PreBind writes what was promised and lets the pod go at once."""
+
+    async def hasty(self: VolumeBinder, pod: Any, promise: Any, written: Any, timeout_s: float) -> None:
+        del self, pod, promise, written, timeout_s
+
+    _put(VolumeBinder, "_wait", hasty)
+
+
+@_defect
+def volumes_promised_to_nobody() -> None:
+    """Commit takes no volumes, so PreBind has nothing to do."""
+    _put(VolumeLedger, "_hold", lambda self, uid, promise: None)
+
+
+@_defect
+def volumes_never_given_back() -> None:
+    """What was promised stays promised, whatever becomes of the pod."""
+    _put(VolumeLedger, "give", lambda self, uid: None)
+
+
+@_defect
+def volumes_reached_from_everywhere() -> None:
+    """The node affinity of bound volumes is not looked at."""
+    _put(RowMasks, "of_volume", lambda self, nodes, volume: None)
+    _put(RowMasks, "affine", lambda self, nodes, selector: np.ones(len(nodes.taint_set), np.bool_))
