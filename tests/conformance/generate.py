@@ -16,6 +16,7 @@ from dataclasses import replace
 import orjson
 
 from tests.conformance.random_cluster import NAMESPACES, Draw, Json, Wishes, make_nodes, make_pod
+from tests.conformance.random_disks import add_disks
 from tests.conformance.random_profiles import make_profile
 from tests.conformance.random_relations import (
     add_node_affinity,
@@ -189,6 +190,11 @@ def _volumes(draw: Draw, made: Json) -> None:
         made["pod"]["spec"]["priority"] = HIGH_PRIORITY
 
 
+def _disks(draw: Draw, made: Json) -> None:
+    _volumes(draw, made)
+    add_disks(draw, made)
+
+
 def _mixed(draw: Draw, made: Json) -> None:
     wishes = replace(Wishes(), heavy=draw.choice((0.0, 0.6)), ports=0.1, selectors=0.1)
     _fill(draw, made, wishes, per_node=draw.choice((2, 6)))
@@ -260,6 +266,7 @@ FAMILIES: dict[str, Callable[[Draw, Json], None]] = {
     "preemption": _preemption,
     "nominated": _nominated,
     "volumes": _volumes,
+    "disks": _disks,
     "mixed": _mixed,
     "profiles": _profiles,
     "large": _large,
