@@ -27,6 +27,8 @@ AFFINITIES_MAX = 65_536
 """Affinities whose demands are remembered, by identity and namespace."""
 
 _NONE: Sequence[tuple[int, int, int]] = ()
+_GroupKey = tuple[str, int, bool]
+"""Namespace, identity of the labels, whether the pods are being deleted."""
 
 
 class PodCount:
@@ -228,34 +230,46 @@ class PodCounts:
 
     # -- checking --------------------------------------------------------------------------------------------------
 
-    def faults(self, pods_on: Mapping[int, Collection[Pod]]) -> dict[int, str]:
-        """Row -> what is wrong there, with both sides: whether these rows are the sums of these pods (I4)."""
+    def faults(self, pods_on: Mapping[int, Collection[Pod]], *, is_whole: bool = False) -> dict[int, str]:
+        """Row -> what is wrong there, with both sides: whether these rows are the sums of these pods (I4).
+
+        `is_whole`: also looks for groups that none of these pods is in, of which there may be one for every pod.
+        """
         wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
+        counted_in: dict[_GroupKey, list[Hashable]] = {}
         for row, pods in pods_on.items():
             for pod in pods:
-                for key in self._keys_of(pod):
+                group = (pod.namespace, id(pod.labels), pod.is_deleting)
+                if group not in counted_in:
+                    counted_in[group] = list(self._queries_of(pod))
+                for key in (group, *counted_in[group], *self._demand_keys(pod)):
                     wanted[row][key] = wanted[row].get(key, 0) + 1
         said: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
-        for key, held in self._all():
+        for key, held in self._all(None if is_whole else counted_in):
             for row in held.keys() & said.keys():
                 said[row][key] = held[row]
         return {row: self._difference(said[row], wanted[row]) for row in pods_on if said[row] != wanted[row]}
 
-    def _keys_of(self, pod: Pod) -> Iterator[Hashable]:
-        """What the pod is to be counted in, found anew: its group, the queries it matches, its demands."""
-        yield pod.namespace, id(pod.labels), pod.is_deleting
+    def _queries_of(self, pod: Pod) -> Iterator[Hashable]:
+        """The queries that the pod is to be counted in, found anew."""
         for query in self._query_index.candidates(pod.namespace, pod.labels):
             if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels):
                 yield id(self._queries[query])
-        for demand in _demands_of_pod(pod):
+
+    def _demand_keys(self, pod: Pod) -> Iterator[Hashable]:
+        for demand in demands_of_pod(pod):
             there = self._demands.get(demand)
             yield demand if there is None else id(there.count)
 
-    def _all(self) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
+    def _all(self, groups: Iterable[_GroupKey] | None) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
+        """Every query and demand, and these groups (None: all), with their pods per row."""
         for count in (*self._queries.values(), *(known.count for known in self._demands.values())):
             yield id(count), count.held
-        for namespace, groups in self._groups.items():
-            for (labels, is_deleting), group in groups.items():
+        if groups is None:
+            groups = [(namespace, *key) for namespace, known in self._groups.items() for key in known]
+        for namespace, labels, is_deleting in groups:
+            group = self._groups.get(namespace, {}).get((labels, is_deleting))
+            if group is not None:
                 yield (namespace, labels, is_deleting), dict(group.items())
 
     def _difference(self, said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:
@@ -380,61 +394,9 @@ def _filed_under(demand: PodDemand) -> frozenset[str] | None:
     return demand.namespaces if demand.namespace_selector is None else None
 
 
-class OverlaidCounts:
-    """The counts of a table with some pods added and removed in thought; owned by an overlay."""
-
-    __slots__ = ("_base", "_changes")
-
-    def __init__(self, base: PodCountsView) -> None:
-        self._base = base
-        self._changes: list[tuple[int, Pod, int]] = []
-
-    def account(self, row: int, pod: Pod, sign: int) -> None:
-        """A pod comes to the row (1) or leaves it (-1)."""
-        self._changes.append((row, pod, sign))
-
-    @property
-    def demands_version(self) -> int:
-        return self._base.demands_version
-
-    @property
-    def has_demands(self) -> bool:
-        return self._base.has_demands or any(pod.spec.pod_affinity is not None for _, pod, _ in self._changes)
-
-    def matching(self, query: PodQuery) -> PodCount:
-        changes = [
-            (row, sign)
-            for row, pod, sign in self._changes
-            if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels)
-        ]
-        return _changed(self._base.matching(query), changes)
-
-    def demanding(self, demand: PodDemand) -> PodCount:
-        changes = [(row, sign) for row, pod, sign in self._changes for own in _demands_of_pod(pod) if own == demand]
-        return _changed(self._base.demanding(demand), changes)
-
-    def demands_on(
-        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
-    ) -> list[PodDemand]:
-        found = dict.fromkeys(self._base.demands_on(namespace, labels, namespace_labels))
-        for _, pod, _ in self._changes:
-            for demand in _demands_of_pod(pod):
-                if demand.concerns(namespace, labels, namespace_labels):
-                    found[demand] = None
-        return list(found)
-
-
-def _demands_of_pod(pod: Pod) -> tuple[PodDemand, ...]:
+def demands_of_pod(pod: Pod) -> tuple[PodDemand, ...]:
+    """What a pod demands once it is placed."""
     return () if pod.spec.pod_affinity is None else demands_of(pod.spec.pod_affinity, pod.namespace)
-
-
-def _changed(base: PodCount, changes: Sequence[tuple[int, int]]) -> PodCount:
-    if not changes:
-        return base
-    held = dict(base.held)
-    for row, sign in changes:
-        held[row] = held.get(row, 0) + sign
-    return PodCount(base.version, {row: pods for row, pods in held.items() if pods})
 
 
 def counts_of(rows: Iterable[tuple[int, Iterable[Pod]]]) -> PodCounts:

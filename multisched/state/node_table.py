@@ -323,7 +323,7 @@ class NodeTable:
             found = {name: int(self._requested[index, row]) for name, index in self._resources.items()}
             if found != sums or [cpu, memory] != self._scoring[:, row].tolist():
                 raise AssertionError(f"row {row} ({node.name}): columns say {found}, its pods {sums}")
-        faults = self._pod_counts.faults({row: pods.values() for row, pods in enumerate(self._pods)})
+        faults = self._pod_counts.faults({row: p.values() for row, p in enumerate(self._pods)}, is_whole=True)
         if faults:
             raise AssertionError(f"rows {faults}")
 
