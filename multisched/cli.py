@@ -199,7 +199,10 @@ def kubelets(
     stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", exists=True)] = None,
     seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
 ) -> None:
-    """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish."""
+    """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish, and as a provisioner of volumes.
+
+    Claims of storage classes with the provisioner disk.multisched.io get volumes, which hold nothing.
+    """
 
     def start() -> Awaitable[int]:
         from multisched import app as root
