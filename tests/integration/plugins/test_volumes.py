@@ -264,6 +264,19 @@ def test_a_volume_that_changed_since_it_was_chosen_is_looked_at_again() -> None:
     play(story)
 
 
+def test_identical_pods_of_one_unbound_claim_go_where_the_first_one_goes() -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            await claim(house, "shared", "made")
+            names = [f"p{number}" for number in range(12)]
+            for name in names:
+                await pod_with(house, name, "shared")
+            await house.bound(*names, within_s=60.0)
+            assert len({house.node_of(name) for name in names}) == 1
+
+    play(story)
+
+
 def test_the_claim_of_an_ephemeral_volume_is_made_and_bound() -> None:
     async def story() -> None:
         async with cluster() as house:
