@@ -375,7 +375,7 @@ def own_updates_lost() -> None:
 @_defect
 def freed_room_tells_nobody() -> None:
     """Pods that wait for room do not hear of deleted pods."""
-    _put(PodQueue, "on_event", lambda self, event, old, new, now_s: Moved())
+    _put(PodQueue, "on_event", lambda self, event, old, new, now_s, **told: Moved())
 
 
 # -- what the watch says -----------------------------------------------------------------------------------------------
