@@ -351,14 +351,15 @@ class DomainWorker:
         return True
 
     def preemption_ended(self, pod: Pod, *, failed: bool) -> None:
-        """Victims that go wake the pod by their events; what it missed of them while it was held is made good here."""
+        """Victims that go wake the pod by their events; what it missed of them while it was held is made good here.
+
+        After its backoff, also when it failed: who may not delete pods would else preempt in vain, again and again.
+        """
         self._preempting -= 1
         if self.is_drained:
             self._idle.set()
         now_s = self._outside.clock.monotonic()
-        if failed:
-            self.queue.activate(pod.uid, now_s)
-        elif self.queue.where(pod.uid) is Place.GATED:
+        if failed or self.queue.where(pod.uid) is Place.GATED:
             self.queue.on_event(_PREEMPTED, None, pod, now_s)
         self.wake()
 

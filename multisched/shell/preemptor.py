@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import anyio
+import anyio.abc
 
 from multisched.framework.ports import (
     Clock,
@@ -42,6 +43,8 @@ VICTIMS_AT_ONCE: Final = 16
 """Victims of one preemption removed at once."""
 ATTEMPTS_MAX: Final = 5
 """Sendings of one write whose effect is not known, or that was told to wait."""
+FAILURE_PAUSE_S: Final = 1.0
+"""A pod whose preemption failed is held for so long: an idle queue would try it again at once, and again in vain."""
 RETRY_DELAY_S: Final = 0.1
 """Before the second sending; doubled before each further one."""
 
@@ -97,6 +100,7 @@ class Preemptor:
         self._going: dict[str, asyncio.Event] = {}
         """uid of a victim -> set when its removal has ended."""
         self._wake = asyncio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     def is_preempting(self, uid: str) -> bool:
         return uid in self._jobs
@@ -124,6 +128,7 @@ class Preemptor:
     async def run(self) -> None:
         """Works until cancelled. Cancelled, it leaves victims that were not asked to go where they are."""
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             for _ in range(WORKERS):
                 tasks.start_soon(self._work)
 
@@ -157,9 +162,16 @@ class Preemptor:
         for text in (*problems, *failures):
             told = {"pod": job.pod.key, "node": job.preemption.node, "error": text}
             logger.warning("preemption", extra=told)
-        if failures:
-            await self._give_up(job)
-        self._end(job, failed=bool(failures))
+        if not failures:
+            self._end(job, failed=False)
+            return
+        await self._give_up(job)
+        assert self._tasks is not None, "run has begun"
+        self._tasks.start_soon(self._end_later, job)
+
+    async def _end_later(self, job: _Job) -> None:
+        await anyio.sleep(FAILURE_PAUSE_S)
+        self._end(job, failed=True)
 
     async def _clear_lower(self, job: _Job, problems: list[str]) -> None:
         """Pods of lower priority that were promised this node may look for another one: what they count on goes away."""

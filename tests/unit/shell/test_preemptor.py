@@ -1,0 +1,339 @@
+"""What becomes of a preemption once it is decided: victims, nominations, failures, and the preemptor that waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.plugin import CycleView, PermitResult, PluginContext
+from multisched.framework.ports import WriteAnswer, WriteReply
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
+from multisched.plugins.default_preemption import DefaultPreemption
+from multisched.queueing.transitions import Place
+from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+REFUSED = WriteReply(WriteAnswer.REFUSED, message="a webhook says no")
+LOST = WriteReply(WriteAnswer.UNKNOWN, message="reset")
+GONE = WriteReply(WriteAnswer.GONE)
+BUSY = WriteReply(WriteAnswer.THROTTLED, retry_after_s=2.0, message="too many requests")
+
+
+class UnderWay:
+    """Asks the house that is built only after its plugins."""
+
+    house: House
+
+    def is_preempting(self, uid: str) -> bool:
+        return self.house.preemptor.is_preempting(uid)
+
+
+class HoldLow:
+    """Holds pods without priority at Permit."""
+
+    name = "HoldLow"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(SUCCESS) if pod.spec.priority else PermitResult(Status(Code.WAIT), 100.0)
+
+
+class SlowPreBind:
+    """Takes a minute over pods without priority."""
+
+    name = "SlowPreBind"
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        if not pod.spec.priority:
+            await asyncio.sleep(60)
+        return SUCCESS
+
+
+def play(
+    scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any, bind_workers: int = 4, late_s: float = 0.0
+) -> None:
+    """Runs a scene with one node of two CPUs, a leading worker and its preemptor, in virtual time.
+
+    `late_s`: when the preemptor begins to work.
+    """
+    loop = SimLoop(seed=3)
+
+    async def begin(house: House) -> None:
+        await asyncio.sleep(late_s)
+        await house.preemptor.run()
+
+    async def main() -> None:
+        under_way, cache = UnderWay(), ClusterCache()
+        context = PluginContext(
+            "ours", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects, preemptions=under_way
+        )
+        house = House(loop, "a", plugins=[*plugins, DefaultPreemption(context)], bind_workers=bind_workers)
+        under_way.house = house
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            tasks.start_soon(begin, house)
+            house.worker.lead()
+            await scene(house)
+            tasks.cancel_scope.cancel()
+        house.cache.validate()
+        house.worker.queue.validate()
+
+    simulate(main(), loop)
+
+
+def two_low(house: House) -> None:
+    """Two running pods fill the node."""
+    for name in ("low-1", "low-2"):
+        house.see_pod(name, scheduler="other", nodeName="a", phase="Running")
+
+
+def nominations(house: House, name: str) -> list[str | None]:
+    return [condition.nominated_node for pod, condition in house.desk.conditions if pod == name]
+
+
+def place(house: House, name: str) -> Place | None:
+    return house.worker.queue.where(f"uid-{name}")
+
+
+def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_preemptor_takes_their_room() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.5)
+        assert house.desk.writes_sent == [
+            ("mark", "low-1"),
+            ("delete", "low-1"),
+            ("mark", "low-2"),
+            ("delete", "low-2"),
+        ]
+        assert [(e.regarding.name, e.related and e.related.name, e.note) for e in house.desk.events if e.reason == "Preempted"] == [
+            ("low-1", "high", "Preempted by pod uid-high on node a"),
+            ("low-2", "high", "Preempted by pod uid-high on node a"),
+        ]  # fmt: skip
+        assert house.told("high") == ["0/1 nodes are available: 1 Insufficient cpu."]
+        assert nominations(house, "high") == ["a"]
+        assert ("victims", 2) in house.desk.ends
+        assert ("preemption", "success") in house.desk.ends
+        house.lose_pod("low-1")
+        house.lose_pod("low-2")
+        await asyncio.sleep(2.0)
+        assert house.desk.posts == [("high", "a")]
+
+    play(scene)
+
+
+def test_the_preemptor_is_held_while_its_victims_go_whatever_happens_and_goes_on_when_they_are_gone() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("mark", "low-2")] = [BUSY]
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.1)
+        house.lose_pod("low-1")
+        assert place(house, "high") is Place.GATED
+        house.lose_pod("low-2")
+        await asyncio.sleep(0.1)
+        assert (place(house, "high"), house.desk.posts) == (Place.GATED, [])
+        assert len(house.told("high")) == 1
+        await asyncio.sleep(5.0)
+        assert house.desk.posts == [("high", "a")]
+        assert len(house.preemptor) == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize("what", ["mark", "delete"])
+def test_a_victim_that_cannot_be_removed_spares_the_others_and_frees_the_preemptor(what: str) -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[(what, "low-1")] = [REFUSED]
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.25)
+        assert not any(name == "low-2" for _, name in house.desk.writes_sent[:3])
+        assert ("clear", "high") in house.desk.writes_sent
+        assert ("preemption", "error") in house.desk.ends
+        await asyncio.sleep(5.0)
+        assert ("delete", "low-2") in house.desk.writes_sent, "the next attempt preempts anew"
+
+    play(scene)
+
+
+def test_a_write_whose_effect_is_not_known_is_sent_again_and_a_victim_that_is_gone_is_no_failure() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("mark", "low-1")] = [LOST, GONE]
+        house.desk.writes[("delete", "low-2")] = [LOST, LOST]
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(2.0)
+        assert house.desk.writes_sent == [("mark", "low-1")] * 2 + [("mark", "low-2")] + [("delete", "low-2")] * 3
+        assert [e.regarding.name for e in house.desk.events if e.reason == "Preempted"] == ["low-2"]
+        assert ("preemption", "success") in house.desk.ends
+
+    play(scene)
+
+
+def test_nothing_is_written_without_the_lease() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.is_leading = False
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.5)
+        assert house.desk.writes_sent == []
+        assert place(house, "high") is not None
+
+    play(scene)
+
+
+def test_the_lease_is_looked_at_before_each_write() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.005)
+        house.desk.is_leading = False
+        await asyncio.sleep(0.5)
+        assert house.desk.writes_sent == [("mark", "low-1")]
+
+    play(scene)
+
+
+def test_pods_that_go_already_are_left_alone() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        house.see_pod("low-1", scheduler="other", nodeName="a", phase="Running", metadata=going)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.5)
+        assert house.desk.writes_sent == [("mark", "low-2"), ("delete", "low-2")]
+
+    play(scene)
+
+
+def test_a_pod_at_permit_makes_room_in_memory_and_is_tried_again() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("low", cpu="2")
+        await asyncio.sleep(0.1)
+        assert house.cache.is_assumed("uid-low")
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(2.0)
+        assert house.desk.posts == [("high", "a")]
+        assert house.desk.writes_sent == []
+        (event,) = [e for e in house.desk.events if e.reason == "Preempted"]
+        assert event.note == "Preempted by pod uid-high on node a (in kube-scheduler memory)."
+        assert house.told("low")[0] == "preempted"
+        assert place(house, "low") is not None
+
+    play(scene, HoldLow())
+
+
+def test_a_pod_at_pre_bind_makes_room_in_memory() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("low", cpu="2")
+        await asyncio.sleep(0.1)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(2.0)
+        assert house.desk.posts == [("high", "a")]
+        assert house.desk.writes_sent == []
+        assert house.told("low")[0] == "preempted by DefaultPreemption"
+
+    play(scene, SlowPreBind())
+
+
+def test_a_pod_whose_bind_has_not_been_sent_makes_room_in_memory() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("first", cpu="10m", priority=200)
+        house.desk.replies = [3.0]
+        await asyncio.sleep(0.1)
+        house.see_pod("low", cpu="1900m")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("first", "a")]
+        house.see_pod("high", cpu="1900m", priority=100)
+        await asyncio.sleep(100.0)
+        assert ("low", "a") not in house.desk.posts
+        assert ("high", "a") in house.desk.posts
+        assert house.desk.writes_sent == []
+
+    play(scene, bind_workers=1)
+
+
+def test_lower_nominations_on_the_node_end_and_equal_ones_stay() -> None:
+    async def scene(house: House) -> None:
+        for name in ("low-1", "low-2"):
+            house.see_pod(name, scheduler="other", nodeName="a", phase="Running")
+        lower: dict[str, Any] = {"status": {"nominatedNodeName": "a"}}
+        house.worker.is_leading = False
+        house.see_pod("middle", cpu="2", priority=50, **lower)
+        house.see_pod("equal", cpu="0", priority=100, **lower)
+        nominator = house.domain.nominator
+        assert {pod.name for pod in nominator.on("a")} == {"middle", "equal"}
+        house.worker.queue.remove("uid-middle")
+        house.worker.queue.remove("uid-equal")
+        house.see_pod("high", cpu="2", priority=100)
+        house.worker.lead()
+        await asyncio.sleep(0.5)
+        assert {pod.name for pod in nominator.on("a")} == {"equal", "high"}
+        assert house.desk.writes_sent[0] == ("clear", "middle")
+
+    play(scene)
+
+
+def test_nobody_goes_for_a_pod_that_was_deleted_before_its_preemption_began() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.1)
+        assert house.preemptor.is_preempting("uid-high")
+        house.lose_pod("high")
+        await asyncio.sleep(0.5)
+        assert house.desk.writes_sent == []
+        assert len(house.preemptor) == 0
+        assert house.worker.is_drained
+
+    play(scene, late_s=0.2)
+
+
+def test_a_stop_waits_for_what_has_begun_and_drops_the_rest() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.005)
+        house.worker.close_intake()
+        assert not house.worker.is_drained
+        with anyio.fail_after(1.0):
+            await house.worker.drained()
+        assert house.desk.writes_sent[-1] == ("delete", "low-2")
+
+    play(scene)
+
+
+def test_a_preemption_that_has_not_begun_is_dropped_by_a_stop() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.1)
+        assert house.preemptor.is_preempting("uid-high")
+        house.worker.close_intake()
+        await asyncio.sleep(0.5)
+        assert (house.desk.writes_sent, house.worker.is_drained) == ([], True)
+
+    play(scene, late_s=0.2)
+
+
+def test_two_preemptors_of_one_victim_delete_it_once() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("delete", "low-1")] = [BUSY]
+        house.desk.writes[("delete", "low-2")] = [BUSY]
+        house.see_pod("high", cpu="1500m", priority=100)
+        await asyncio.sleep(0.1)
+        house.see_pod("higher", cpu="2", priority=200)
+        await asyncio.sleep(10.0)
+        assert sorted(name for what, name in house.desk.writes_sent if what == "mark") == ["low-1", "low-2"]
+        assert house.domain.nominator.node_of("uid-higher") == "a"
+
+    play(scene)
