@@ -1,0 +1,138 @@
+"""Who hears of what: domains of the nodes they may use, waiting pods of what may help them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from multisched.queueing.transitions import Place
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+ELSEWHERE = {"domain": "other"}
+PATIENCE_S = 20.0
+"""Longer than any backoff, far shorter than the leftover flush."""
+
+
+def play(scene: Callable[[House], Coroutine[Any, Any, None]], *nodes: str) -> None:
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, *nodes)
+        task = asyncio.ensure_future(house.worker.run())
+        house.worker.lead()
+        await scene(house)
+        task.cancel()
+        house.cache.validate()
+
+    simulate(main(), loop)
+
+
+def attempts(house: House, name: str) -> int:
+    entry = house.worker.queue.entry(f"uid-{name}")
+    assert entry is not None
+    return entry.attempts
+
+
+def test_a_node_that_joins_the_domain_wakes_the_pods_that_lack_room() -> None:
+    async def scene(house: House) -> None:
+        house.see_node("big", cpu="64", labels=ELSEWHERE)
+        house.see_pod("p", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        house.see_node("big", cpu="64")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") == "big"
+
+    play(scene, "small")
+
+
+def test_a_node_of_another_domain_wakes_nobody() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("p", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        before = attempts(house, "p")
+        house.see_node("big", cpu="64", labels=ELSEWHERE)
+        house.see_node("big", cpu="128", labels=ELSEWHERE)
+        house.lose_node("big")
+        await asyncio.sleep(PATIENCE_S)
+        assert attempts(house, "p") == before
+
+    play(scene, "small")
+
+
+def test_a_node_that_is_mended_is_a_new_node_to_those_that_wait() -> None:
+    async def scene(house: House) -> None:
+        house.see_node("big", cpu="lots")
+        house.see_pod("p", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") is None
+        house.see_node("big", cpu="64")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") == "big"
+
+    play(scene, "small")
+
+
+def test_a_node_replaced_under_its_name_is_a_new_node() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("p", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        house.see_node("small", cpu="64", uid="another")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") == "small"
+
+    play(scene, "small")
+
+
+def test_a_node_that_is_cordoned_wakes_nobody() -> None:
+    async def scene(house: House) -> None:
+        taint = {"key": "k", "effect": "NoSchedule"}
+        house.see_node("small", taints=[taint])
+        house.see_pod("p")
+        await asyncio.sleep(PATIENCE_S)
+        before = attempts(house, "p")
+        house.see_node("small", taints=[taint], unschedulable=True)
+        await asyncio.sleep(PATIENCE_S)
+        assert attempts(house, "p") == before
+
+    play(scene, "small")
+
+
+def test_a_pod_relabelled_and_shrunk_at_once_tells_both() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("large", cpu="2", nodeName="small", phase="Running")
+        house.see_pod("p", cpu="1")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") is None
+        house.see_pod("large", cpu="1", nodeName="small", phase="Running", metadata={"labels": {"a": "b"}})
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") == "small"
+
+    play(scene, "small")
+
+
+@pytest.mark.parametrize("ends", ["deleted", "nominated elsewhere"])
+@pytest.mark.parametrize(("priority", "hears"), [(5, True), (0, True), (6, False)])
+def test_the_end_of_a_promise_wakes_those_it_stood_before_and_nobody_else(
+    ends: str, priority: int, hears: bool
+) -> None:
+    async def scene(house: House) -> None:
+        house.worker.is_leading = False
+        house.see_pod("promised", priority=5, status={"nominatedNodeName": "small"})
+        house.see_pod("p", cpu="32", priority=priority)
+        house.worker.queue.remove("uid-promised")
+        house.worker.lead()
+        await asyncio.sleep(PATIENCE_S)
+        before = attempts(house, "p")
+        if ends == "deleted":
+            house.lose_pod("promised")
+        else:
+            house.see_pod("promised", priority=5, status={"nominatedNodeName": "other"})
+        await asyncio.sleep(PATIENCE_S)
+        assert (attempts(house, "p") > before) is hears
+
+    play(scene, "small")
