@@ -17,6 +17,7 @@ from multisched.cluster.storage import Stored
 from multisched.model.decode import Decoder
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
+from multisched.testing.relations import bears_not
 from multisched.testing.storage import Storage
 
 _BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding(?:\?timeout=(\d+)ms)?")
@@ -62,6 +63,7 @@ class Books:
             self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
         self._check_node(node, pods)
         self._check_volumes(pod, node)
+        self._check_neighbours(pod, node, pods)
 
     def is_news(self, pod: Pod) -> bool:
         """True for a pod that somebody else bound a moment ago: nobody here can know of it yet."""
@@ -80,6 +82,13 @@ class Books:
             if amount > node.allocatable.get(resource, 0):
                 self.complain(f"I1: {name} holds {amount} of {node.allocatable.get(resource, 0)} {resource}")
         self._check_devices(node, here)
+
+    def _check_neighbours(self, pod: Pod, name: str, pods: Mapping[str, Pod]) -> None:
+        """I1 of anti-affinity: no host holds a pod and one that it bears not."""
+        for other in pods.values():
+            is_beside = other.node == name and other.uid != pod.uid and not other.is_terminal
+            if is_beside and not self.is_news(other) and (bears_not(pod, other) or bears_not(other, pod)):
+                self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """I1 of volumes: what a pod was promised is there before it is."""

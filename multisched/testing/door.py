@@ -7,7 +7,7 @@ where two processes compete: here a binding is judged as it leaves its process (
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -21,6 +21,7 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, target_of
+from multisched.testing.relations import allows
 
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 NEWS_S = 15.0
@@ -197,7 +198,20 @@ class Door(Books):
                 for resource, amount in {**pod.requests, PODS: 1}.items():
                     free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
         waiting = [p for p in pods if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
-        return [p for p in waiting if any(self._has_room(p, node, free[node.name]) for node in nodes.values())]
+        return [
+            p
+            for p in waiting
+            if any(
+                self._has_room(p, node, free[node.name])
+                and allows(p, node, nodes, pods, self._usable(p, nodes.values()))
+                for node in nodes.values()
+            )
+        ]
+
+    def _usable(self, pod: Pod, nodes: Iterable[Node]) -> list[Node]:
+        """The nodes of the pod's domain."""
+        is_usable = self._router.usable_by(self._domain_of[pod.spec.scheduler_name])
+        return [node for node in nodes if is_usable(node)]
 
     def _has_room(self, pod: Pod, node: Node, free: Mapping[str, int]) -> bool:
         domain = self._domain_of.get(pod.spec.scheduler_name)

@@ -15,6 +15,7 @@ from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN
+from multisched.testing.relations import Relations
 from multisched.testing.storage import Storage
 
 NODES, PODS = 40, 200
@@ -29,6 +30,7 @@ class World:
         self.api = DirectTransport(server)
         self.storage = Storage(server, self.send, seed)
         door.storage = self.storage
+        self._relations = Relations(seed)
         self._door = door
         self._rng = rng
         self._names = 0
@@ -75,6 +77,7 @@ class World:
         if node:
             pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
         if not scheduler:
+            self._relations.add_rules(pod)
             await self.storage.add_claims(pod)
         answer = await self.send("POST", PODS_PATH, pod)
         if answer.status not in (201, 409):

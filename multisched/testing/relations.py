@@ -1,0 +1,124 @@
+"""Pods of a simulation that relate to each other, and what their rules say, told plainly from the server's own store.
+
+Nothing of the plugins takes part: selectors are matched pod by pod. Two things are judged. As a binding takes effect, that
+no host holds two pods of which one bears not the other. At rest, whether a waiting pod could go to a node after all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from multisched.model.objects import Node, Pod
+from multisched.model.placement import PodAffinityTerm, SpreadConstraint
+
+LONERS, LEVELLED, COMPANIONS, INCLINED = 0.05, 0.05, 0.03, 0.06
+"""Shares of all pods: no second of its app on a host; level over zones; in a zone with its app; with preferences."""
+
+HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class Relations:
+    """Draws rules for pods. By a pod's name, so that what else is drawn stays as it was."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def add_rules(self, pod: dict[str, Any]) -> None:
+        """Gives some pods rules about pods of their own app."""
+        rng = random.Random(f"{self._seed}/{pod['metadata']['name']}")  # noqa: S311 - a simulation
+        selector = {"matchLabels": {"app": pod["metadata"]["labels"]["app"]}}
+        host = {"topologyKey": HOSTNAME, "labelSelector": selector}
+        zone = {"topologyKey": ZONE, "labelSelector": selector}
+        spread = {**zone, "maxSkew": rng.randint(1, 3)}
+        drawn = rng.random()
+        for share, rules in (
+            (LONERS, {"affinity": {"podAntiAffinity": {_REQUIRED: [host]}}}),
+            (LEVELLED, {"topologySpreadConstraints": [{**spread, "whenUnsatisfiable": "DoNotSchedule"}]}),
+            (COMPANIONS, {"affinity": {"podAffinity": {_REQUIRED: [zone]}}}),
+            (
+                INCLINED,
+                {
+                    "affinity": {"podAffinity": {_PREFERRED: [{"weight": 10, "podAffinityTerm": zone}]}},
+                    "topologySpreadConstraints": [{**spread, "whenUnsatisfiable": "ScheduleAnyway"}],
+                },
+            ),
+        ):
+            if drawn < share:
+                pod["spec"].update(rules)
+                return
+            drawn -= share
+
+
+def bears_not(pod: Pod, other: Pod) -> bool:
+    """The pod has a rule that keeps the other off its host."""
+    affinity = pod.spec.pod_affinity
+    return affinity is not None and any(
+        term.topology_key == HOSTNAME and _is_about(term, pod, other) for term in affinity.anti_required
+    )
+
+
+def allows(pod: Pod, node: Node, nodes: Mapping[str, Node], pods: Collection[Pod], usable: Collection[Node]) -> bool:
+    """The rules of the pod and of those that stand somewhere let it onto the node.
+
+    `nodes`: all, by name; `usable`: those of the pod's domain, which alone are places to spread over.
+    """
+    standing = [(other, nodes[other.node]) for other in pods if other.node in nodes and not other.is_terminal]
+    own = pod.spec.pod_affinity
+    for term in own.anti_required if own is not None else ():
+        if any(_share(term.topology_key, node, there) and _is_about(term, pod, one) for one, there in standing):
+            return False
+    for one, there in standing:
+        theirs = one.spec.pod_affinity
+        for term in theirs.anti_required if theirs is not None else ():
+            if _share(term.topology_key, node, there) and _is_about(term, one, pod):
+                return False
+    if own is not None and own.required and not _has_company(pod, node, standing, own.required):
+        return False
+    selector = pod.spec.affinity.node_selector
+    reach = [one for one in usable if all(r.matches_value(one.labels.get(r.key)) for r in selector)]
+    return all(_is_level(pod, node, rule, reach, standing) for rule in pod.spec.spread if rule.is_hard)
+
+
+def _has_company(pod: Pod, node: Node, standing: list[tuple[Pod, Node]], terms: Collection[PodAffinityTerm]) -> bool:
+    if any(term.topology_key not in node.labels for term in terms):
+        return False
+    company = [there for one, there in standing if all(_is_about(term, pod, one) for term in terms)]
+    if all(any(_share(term.topology_key, node, there) for there in company) for term in terms):
+        return True
+    is_first = not any(term.topology_key in there.labels for there in company for term in terms)
+    return is_first and all(_is_about(term, pod, pod) for term in terms)
+
+
+def _is_level(
+    pod: Pod, node: Node, rule: SpreadConstraint, reach: list[Node], standing: list[tuple[Pod, Node]]
+) -> bool:
+    key = rule.topology_key
+    if key not in node.labels or rule.selector is None:
+        return key in node.labels
+    counts = {one.labels[key]: 0 for one in reach if key in one.labels}
+    names = {one.name for one in reach}
+    for one, there in standing:
+        is_counted = there.name in names and key in there.labels and not one.is_deleting
+        if is_counted and one.namespace == pod.namespace and rule.selector.matches(one.labels):
+            counts[there.labels[key]] += 1
+    fewest = min(counts.values(), default=0) if len(counts) >= rule.min_domains else 0
+    more = int(rule.selector.matches(pod.labels))
+    return counts.get(node.labels[key], 0) + more - fewest <= rule.max_skew
+
+
+def _share(key: str, node: Node, other: Node) -> bool:
+    return key in node.labels and node.labels[key] == other.labels.get(key)
+
+
+def _is_about(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
+    """Of terms that name no namespaces, as all are here."""
+    return (
+        term.selector is not None
+        and other.namespace in term.named_namespaces(owner.namespace)
+        and term.selector.matches(other.labels)
+    )
