@@ -55,7 +55,10 @@ class ColumnOverlay(Overlay):
         self._away[k, at] = sign < 0
         rows = self._standing.rows[at]
         for resource, column in self._columns.items():
-            column[rows] += sign if resource == PODS else sign * self._amounts[resource][k].take(at)
+            if resource == PODS:
+                column[rows] += sign
+            elif resource in self._amounts:
+                column[rows] += sign * self._amounts[resource][k].take(at)
         if self._users:
             for i in at[self._standing.has_ports[k].take(at)].tolist():
                 self._account_ports(int(self._standing.rows[i]), self._standing.pod(k, i), sign, self._users)
@@ -85,6 +88,8 @@ class ColumnOverlay(Overlay):
 
     def _column(self, resource: str) -> Int64:
         column = np.array(self._table.requested(resource))
+        if not self._table.has_column(resource):
+            return column  # no node has any of it; what pods ask of it is not counted, so nothing can be taken back
         if self._standing is not None and self._away is not None:
             if resource == PODS:
                 column[self._standing.rows] -= self._away.sum(axis=0)
