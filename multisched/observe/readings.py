@@ -58,6 +58,8 @@ class DomainReading:
     class_misses: int = 0
     unsigned: Mapping[str, int] = field(default_factory=dict)
     """Plugin -> pods it could not sign."""
+    preemption_attempts: int = 0
+    """Times a PostFilter plugin was asked to make room for a pod."""
     forecast_fallbacks: Mapping[str, int] = field(default_factory=dict)
     """Reason -> scores given without a forecast."""
     is_lease_held: bool = False
@@ -169,6 +171,8 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield _counter("pod_scheduled_after_flush", "Pods bound after the leftover flush: a missed event.", label, flushed)
     overflows = {(name,): d.event_overflows for name, d in domains.items()}
     yield _counter("inflight_event_overflows", "Times the log of events in flight was full.", label, overflows)
+    tries = {(name,): d.preemption_attempts for name, d in domains.items()}
+    yield _counter("preemption_attempts", "Attempts to make room for a pod by preemption.", label, tries)
     hints = {(name,): d.hint_calls for name, d in domains.items()}
     yield _counter("queueing_hints", "Queueing hints evaluated.", label, hints)
     aside = {(name,): d.set_aside for name, d in domains.items()}

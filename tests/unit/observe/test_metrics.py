@@ -24,6 +24,10 @@ SHARED_WITH_KUBE_SCHEDULER = {
     "multisched_plugin_execution_duration_seconds_bucket": {"plugin", "extension_point", "le"},
     "multisched_plugin_evaluation_total": {"plugin", "extension_point", "domain"},
     "multisched_permit_wait_duration_seconds_bucket": {"result", "domain", "le"},
+    "multisched_preemption_victims_bucket": {"domain", "le"},
+    "multisched_preemption_attempts_total": {"domain"},
+    "multisched_preemption_goroutines_duration_seconds_bucket": {"result", "domain", "le"},
+    "multisched_preemption_goroutines_execution_total": {"result", "domain"},
     "multisched_pending_pods": {"queue", "domain"},
     "multisched_queue_incoming_pods_total": {"queue", "event", "domain"},
     "multisched_unschedulable_pods": {"plugin", "domain"},
@@ -83,6 +87,8 @@ def full() -> Metrics:
     bind_one(metrics)
     domain = metrics.domain("job")
     domain.permit_waited("allowed", 0.2)
+    domain.preemption_began(3)
+    domain.preemption_ended("success", 0.1)
     domain.plugin_ran("NodeName", "Filter", 0.0001)
     domain.plugin_failed("Mine", "Score", "wrong shape")
     return metrics
@@ -131,6 +137,8 @@ async def test_readings_are_shown_as_they_are() -> None:
         "multisched_log_lines_dropped_total 11.0",
         'multisched_plugin_errors_total{domain="job",extension_point="Score",plugin="Mine"} 1.0',
         'multisched_bind_outcomes_total{domain="job",outcome="bound"} 1.0',
+        'multisched_preemption_victims_sum{domain="job"} 3.0',
+        'multisched_preemption_goroutines_execution_total{domain="job",result="success"} 1.0',
     ):
         assert line in [_sorted_labels(shown) for shown in lines], line
 
