@@ -325,12 +325,14 @@ class _Converter:
         text = "all nodes are looked at, as with 100"
         whole = self._kube.percentage_of_nodes_to_score
         own = [profile.percentage_of_nodes_to_score for profile in self._kube.profiles]
-        if whole not in (None, 100):
+        if not whole and not own.count(100) == len(own) > 0:
+            self._findings.note(
+                ("percentageOfNodesToScore",), f"is 0 or not given, which is 5 to 50 percent upstream: {text}"
+            )
+        elif whole not in (None, 0, 100):
             self._findings.warn(("percentageOfNodesToScore",), f"{whole}: {text}")
-        elif whole is None and not own.count(100) == len(own) > 0:
-            self._findings.note(("percentageOfNodesToScore",), f"is not set, which is 5 to 50 percent upstream: {text}")
         for index, percentage in enumerate(own):
-            if percentage not in (None, 100):
+            if percentage not in (None, 0, 100):
                 at: Path = ("profiles", index, "percentageOfNodesToScore")
                 self._findings.warn(at, f"{percentage}: {text}")
 

@@ -12,6 +12,10 @@ from multisched.config_schema import ClientConfig, LeaseConfig
 from multisched.config_sections import DURATION_MAX_S, format_duration
 
 WRITES_PER_S_MAX: Final = 100_000
+QPS_DEFAULT: Final = 50.0
+BURST_DEFAULT: Final = 100
+"""Upstream's, which a file that it wrote itself names too."""
+
 _PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _LEASE: Final = LeaseConfig()
 _CLIENT: Final = ClientConfig()
@@ -76,11 +80,14 @@ def client_of(connection: KubeClientConnection, election: KubeLeaderElection, fi
     ):
         if value:
             findings.note((at, name), "the API server is spoken to in JSON")
-    if connection.qps:
+    if connection.qps == QPS_DEFAULT:
+        text = f"{QPS_DEFAULT:g} is upstream's default; ours is client.writesPerSecond, {_CLIENT.writes_per_second}"
+        findings.note((at, "qps"), text)
+    elif connection.qps:
         is_bounded = 0 < connection.qps <= WRITES_PER_S_MAX
         found["writesPerSecond"] = math.ceil(connection.qps) if is_bounded else WRITES_PER_S_MAX
         findings.note((at, "qps"), "becomes client.writesPerSecond: all binds, events and conditions together")
-    if connection.burst:
+    if connection.burst not in (0, BURST_DEFAULT):
         findings.warn((at, "burst"), "there is no burst: the API server's own 429 is what slows us down")
     margin_s = (election.lease_duration or _LEASE.duration_s) - (election.renew_deadline or _LEASE.renew_deadline_s)
     if election.leader_elect and _CLIENT.bind_timeout_s > margin_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from multisched.config_nodes import NodeRouter
 from multisched.config_plugins import plugin_registry, points_of, resolve_profile
 from multisched.framework.registry import Profile
 from multisched.model.objects import Node
+from multisched.plugins.args_readers import ARGS_READERS
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 HERE = frozenset(plugin_registry().names())
@@ -323,7 +325,7 @@ leaderElection: {resourceName: kube-scheduler}
 clientConnection:
   kubeconfig: /etc/kubernetes/scheduler.conf
   contentType: application/vnd.kubernetes.protobuf
-  burst: 100
+  burst: 200
 profiles:
   - plugins:
       multiPoint: {enabled: [{name: NodeAfinity}], disabled: [{name: DynamicResources}]}
@@ -363,9 +365,31 @@ profiles:
 
 def test_defaults_that_differ_are_notes_and_fail_nobody() -> None:
     conversion = convert(HEAD, "k.yaml")
-    assert any("percentageOfNodesToScore: is not set" in line for line in told(conversion))
+    assert any("percentageOfNodesToScore: is 0 or not given" in line for line in told(conversion))
     assert any("resource claims" in line for line in told(conversion))
     assert not conversion.findings.has_warnings
+
+
+def test_what_kube_scheduler_writes_as_its_defaults_is_the_profile_without_a_file() -> None:
+    text = (Path(__file__).parent / "kube_defaults.yaml").read_text()
+    conversion = convert(text, "k.yaml")
+    profile, default = profile_of(conversion_source(text)), profile_of()
+
+    assert not conversion.findings.has_warnings
+    assert [(use.name, use.weight) for use in profile.plugins] == [(use.name, use.weight) for use in default.plugins]
+    assert profile.points == default.points == {}
+    for use in profile.plugins:
+        reader = ARGS_READERS.get(use.name)
+        assert reader is None or reader(use.args, "args") == reader({}, "args")
+    ours, shortest = conversion.configuration, convert(HEAD, "k.yaml").configuration
+    assert (ours.client, ours.domains[0].queue) == (shortest.client, shortest.domains[0].queue)
+    assert ours.lease == shortest.lease.model_copy(update={"namespace": "kube-system", "name_prefix": "kube-scheduler"})
+
+
+def conversion_source(text: str) -> Document:
+    document = yaml.safe_load(text)
+    assert isinstance(document, dict)
+    return document
 
 
 def test_at_100_percent_nothing_differs_in_the_nodes_looked_at() -> None:
