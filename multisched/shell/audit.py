@@ -91,6 +91,8 @@ class Side(Protocol):
     path: str
     selector: str
     reflector: Reflector
+    every: int
+    """Compared at each audit of `run` whose number this divides: a list of what changes seldom costs as much as of pods."""
 
     def find(self, key: str, uid: str) -> Here | None:
         """The object of a listed name and uid; None if the cache has none such."""
@@ -187,20 +189,23 @@ class Audit:
         for side in self._sides:
             await side.reflector.wait_settled()
         await anyio.sleep(self._rng.uniform(0.2, 1.0) * self._period_s)
+        number = 0
         while True:
             began_s = self._clock.monotonic()
-            await self.once()
+            await self.once([side for side in self._sides if number % side.every == 0])
+            number += 1
             await anyio.sleep(max(0.0, began_s + self._period_s - self._clock.monotonic()))
 
-    async def once(self) -> Sequence[Difference]:
-        """One comparison; returns what counted and was mended. An API server that gives no list ends it without a word on
-        the cache: nothing is known then."""
+    async def once(self, sides: Sequence[Side] | None = None) -> Sequence[Difference]:
+        """One comparison, of all sides unless some are named; returns what counted and was mended. An API server that
+        gives no list ends it without a word on the cache: nothing is known then."""
+        sides = self._sides if sides is None else sides
         began_s = self._clock.monotonic()
         now = _Round()
         is_complete = False
         with anyio.move_on_after(AUDIT_TIMEOUT_S):
             try:
-                for side in self._sides:
+                for side in sides:
                     # A kind that the server refuses to tell of is the reflector's to ask for again.
                     if not side.reflector.is_refused:
                         await self._compare(side, now)
@@ -213,7 +218,8 @@ class Audit:
         self._counters.audits += is_complete
         self._counters.failures += not is_complete
         if is_complete:
-            self._suspected = now.suspected
+            compared = {"queue", *(side.kind for side in sides)}
+            self._suspected = now.suspected | {m for m in self._suspected if m[0].partition(" ")[0] not in compared}
         self._counters.last_s = self._clock.monotonic() - began_s
         self._tell(now.found)
         return now.found
@@ -416,6 +422,7 @@ class PodSide:
     """Pods: on nodes in the cache, waiting in the ingest."""
 
     kind = "pod"
+    every = 1
     path = "/api/v1/pods"
 
     def __init__(self, cache: ClusterCache, pods: PodIngest, reflector: Reflector, selector: str) -> None:
@@ -453,6 +460,7 @@ class NodeSide:
     """Nodes, by name."""
 
     kind = "node"
+    every = 1
     path = "/api/v1/nodes"
     selector = ""
 

@@ -22,6 +22,9 @@ from multisched.shell.audit import Here, Side
 from multisched.shell.object_ingest import ObjectIngest, Tell, path_of
 from multisched.state.object_store import ObjectStore
 
+AUDITED_EVERY = 5
+"""Audits from one comparison of a kind with the API server to the next: workloads and volumes are many and change seldom."""
+
 
 class ReflectorFactory(Protocol):
     """Builds a reflector of one path for a handler."""
@@ -76,6 +79,7 @@ class ObjectSide:
     """Objects of one kind, by namespace/name or name: implements `audit.Side`."""
 
     selector = ""
+    every = AUDITED_EVERY
 
     def __init__(self, store: ObjectStore, ingest: ObjectIngest, reflector: Reflector) -> None:
         self.kind = ingest.kind.value

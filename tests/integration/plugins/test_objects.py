@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -210,3 +211,19 @@ def test_the_audit_finds_an_object_that_a_watch_has_lost() -> None:
         assert house.program.audit.statistics().lost == 1
 
     play(story, {})
+
+
+def test_the_audit_looks_at_other_objects_less_often_than_at_pods() -> None:
+    lists: Counter[str] = Counter()
+
+    async def story(house: House, door: Closed) -> None:
+        def note(method: str, path: str, user: str, status: int) -> None:
+            if method == "GET" and "watch=" not in path:
+                lists[path.partition("?")[0]] += 1
+
+        house.server.request_log = note
+        await house.until(lambda: house.program.audit.statistics().audits == 11, within_s=900.0)
+
+    play(story, {})
+    assert lists["/api/v1/pods"] == lists["/api/v1/nodes"] == 11
+    assert lists["/api/v1/persistentvolumes"] == lists["/apis/storage.k8s.io/v1/csinodes"] == 3
