@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
 
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
+from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, run_provisioner
 from multisched.cluster.object_client import CLAIMS, EVENTS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Document
 from multisched.cluster.volume_rules import BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONER, SELECTED_NODE
 from tests.unit.cluster.cluster_kit import Fleet, a_cluster, a_node, a_pod
@@ -376,3 +377,32 @@ async def test_nodes_are_asked_for_once_chosen() -> None:
         volume = await cluster.get(VOLUMES, claim["spec"]["volumeName"])
         assert volume is not None
         assert "nodeAffinity" not in volume["spec"]
+
+
+async def test_the_provisioner_works_alone_beside_somebody_elses_controllers() -> None:
+    async with a_cluster(controllers=False) as cluster:
+        await cluster.create(STORAGE_CLASSES, a_class("now"))
+        await cluster.create(STORAGE_CLASSES, a_class("theirs", "else.example"))
+        for name in ("now", "theirs"):
+            claim = a_claim(name, storageClassName=name)
+            claim["metadata"]["annotations"] = {PROVISIONER: FAKE_PROVISIONER if name == "now" else "else.example"}
+            await cluster.create(CLAIMS, claim)
+        running = asyncio.create_task(run_provisioner(cluster.transport, clock=cluster.clock, rng=Random(1)))
+        (volume,) = await cluster.wait_listed(VOLUMES, lambda volumes: volumes)
+        await asyncio.sleep(2)
+
+        assert volume["spec"]["claimRef"]["name"] == "now"
+        assert len(await cluster.list_all(VOLUMES)) == 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_late_claim_names_the_pod_that_it_waits_for() -> None:
+    async with a_cluster() as cluster:
+        await cluster.create(STORAGE_CLASSES, a_class("late", volumeBindingMode="WaitForFirstConsumer"))
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
+        for name in ("one", "two"):
+            await cluster.create(PODS, a_pod(name, node="", volumes=volumes))
+        await asyncio.sleep(1)
+        await cluster.create(CLAIMS, a_claim("c", storageClassName="late"))
+        assert await said(cluster, "c") == [("WaitForPodScheduled", "waiting for pods one,two to be scheduled")]
