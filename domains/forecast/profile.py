@@ -39,5 +39,6 @@ PROFILE = Profile(
         PluginUse("ImageLocality"),
         PluginUse("PeakForecast", weight=5),
         PluginUse("DefaultBinder"),
+        PluginUse("NodeDeclaredFeatures"),
     )
 )

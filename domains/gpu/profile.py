@@ -52,5 +52,6 @@ PROFILE = Profile(
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),
+        PluginUse("NodeDeclaredFeatures"),
     )
 )

@@ -41,6 +41,7 @@ PROFILE = Profile(
         PluginUse("PodTopologySpread", weight=0),
         PluginUse("InterPodAffinity", weight=0),
         PluginUse("DefaultBinder"),
+        PluginUse("NodeDeclaredFeatures"),
     )
 )
 """Every filter, few scores: short jobs gain nothing from balance or image locality, and a burst pays for each score."""
