@@ -15,6 +15,9 @@ class Resource(Enum):
 
     NODE = "Node"
     ASSIGNED_POD = "AssignedPod"
+    DISTANT_POD = "DistantPod"
+    """An assigned pod on a node that the domain may not use: told to the plugins that look beyond single rows, as
+    ASSIGNED_POD. Nobody registers it."""
     UNSCHEDULED_POD = "UnscheduledPod"
     TARGET_POD = "TargetPod"
     """The waiting pod itself."""

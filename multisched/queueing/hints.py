@@ -8,10 +8,11 @@ Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 
 from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource
-from multisched.framework.plugin import EnqueueExtensions, Plugin
+from multisched.framework.plugin import Dependency, EnqueueExtensions, Plugin
 from multisched.model.objects import Pod
 
 Object = EventObject
@@ -20,6 +21,8 @@ Listener = QueueingHint | None
 """A hint, or None: the event always queues."""
 
 _ALWAYS: tuple[Listener, ...] = (None,)
+_OF_ROWS = (Dependency.NODE, Dependency.ROW)
+"""What is said of a row by these hangs on the row alone: pods on rows that the domain may not use never help."""
 
 
 class Requeue(IntEnum):
@@ -40,11 +43,13 @@ class HintTable:
     """plugin and event → the hints to ask."""
 
     def __init__(self, plugins: Iterable[Plugin], on_error: OnError) -> None:
+        plugins = tuple(plugins)
         self._registrations: dict[str, Sequence[EventRegistration]] = {
             plugin.name: tuple(plugin.events_to_register())
             for plugin in plugins
             if isinstance(plugin, EnqueueExtensions)
         }
+        self._of_rows = frozenset(p.name for p in plugins if getattr(p, "depends_on", None) in _OF_ROWS)
         self._on_error = on_error
         self._kinds: dict[tuple[str, int], dict[str, tuple[Listener, ...]]] = {}
         self._of_interest: dict[tuple[str, int], bool] = {}
@@ -107,4 +112,8 @@ class HintTable:
             return True
 
     def _registered(self, name: str, event: ClusterEvent) -> tuple[Listener, ...]:
+        if event.resource is Resource.DISTANT_POD:
+            if name in self._of_rows:
+                return ()
+            event = replace(event, resource=Resource.ASSIGNED_POD)
         return tuple(r.hint for r in self._registrations[name] if r.event.matches(event))

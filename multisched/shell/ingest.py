@@ -20,7 +20,7 @@ from multisched.model.selectors import Toleration
 from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
-from multisched.shell.router import Router as Router
+from multisched.shell.router import Router
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.nominator import Nominator
 
@@ -173,12 +173,12 @@ class PodIngest:
             worker.queue.remove(pod.uid)
             worker.waiting.drop(pod.uid)
         if before is None or pending is not None:
-            self._router.tell(ASSIGNED_POD_ADD, None, pod, now_s)
+            self._router.tell_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if pending is not None and pending.nominated_node not in ("", pod.node):
                 self._router.tell_promise_ended(pending, now_s)
             return
         for event in assigned_pod_events(before.pod, pod):
-            self._router.tell(event, before.pod, pod, now_s)
+            self._router.tell_pod(event, before.pod, pod, self._cache.nodes.row_of(pod.node), now_s)
 
     def _pended(self, pod: Pod) -> None:
         worker = self._router.worker_of(pod)
@@ -250,7 +250,8 @@ class PodIngest:
             worker = self._router.worker_of(entry.pod)
             if worker is not None:
                 worker.waiting.drop(uid)
-            self._router.tell(ASSIGNED_POD_DELETE, entry.pod, None, self._clock.monotonic())
+            row = self._cache.nodes.row_of(entry.node)
+            self._router.tell_pod(ASSIGNED_POD_DELETE, entry.pod, None, row, self._clock.monotonic())
 
     def _forget_key(self, pod: Pod) -> None:
         if self._uids.get(pod.key) == pod.uid:

@@ -2,14 +2,23 @@
 
 Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node: for a domain that
 it joins (by its labels, a loan, or because it can be read now) a changed node is a new one, for one that it leaves it is
-gone, and the others hear nothing. All synchronous; called by ingest and by the workers.
+gone, and the others hear nothing. A pod on a node is a distant one to those that may not use the node. All synchronous;
+called by ingest and by the workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, NODE_DELETE, ClusterEvent, EventObject
+from multisched.framework.events import (
+    ASSIGNED_POD_DELETE,
+    NODE_ADD,
+    NODE_DELETE,
+    ClusterEvent,
+    EventObject,
+    Resource,
+)
 from multisched.model.objects import Node, Pod
 from multisched.queueing.entry import Moved
 from multisched.shell.cluster_changes import node_events
@@ -50,6 +59,17 @@ class Router:
         """Wakes the pods the event may help, in every domain."""
         for worker, _ in self._workers:
             self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+
+    def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
+        """As `tell`, of a pod on this row: domains that may not use it hear of a distant pod."""
+        distant = None
+        for worker, rows in self._workers:
+            if row is not None and rows.has(row):
+                self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+                continue
+            if distant is None:
+                distant = replace(event, resource=Resource.DISTANT_POD)
+            self._wake(worker, worker.queue.on_event(distant, old, new, now_s))
 
     def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""

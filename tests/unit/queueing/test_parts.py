@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.framework.events import NODE_ADD, Action
+from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, EventRegistration, Resource
+from multisched.framework.plugin import Dependency
 from multisched.model.objects import PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.events_in_flight import EventsInFlight
+from multisched.queueing.hints import HintTable
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.transitions import QueueInvariantError
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS, UidHeap
-from tests.unit.queueing.builders import make_pod
+from tests.unit.queueing.builders import Listening, make_pod
 
 
 @pytest.mark.parametrize(
@@ -171,3 +175,33 @@ TOLERANT = PodSpec(requests=BASE.requests, tolerations=(Toleration(key="a"),))
 def test_an_update_names_what_changed(old: object, new: object, expected: Action | None) -> None:
     event = own_event(old, new)  # type: ignore[arg-type]
     assert (event.action if event else None) == expected
+
+
+class Counting(Listening):
+    """A Filter plugin as the queue knows it: it registers deletions, and says what its answers hang on."""
+
+    def __init__(self, name: str, depends_on: Dependency) -> None:
+        super().__init__(name, EventRegistration(ASSIGNED_POD_DELETE))
+        self.depends_on = depends_on
+
+
+@pytest.mark.parametrize(
+    ("depends_on", "hears"),
+    [
+        (Dependency.NODE, False),
+        (Dependency.ROW, False),
+        (Dependency.ROW_AND_STAMP, True),
+        (Dependency.STAMP, True),
+        (Dependency.ATTEMPT, True),
+    ],
+)
+def test_pods_on_nodes_of_other_domains_are_told_to_plugins_that_look_beyond_a_row(
+    depends_on: Dependency, hears: bool
+) -> None:
+    table = HintTable([Counting("Count", depends_on)], lambda plugin, error: None)
+    distant = replace(ASSIGNED_POD_DELETE, resource=Resource.DISTANT_POD)
+
+    assert bool(table.listeners(distant, ["Count"])) is hears
+    assert table.is_of_interest(distant) is hears
+    assert table.listeners(ASSIGNED_POD_DELETE, ["Count"])
+    assert table.listeners(distant, ["nobody has heard of it"])

@@ -136,3 +136,21 @@ def test_the_end_of_a_promise_wakes_those_it_stood_before_and_nobody_else(
         assert (attempts(house, "p") > before) is hears
 
     play(scene, "small")
+
+
+def test_a_pod_gone_from_a_node_of_another_domain_wakes_nobody_who_waits_for_room() -> None:
+    async def scene(house: House) -> None:
+        house.see_node("other", labels=ELSEWHERE)
+        house.see_pod("there", nodeName="other", phase="Running")
+        house.see_pod("here", nodeName="small", phase="Running")
+        house.see_pod("p", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        before = attempts(house, "p")
+        house.lose_pod("there")
+        await asyncio.sleep(PATIENCE_S)
+        assert attempts(house, "p") == before
+        house.lose_pod("here")
+        await asyncio.sleep(PATIENCE_S)
+        assert attempts(house, "p") == before + 1
+
+    play(scene, "small")
