@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -59,6 +60,9 @@ DRIVERS_MAX = 256
 TOPOLOGY_TERMS_MAX = 256
 MODES_MAX = 16
 DISRUPTED_MAX = 10_000
+SHARED_MAX = 65_536
+"""Equal texts, selectors and annotations of many objects that are kept once: half of what a volume takes."""
+
 VERSION_DIGITS_MAX = 20
 """Work and memory per object are bounded: their authors are not trusted."""
 
@@ -68,6 +72,7 @@ _READ_ANNOTATIONS = frozenset(
 _EMPTY: Mapping[str, str] = {}
 
 S = TypeVar("S", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
 class _OwnerReference(Wire):
@@ -319,7 +324,7 @@ def _service(wire: _MapSelected) -> Service:
     selector = equality_selector(wire.spec.selector if wire.spec else None)
     return Service(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=_shared(meta.namespace),
         uid=meta.uid,
         version=_version(meta.resource_version),
         selector=selector,
@@ -331,7 +336,7 @@ def _replication_controller(wire: _MapSelected) -> ReplicationController:
     selector = equality_selector(wire.spec.selector if wire.spec else None)
     return ReplicationController(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=_shared(meta.namespace),
         uid=meta.uid,
         version=_version(meta.resource_version),
         selector=selector,
@@ -343,7 +348,7 @@ def _replica_set(wire: _Selected) -> ReplicaSet:
     selector = compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector")
     return ReplicaSet(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=_shared(meta.namespace),
         uid=meta.uid,
         version=_version(meta.resource_version),
         selector=selector,
@@ -355,7 +360,7 @@ def _stateful_set(wire: _Selected) -> StatefulSet:
     selector = compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector")
     return StatefulSet(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=_shared(meta.namespace),
         uid=meta.uid,
         version=_version(meta.resource_version),
         selector=selector,
@@ -369,7 +374,7 @@ def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
         raise Refusal(f"status.disruptedPods: {len(disrupted)} entries, more than the {DISRUPTED_MAX} that are read")
     return PodDisruptionBudget(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=_shared(meta.namespace),
         uid=meta.uid,
         version=_version(meta.resource_version),
         selector=compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector"),
@@ -380,7 +385,7 @@ def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
 
 def _volume(wire: _Volume) -> PersistentVolume:
     meta, spec = wire.metadata, wire.spec
-    labels, annotations = meta.labels or _EMPTY, _annotations(meta.annotations)
+    labels, annotations = _labels(meta.labels), _annotations(meta.annotations)
     capacity_nano = _storage(spec.capacity, "spec.capacity")
     claim = spec.claim_ref
     return PersistentVolume(
@@ -392,17 +397,19 @@ def _volume(wire: _Volume) -> PersistentVolume:
         capacity_bytes=value_of_nano(capacity_nano or 0),
         capacity_nano=capacity_nano or 0,
         access_modes=_modes(spec.access_modes),
-        storage_class=annotations.get(BETA_CLASS_ANNOTATION, spec.storage_class_name),
-        volume_mode=spec.volume_mode or "Filesystem",
+        storage_class=_shared(annotations.get(BETA_CLASS_ANNOTATION, spec.storage_class_name)),
+        volume_mode=_shared(spec.volume_mode or "Filesystem"),
         attributes_class=spec.volume_attributes_class_name or "",
-        claim=ClaimRef(claim.namespace, claim.name, claim.uid) if claim else None,
-        node_affinity=compile_node_selector(
-            spec.node_affinity.required if spec.node_affinity else None, "spec.nodeAffinity.required"
+        claim=ClaimRef(_shared(claim.namespace), claim.name, claim.uid) if claim else None,
+        node_affinity=_shared(
+            compile_node_selector(
+                spec.node_affinity.required if spec.node_affinity else None, "spec.nodeAffinity.required"
+            )
         ),
-        csi_driver=spec.csi.driver if spec.csi else "",
+        csi_driver=_shared(spec.csi.driver) if spec.csi else "",
         csi_handle=spec.csi.volume_handle if spec.csi else "",
         migrated=migrated_disk(spec, labels),
-        phase=wire.status.phase if wire.status else "",
+        phase=_shared(wire.status.phase) if wire.status else "",
         is_deleting=meta.deletion_timestamp is not None,
     )
 
@@ -413,20 +420,20 @@ def _claim(wire: _Claim) -> PersistentVolumeClaim:
     request_nano = _storage(spec.resources.requests if spec.resources else None, "spec.resources.requests")
     return PersistentVolumeClaim(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=_shared(meta.namespace),
         uid=meta.uid,
         version=_version(meta.resource_version),
         annotations=annotations,
         owner=_owner(meta.owner_references),
         volume=spec.volume_name,
-        storage_class=annotations.get(BETA_CLASS_ANNOTATION, spec.storage_class_name),
+        storage_class=_shared(annotations.get(BETA_CLASS_ANNOTATION, spec.storage_class_name)),
         request_bytes=None if request_nano is None else value_of_nano(request_nano),
         request_nano=request_nano or 0,
         access_modes=_modes(spec.access_modes),
         selector=compile_label_selector(spec.selector, "spec.selector"),
-        volume_mode=spec.volume_mode or "Filesystem",
+        volume_mode=_shared(spec.volume_mode or "Filesystem"),
         attributes_class=spec.volume_attributes_class_name or "",
-        phase=wire.status.phase if wire.status else "",
+        phase=_shared(wire.status.phase) if wire.status else "",
         is_deleting=meta.deletion_timestamp is not None,
     )
 
@@ -482,7 +489,7 @@ def _capacity(wire: _Capacity) -> CsiStorageCapacity:
     meta = wire.metadata
     return CsiStorageCapacity(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=_shared(meta.namespace),
         uid=meta.uid,
         version=_version(meta.resource_version),
         storage_class=wire.storage_class_name,
@@ -498,18 +505,38 @@ def _attachment(wire: _Attachment) -> VolumeAttachment:
         name=meta.name,
         uid=meta.uid,
         version=_version(meta.resource_version),
-        attacher=spec.attacher,
-        node=spec.node_name,
+        attacher=_shared(spec.attacher),
+        node=_shared(spec.node_name),
         volume=spec.source.persistent_volume_name or "",
         is_attached=wire.status.attached if wire.status else False,
     )
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def _first_equal(value: Any) -> Any:
+    """The first of all equal values, while it is remembered."""
+    return value
+
+
+def _shared(value: V) -> V:
+    return cast(V, _first_equal(value))
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def _shared_pairs(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return dict(pairs)
+
+
+def _labels(pairs: dict[str, str] | None) -> Mapping[str, str]:
+    return _shared_pairs(tuple(pairs.items())) if pairs else _EMPTY
 
 
 def _annotations(pairs: dict[str, str] | None) -> Mapping[str, str]:
     """Those that scheduling reads: the others, often long, are not kept."""
     if not pairs:
         return _EMPTY
-    return {key: value for key, value in pairs.items() if key in _READ_ANNOTATIONS} or _EMPTY
+    kept = tuple((key, value) for key, value in pairs.items() if key in _READ_ANNOTATIONS)
+    return _shared_pairs(kept) if kept else _EMPTY
 
 
 def _owner(references: list[_OwnerReference] | None) -> Owner | None:
@@ -522,7 +549,7 @@ def _owner(references: list[_OwnerReference] | None) -> Owner | None:
 def _modes(modes: list[str] | None) -> tuple[str, ...]:
     if modes is not None and len(modes) > MODES_MAX:
         raise Refusal(f"spec.accessModes: {len(modes)} entries, more than the {MODES_MAX} that are read")
-    return tuple(modes or ())
+    return _shared(tuple(modes or ()))
 
 
 def _storage(quantities: dict[str, Quantity] | None, path: str) -> int | None:
