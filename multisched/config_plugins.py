@@ -43,6 +43,8 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("VolumeZone"),
         PluginUse("PodTopologySpread", weight=2),
         PluginUse("InterPodAffinity", weight=2),
+        PluginUse("DynamicResources"),
+        PluginUse("DefaultPreemption"),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),

@@ -35,6 +35,8 @@ PROFILE = Profile(
         PluginUse("VolumeZone"),
         PluginUse("PodTopologySpread", weight=2),
         PluginUse("InterPodAffinity", weight=2),
+        PluginUse("DynamicResources"),
+        PluginUse("DefaultPreemption"),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("PeakForecast", weight=5),

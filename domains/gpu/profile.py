@@ -49,6 +49,8 @@ PROFILE = Profile(
         PluginUse("PodTopologySpread", weight=2),
         PluginUse("InterPodAffinity", weight=2),
         PluginUse("GpuShare", weight=10),
+        PluginUse("DynamicResources"),
+        PluginUse("DefaultPreemption"),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),

@@ -40,6 +40,8 @@ PROFILE = Profile(
         PluginUse("VolumeZone"),
         PluginUse("PodTopologySpread", weight=0),
         PluginUse("InterPodAffinity", weight=0),
+        PluginUse("DynamicResources"),
+        PluginUse("DefaultPreemption"),
         PluginUse("DefaultBinder"),
         PluginUse("NodeDeclaredFeatures"),
     )

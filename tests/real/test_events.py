@@ -80,7 +80,11 @@ async def test_every_bound_pod_has_its_event_and_every_refused_one_its_series(tm
         assert await scheduler.program.stop(STOP_GRACE_S) == 0
         (series,) = await events(admin, "FailedScheduling")
         assert series["regarding"]["name"] == "giant"
-        assert re.fullmatch(r"0/(\d+) nodes are available: \1 Insufficient cpu\.", series["note"])
+        sentence = (
+            r"0/(\d+) nodes are available: \1 Insufficient cpu\. no new claims to deallocate, preemption: "
+            r"0/\1 nodes are available: \1 Preemption is not helpful for scheduling\."
+        )
+        assert re.fullmatch(sentence, series["note"])
         assert series["series"]["count"] >= REFUSALS
         assert plane.audit_log is not None
         assert denied(calls(plane.audit_log), USER) == []

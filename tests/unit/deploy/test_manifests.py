@@ -19,6 +19,7 @@ CLUSTER_RULES: set[Rule] = {
     ("", "pods", "get", ()),
     ("", "pods", "list", ()),
     ("", "pods", "watch", ()),
+    ("", "pods", "delete", ()),
     ("", "nodes", "get", ()),
     ("", "nodes", "list", ()),
     ("", "nodes", "watch", ()),
