@@ -632,7 +632,8 @@ def _settle(
     try:
         if isinstance(answer, PluginFailure):
             return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
-        left = runner.call(judge, "PostFilter", judge.left, view, offers, answer)
+        # Without an answer (a rehearsal asks nobody) nobody has looked at them.
+        left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
         return runner.call(plugin, "PostFilter", plugin.accept, left)
     except PluginFailure as failure:
         return PostFilterResult(failure.status)

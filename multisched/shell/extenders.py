@@ -53,6 +53,19 @@ class Extenders:
             await client.close()
 
 
+class UnaskedExtender:
+    """An `ExtenderClient` for rehearsals, which ask nobody: needs no certificate and no network."""
+
+    def __init__(self, settings: ExtenderSettings) -> None:
+        self.settings = settings
+
+    async def post(self, verb: str, body: bytes, *, answer_bytes_max: int) -> bytes:
+        raise ExtenderError(f'extender "{self.settings.url}" ({verb}): is not asked in a rehearsal', was_sent=False)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 def settings_of(extender: ExtenderConfig) -> ExtenderSettings:
     """What the configuration says, as the framework takes it."""
     return ExtenderSettings(

@@ -34,6 +34,7 @@ from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import ConnectFailedError, LineStream, Response
 from multisched.shell.domain import DomainWorker
+from multisched.shell.extenders import UnaskedExtender
 from multisched.shell.program import Program, Surroundings
 
 UNREADABLE_TOLD = 5
@@ -144,6 +145,7 @@ class Rehearsal:
             "kube-system",
             observer=lambda domain: _Nobody(),
             registry=registry,
+            open_extender=UnaskedExtender,
         )
         self.program = Program(configuration, outside)
         self.cache = self.program.cache

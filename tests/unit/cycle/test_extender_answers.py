@@ -54,3 +54,20 @@ def test_a_pod_that_is_left_no_node_is_told_in_the_extenders_words() -> None:
     assert isinstance(result, Unplaced)
     assert result.message == "0/2 nodes are available: 2 no licence."
     assert result.rejectors == {NAME}
+
+
+def test_a_preemption_that_nobody_is_asked_about_is_chosen_from_all_offers() -> None:
+    client = HttpExtenderClient(ExtenderSettings("http://127.0.0.1:1", preempt_verb="preempt"))
+    domain = Domain(
+        make_node("a", cpu=1000),
+        in_tree=("NodeResourcesFit", "DefaultPreemption"),
+        plugins=[HTTPExtenders([client], WholeObjects())],
+    )
+    domain.cache.place(make_pod("low", cpu=1000, node="a"))
+    waiting = Waiting.begin(domain, make_pod("high", cpu=1000, priority=10))
+    assert [one.plugin.name for one in waiting.asked] == [NAME]
+
+    result = waiting.answer({})
+    assert isinstance(result, Unplaced)
+    assert result.nominated_node == "a"
+    assert [victim.name for victim in result.victims] == ["low"]
