@@ -103,6 +103,9 @@ class HTTPExtenders:
         self._documents = documents
         self._resources: dict[str, frozenset[str]] = {}
         self._failing: set[tuple[str, str]] = set()
+        self._names: dict[int, str] = {}
+        """Row -> node, as of `_names_at`."""
+        self._names_at = -1
         filters = [c.settings.timeout_s for c in self._clients if c.settings.filter_verb]
         scorers = [c.settings.timeout_s for c in self._clients if c.settings.prioritize_verb]
         preemptors = [READ_POD_S + c.settings.timeout_s for c in self._clients if c.settings.preempt_verb]
@@ -119,8 +122,7 @@ class HTTPExtenders:
             for c in self._clients
         ):
             return None
-        names = tuple(cycle.nodes.node(row).name for row in rows.tolist())
-        return Question(pod.namespace, pod.name, resources, names)
+        return Question(pod.namespace, pod.name, resources, tuple(self._names_of(cycle, rows)))
 
     async def answer(self, question: object) -> Verdict | PreemptionVerdict:
         """What the extenders make of an attempt, or of a preemption.
@@ -187,15 +189,27 @@ class HTTPExtenders:
         refused = self._verdict(cycle).refused
         if not refused:
             return {}
-        names = (cycle.nodes.node(row).name for row in rows.tolist())
-        return {at: refused[name] for at, name in enumerate(names) if name in refused}
+        return {at: refused[name] for at, name in enumerate(self._names_of(cycle, rows)) if name in refused}
 
     def add_up(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         scores = self._verdict(cycle).scores
         if not scores:
             return np.zeros(len(rows), np.int64)
-        names = (cycle.nodes.node(row).name for row in rows.tolist())
-        return np.array([scores.get(name, 0) for name in names], np.int64)
+        return np.array([scores.get(name, 0) for name in self._names_of(cycle, rows)], np.int64)
+
+    def _names_of(self, cycle: CycleView, rows: Rows) -> list[str]:
+        """The rows' nodes; thousands are asked for three times in each attempt, and seldom change."""
+        nodes, known = cycle.nodes, self._names
+        if self._names_at != nodes.nodes_version:
+            known.clear()
+            self._names_at = nodes.nodes_version
+        found = []
+        for row in rows.tolist():
+            name = known.get(row)
+            if name is None:
+                name = known[row] = nodes.node(row).name
+            found.append(name)
+        return found
 
     def _verdict(self, cycle: CycleView) -> Verdict:
         found = cycle.answers[self.name]

@@ -41,7 +41,7 @@ from tests.unit.plugins.extender_kit import (
     scoring,
     status,
 )
-from tests.unit.plugins.scenes import Scene, container, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import Scene, container, decode_node, decode_pod, node_document, pod_document
 
 NODES = ("n1", "n2", "n3")
 QUESTION = Question("team", "p", frozenset({"cpu"}), NODES)
@@ -149,6 +149,21 @@ async def test_only_pods_that_request_a_managed_resource_are_asked_about() -> No
         assert isinstance(question, Question)
         assert question.nodes == ("n1",)
         assert question.resources >= {"example.com/fpga"}
+
+
+def test_a_row_that_was_given_to_another_node_is_asked_about_by_its_new_name() -> None:
+    client = HttpExtenderClient(ExtenderSettings("http://127.0.0.1:1", filter_verb="filter"))
+    plugin = HTTPExtenders([client], WholeObjects())
+    scene = Scene([node_document("n1")], [], pod_document("p"))
+    view, rows = CycleView(scene.table, CycleState()), np.array([scene.table.row_of("n1")], np.intp)
+    pod = decode_pod(scene.pending)
+
+    assert plugin.ask(view, pod, rows) == Question("default", "p", frozenset(pod.spec.requests), ("n1",))
+    scene.table.remove_node("n1")
+    scene.table.set_node(decode_node(node_document("n9")))
+    again = plugin.ask(view, pod, np.array([scene.table.row_of("n9")], np.intp))
+    assert isinstance(again, Question)
+    assert again.nodes == ("n9",)
 
 
 async def test_a_pod_that_is_gone_is_asked_about_no_more() -> None:
