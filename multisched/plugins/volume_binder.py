@@ -81,6 +81,7 @@ class VolumeBinder:
         for _ in range(CONFLICTS_MAX):
             volume, claim = self._volume(promised.volume), self._claim(promised.claim, promised.claim_id)
             owner = volume.claim
+            _check_unbound(claim, volume.name)
             if owner is not None and (owner.namespace, owner.name, owner.uid) == (
                 claim.namespace,
                 claim.name,
@@ -111,6 +112,7 @@ class VolumeBinder:
                 return claim.version
             if node is not None:
                 raise BindError(f'persistentvolumeclaim "{claim.name}" is being provisioned for node "{node}"')
+            _check_unbound(claim, "")
             reply = await self._writer.select_node(_ref(claim), claim.version, promised.node)
             if reply.answer is not VolumeAnswer.CONFLICT:
                 break
@@ -162,6 +164,7 @@ class VolumeBinder:
         self._check_reach(volume, node, row)
         if not is_told:
             raise BindError(f'ClaimRef got reset for pv "{volume.name}"')
+        _check_unbound(claim, volume.name)
         return claim.is_fully_bound
 
     def _is_provisioned(self, promised: PromisedNode, version: int, row: int) -> bool:
@@ -187,6 +190,13 @@ class VolumeBinder:
         if mask is not None and not mask[row]:
             text = f'pv "{volume.name}" node affinity doesn\'t match node "{node}": no matching NodeSelectorTerms'
             raise BindError(text)
+
+
+def _check_unbound(claim: PersistentVolumeClaim, volume: str) -> None:
+    """Raises BindError for a claim that has got another volume meanwhile, perhaps by a leader before us whose writes our
+    watch has not brought yet. Upstream looks whether the claim is bound, not to what, and would go on."""
+    if claim.volume not in ("", volume):
+        raise BindError(f'persistentvolumeclaim "{claim.name}" is bound to persistentvolume "{claim.volume}"')
 
 
 def _may_take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:

@@ -182,6 +182,18 @@ def test_a_conflict_with_another_claim_gives_the_pod_back_at_once() -> None:
     play(story)
 
 
+def test_a_claim_that_was_bound_before_the_write_is_left_alone() -> None:
+    async def story() -> None:
+        for bench in (static(), Bench(claim("c"))):
+            bench.storage.put(PVC, claim("c", bound="w"))
+            work = bench.start()
+            await asyncio.sleep(0.1)
+            assert work.result() == failed('persistentvolumeclaim "c" is bound to persistentvolume "w"')
+            assert bench.desk.written == []
+
+    play(story)
+
+
 def test_conflicts_without_end_are_given_up() -> None:
     async def story() -> None:
         bench = static()
@@ -230,6 +242,10 @@ def _new_claim(bench: Bench) -> None:
     bench.storage.put(PVC, claim("c", "local", uid="another"))
 
 
+def _bind_elsewhere(bench: Bench) -> None:
+    bench.storage.put(PVC, claim("c", "local", bound="w"))
+
+
 def _unbind(bench: Bench) -> None:
     bench.storage.put(PV, volume("v", host="n0"))
 
@@ -244,6 +260,7 @@ def _unbind(bench: Bench) -> None:
         (_lose_claim, 'failed to check binding: persistentvolumeclaims "default/c" not found'),
         (_new_claim, 'failed to check binding: persistentvolumeclaims "default/c" not found'),
         (_unbind, 'ClaimRef got reset for pv "v"'),
+        (_bind_elsewhere, 'persistentvolumeclaim "c" is bound to persistentvolume "w"'),
     ],
 )
 def test_what_happens_while_a_volume_is_bound(happens: Callable[[Bench], None], words: str) -> None:
