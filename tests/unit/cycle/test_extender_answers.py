@@ -37,17 +37,6 @@ def test_scores_are_normalised_among_the_nodes_that_extenders_left() -> None:
     assert placed_on(make_domain(worst=2, b=1, c=0), Verdict({"worst": NO}, boost)) == "c"
 
 
-def test_a_record_of_the_attempt_adds_up_with_the_extenders_part() -> None:
-    domain = make_domain(worst=2, b=1, c=0)
-    assert placed_on(domain, Verdict({"worst": NO}, {"b": 200, "c": 10})) == "c"
-    (record,) = domain.cycle.records.read("uid-p")
-    assert dict(zip((name for name, _ in record.plugins), record.finals, strict=True)) == {
-        "TaintToleration": 100,
-        NAME: 1,
-    }
-    assert sum(weight * final for (_, weight), final in zip(record.plugins, record.finals, strict=True)) == record.total
-
-
 def test_a_pod_that_is_left_no_node_is_told_in_the_extenders_words() -> None:
     domain = make_domain(a=0, b=0)
     result = Waiting.begin(domain, make_pod("p")).answer({NAME: Verdict({"a": NO, "b": NO}, {})})
