@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.pod_class import Finals, PodClass, Totals
@@ -38,8 +39,18 @@ SAMPLED_BYTES_MAX = 8 * 1024 * 1024
 """Pictures of attempts that placed a pod."""
 PICTURE_BYTES_MIN = 2_048
 """What the smallest picture costs besides its arrays."""
+OTHERS = "(all others)"
+"""Stands for the score plugins of which nothing is kept any more."""
 STATUS_BYTES = 160
 """What one refusal by name costs: those of plugins that asked outside, and of rows held for nominated pods."""
+
+
+class Score(NamedTuple):
+    """What one plugin gave the chosen row: `final` times `weight` counts."""
+
+    plugin: str
+    weight: int
+    final: int
 
 
 class Outcome(Enum):
@@ -68,12 +79,15 @@ class ScoreCopy:
     plugin: str
     weight: int
     final: Finals
+    is_moving: bool = False
+    """It reads the pods on a row: each placed pod's own score is kept beside the picture."""
 
 
 class Picture:
     """The columns of a class at one moment. `drop` empties it when its memory is needed; references to it live on."""
 
     __slots__ = (
+        "_names",
         "at_s",
         "domain_size",
         "feasible",
@@ -83,6 +97,7 @@ class Picture:
         "mark",
         "narrowed_by",
         "nbytes",
+        "of",
         "refusal",
         "rows",
         "scores",
@@ -107,15 +122,34 @@ class Picture:
         """Empty where nothing was scored."""
         if group.is_scored and with_scores:
             self.total = group.total.copy()
-            self.scores = tuple(ScoreCopy(c.plugin.name, c.weight, c.final.copy()) for c in group.scores)
+            self.scores = tuple(
+                ScoreCopy(c.plugin.name, c.weight, c.final.copy(), c.depends_on.reads_pods) for c in group.scores
+            )
+        self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
         columns = len(self.filters) + len(self.scores) + 1
         self.nbytes = PICTURE_BYTES_MIN + columns * len(self.rows) + 4 * len(self.total)
         self.is_kept = True
+        self.of = ("", 0)
+        """uid and attempt of the placed pod that it was taken for."""
+
+    def scores_at(self, at: int, moving: bytes, total: int) -> tuple[Score, ...]:
+        """The scores of a row that was chosen under this picture: `moving` as they were then, the others as they are here.
+
+        Once the picture is dropped, what the others gave is told in one sum.
+        """
+        finals = iter(moving)
+        if self.is_kept:
+            scores = (Score(c.plugin, c.weight, next(finals) if c.is_moving else int(c.final[at])) for c in self.scores)
+            return tuple(scores)
+        known = [Score(name, weight, next(finals)) for name, weight, is_moving in self._names if is_moving]
+        rest = total - sum(score.weight * score.final for score in known)
+        return (*known, Score(OTHERS, 1, rest)) if rest else tuple(known)
 
     def add_answers(self, total: Totals, scores: Sequence[ScoreCopy]) -> None:
         """What plugins that asked outside made of it, once they were answered."""
         self.total = total
         self.scores = (*self.scores, *scores)
+        self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
         self.nbytes += sum(len(c.final) for c in scores)
 
     def is_of(self, group: PodClass) -> bool:
@@ -158,10 +192,8 @@ class AttemptRecord:
     """Where it was placed, also if it was given up there later."""
     at: int = -1
     """Position of that node's row among the rows of the class."""
-    finals: bytes = b""
-    """Final score of each score column of `plugins`, for the chosen row."""
-    plugins: tuple[tuple[str, int], ...] = ()
-    """Score plugin and weight."""
+    scores: tuple[Score, ...] = ()
+    """Of the chosen row."""
     total: int = 0
     picture: Picture | None = None
     is_own_picture: bool = False
@@ -182,8 +214,8 @@ class AttemptRecord:
     """What ended an attempt that was given up or failed."""
 
 
-_Placed = tuple[str, int, float, str, int, bytes, tuple[tuple[str, int], ...], int, Picture | None, bool]
-"""A placed attempt as it is kept: the uid, then the first fields of AttemptRecord but for the outcome. A plain tuple in a
+_Placed = tuple[str, int, float, str, int, bytes, int, Picture]
+"""A placed attempt as it is kept: uid, attempt, time, node, position, moving final scores, total, latest picture. A plain tuple in a
 log and no entry of a mapping: every pod leaves one, and nearly none is read."""
 
 
@@ -251,26 +283,28 @@ class AttemptRecords:
     def placed(self, pod: Pod, attempt: int, group: PodClass, at: int, node: str) -> None:
         """The pod is assumed on the class's row number `at`. Called for every placed pod, before the class is renewed."""
         now_s = self._stopwatch()
-        is_sampled = group.unrecorded <= 0
-        if is_sampled:
-            self._sample(group, now_s)
+        picture = group.picture
+        if picture is None or group.unrecorded <= 0:
+            picture = self._sample(pod, attempt, group, now_s)
         group.unrecorded -= 1
-        finals = bytes([column.final.item(at) for column in group.scores])
+        # Only what moves with every pod is read here: each column is memory that no cache holds any more. Of the others the
+        # picture tells, which is taken anew when they change.
+        finals = bytes([column.final.item(at) for column in group.moving_scores])
         # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
         total = group.total.item(at) if group.is_scored else 0
-        names, picture = group.score_names, group.picture
-        self._placed.append((pod.uid, attempt, now_s, node, at, finals, names, total, picture, is_sampled))
+        self._placed.append((pod.uid, attempt, now_s, node, at, finals, total, picture))
 
     def take_back(self, count: int) -> None:
         """The last so many placed pods were not placed after all: their attempts are still to come."""
         for _ in range(count):
             self._placed.pop()
 
-    def _sample(self, group: PodClass, now_s: float) -> None:
-        group.picture = Picture(group, now_s)
-        self._samples.keep(group.picture)
+    def _sample(self, pod: Pod, attempt: int, group: PodClass, now_s: float) -> Picture:
+        picture = group.picture = Picture(group, now_s)
+        picture.of = (pod.uid, attempt)
+        self._samples.keep(picture)
         group.unrecorded = self._sampled_every
-        group.score_names = tuple((column.plugin.name, column.weight) for column in group.scores)
+        return picture
 
     def picture(self, group: PodClass) -> Picture:
         """The class as an attempt that is about to wait for answers from outside has seen it."""
@@ -281,10 +315,10 @@ class AttemptRecords:
     ) -> None:
         """As `placed`, for an attempt that waited: `picture` is its own, complete with the answers."""
         self._samples.keep(picture)
-        finals = bytes([column.final.item(at) for column in picture.scores])
-        names = tuple((column.plugin, column.weight) for column in picture.scores)
+        finals = bytes([column.final.item(at) for column in picture.scores if column.is_moving])
         total, now_s = picture.total.item(at), self._stopwatch()
-        self._placed.append((pod.uid, attempt, now_s, node, at, finals, names, total, picture, True))
+        picture.of = (pod.uid, attempt)
+        self._placed.append((pod.uid, attempt, now_s, node, at, finals, total, picture))
         if passed_over:
             self._add(pod, AttemptRecord(attempt, now_s, Outcome.PLACED, passed_over=passed_over))
 
@@ -357,8 +391,18 @@ class AttemptRecords:
 
     def _placed_of(self, uid: str) -> list[AttemptRecord]:
         return [
-            AttemptRecord(attempt, at_s, Outcome.PLACED, node, at, finals, names, total, picture, is_own)
-            for kept, attempt, at_s, node, at, finals, names, total, picture, is_own in self._placed
+            AttemptRecord(
+                attempt,
+                at_s,
+                Outcome.PLACED,
+                node=node,
+                at=at,
+                scores=picture.scores_at(at, finals, total),
+                total=total,
+                picture=picture,
+                is_own_picture=picture.of == (uid, attempt),
+            )
+            for kept, attempt, at_s, node, at, finals, total, picture in self._placed
             if kept == uid
         ]
 

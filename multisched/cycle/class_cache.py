@@ -229,12 +229,6 @@ class ClassCache:
         ]
         return self.signature(pod), *stamps
 
-    def position(self, entry: PodClass, row: int) -> int:
-        """Where one of the class's rows stands among them."""
-        if entry.rows is self._rows.rows:
-            return self._rows.position.item(row)
-        return int(entry.rows.searchsorted(row))
-
     def alone(self, pod: Pod, attempt: int, row: int) -> PodClass | None:
         """A class of one pod and one row, asked about anew and not kept; None where PreFilter leaves the row out.
 
@@ -573,6 +567,8 @@ class ClassCache:
         for column in entry.moving_scores:
             total += np.multiply(column.final, column.weight, dtype=np.int32)
         np.copyto(total, NOWHERE, where=~entry.feasible)
+        if not np.array_equal(fixed, entry.fixed_total):
+            entry.unrecorded = 0  # the latest picture no longer tells the fixed scores
         entry.fixed_total, entry.total = fixed.astype(np.int64), total
 
     def _renew_scores(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> None:

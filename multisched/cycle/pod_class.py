@@ -114,7 +114,6 @@ class PodClass:
         self.picture: Picture | None = None
         """What `attempt_record` keeps of the class: for the pods it placed since, and for those it refused."""
         self.refused_picture: Picture | None = None
-        self.score_names: tuple[tuple[str, int], ...] = ()
         self.unrecorded = 0
         """Placed pods until the next picture."""
         self.pace = Pace()

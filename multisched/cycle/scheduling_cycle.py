@@ -183,7 +183,7 @@ class SchedulingCycle:
             pod = entry.pod
             candidate = read_candidate(self._cache, pod, int(group.rows[at]))
             try:
-                results.append(self._assume(group, group.view, pod, entry.attempts, [candidate]))
+                results.append(self._assume(group, group.view, pod, entry.attempts, [candidate], at))
             except PluginFailure as failure:
                 results.append(self._failed(pod, entry.attempts, failure))
             if not isinstance(results[-1], Placed):
@@ -260,7 +260,8 @@ class SchedulingCycle:
                 return (yield from self._refused(group, group.view, pod, attempt, found, held, ()))
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, group.total)
-            return self._place(group, group.view, pod, attempt, self._rank(choice, pod, attempt, 1))
+            ((at, candidate),) = self._rank_at(choice, pod, attempt, 1)
+            return self._place(group, group.view, pod, attempt, [candidate], at)
         self.classes.score(group)
         total = np.where(feasible, group.total, NOWHERE)
         choice = _Choice(group.rows, feasible.copy(), total, self._versions(pod, group.rows))
@@ -289,7 +290,7 @@ class SchedulingCycle:
             Candidate(c.row, MOVED if versions is None else int(versions[at]), ledgers.get(c.row, ()))
             for at, c in self._rank_at(choice, pod, attempt, CANDIDATES_MAX)
         ]
-        return self._place(group, view, pod, attempt, candidates, picture)
+        return self._place(group, view, pod, attempt, candidates, picture=picture)
 
     # -- nominated pods --------------------------------------------------------------------------------------------
 
@@ -392,9 +393,6 @@ class SchedulingCycle:
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
-    def _rank(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> list[Candidate]:
-        return [candidate for _, candidate in self._rank_at(choice, pod, attempt, count)]
-
     def _rank_at(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> list[tuple[int, Candidate]]:
         """The best rows, best first, with their positions; the pod's own nominated node goes before all."""
         return [
@@ -465,9 +463,10 @@ class SchedulingCycle:
         pod: Pod,
         attempt: int,
         candidates: Sequence[Candidate],
+        at: int = 0,
         picture: Picture | None = None,
     ) -> Result:
-        result = self._assume(group, view, pod, attempt, candidates, picture)
+        result = self._assume(group, view, pod, attempt, candidates, at, picture)
         return self._reserve(result) if isinstance(result, Placed) else result
 
     def _assume(
@@ -477,9 +476,10 @@ class SchedulingCycle:
         pod: Pod,
         attempt: int,
         candidates: Sequence[Candidate],
+        at: int = 0,
         picture: Picture | None = None,
     ) -> Placed | Conflicted:
-        """`picture`: the class as a cycle that waited has seen it."""
+        """`at`: which of the class's rows the one candidate is; or `picture`: the class as a cycle that waited has seen it."""
 
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
@@ -489,7 +489,10 @@ class SchedulingCycle:
             self.records.conflicted(pod, attempt, self._names_of(candidates))
             return Conflicted(pod)
         self.nominator.remove(pod.uid)  # from now on it counts on the row itself
-        self._record(group, picture, pod, attempt, candidates, assumption.node)
+        if picture is None:
+            self.records.placed(pod, attempt, group, at, assumption.node)
+        else:
+            self._record(picture, pod, attempt, candidates, assumption.node)
         return Placed(
             pod,
             assumption.node,
@@ -498,20 +501,8 @@ class SchedulingCycle:
             CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers),
         )
 
-    def _record(
-        self,
-        group: PodClass,
-        picture: Picture | None,
-        pod: Pod,
-        attempt: int,
-        candidates: Sequence[Candidate],
-        node: str,
-    ) -> None:
-        """Leaves word of a pod that was placed, and of the candidates that were passed over."""
-        if picture is None:
-            at = self.classes.position(group, candidates[0].row)
-            self.records.placed(pod, attempt, group, at, node)
-            return
+    def _record(self, picture: Picture, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str) -> None:
+        """Leaves word of a pod that was placed after answers, and of the candidates that were passed over."""
         row = self._cache.nodes.row_of(node)
         taken = next(place for place, candidate in enumerate(candidates) if candidate.row == row)
         at = int(picture.rows.searchsorted(candidates[taken].row))

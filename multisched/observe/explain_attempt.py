@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from multisched.cycle.attempt_record import AttemptRecord, FilterCopy, Outcome, Picture
+from multisched.cycle.attempt_record import OTHERS, AttemptRecord, FilterCopy, Outcome, Picture
 from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
 from multisched.framework.status import Status
@@ -190,8 +190,8 @@ class AttemptReader:
             yield PointSaid(point="", plugin=record.status.plugin, said=record.status.message)
         if record.outcome not in (Outcome.PLACED, Outcome.GIVEN_UP):
             return
-        scoring = {name for name, _ in record.plugins}
-        for plugin in self._plugins.score if scoring else ():
+        scoring = {score.plugin for score in record.scores}
+        for plugin in self._plugins.score if scoring and OTHERS not in scoring else ():
             if plugin.name not in scoring:
                 yield PointSaid(point="Score", plugin=plugin.name, said="has nothing to say about this pod")
         if record.outcome is Outcome.GIVEN_UP:
@@ -206,8 +206,7 @@ def _with(view: Attempt, **changes: object) -> Attempt:
 def _winner(record: AttemptRecord) -> Scored | None:
     if not record.node:
         return None
-    parts = zip(record.plugins, record.finals, strict=True)
-    scored = tuple(Part(plugin=name, score=score, weight=weight) for (name, weight), score in parts)
+    scored = tuple(Part(plugin=one.plugin, score=one.final, weight=one.weight) for one in record.scores)
     return Scored(node=record.node, total=record.total, parts=scored)
 
 
@@ -244,6 +243,6 @@ def _pre_filter_said(picture: Picture, plugin: str) -> str:
 def _lost(record: AttemptRecord, scored: Scored) -> str:
     """Where the points went, the largest loss first."""
     ours = {part.plugin: part.score * part.weight for part in scored.parts}
-    theirs = {name: weight * score for (name, weight), score in zip(record.plugins, record.finals, strict=True)}
+    theirs = {score.plugin: score.weight * score.final for score in record.scores}
     losses = sorted((ours.get(name, 0) - points, name) for name, points in theirs.items())
     return ", ".join(f"{name} {difference:+}" for difference, name in losses if difference)

@@ -114,8 +114,7 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
             at = expected.rows.tolist().index(domain.row(result.node))
             assert (record.outcome, record.node, record.at) == (Outcome.PLACED, result.node, at)
             assert record.total == expected.total[at]
-            assert list(record.finals) == [int(column.final[at]) for column in expected.scores]
-            assert record.plugins == tuple((column.plugin.name, column.weight) for column in expected.scores)
+            assert record.scores == tuple((c.plugin.name, c.weight, int(c.final[at])) for c in expected.scores)
         else:
             assert isinstance(result, Unplaced)
             assert (record.outcome, record.message, record.is_own_picture) == (Outcome.REFUSED, result.message, True)
@@ -212,12 +211,7 @@ def test_alternates_taken_after_an_answer_from_outside_are_on_record() -> None:
 
     record = last(domain, pod)
     assert isinstance(result, Placed)
-    assert (record.node, record.passed_over, record.plugins[-1], record.finals[-1]) == (
-        "next",
-        ("best",),
-        ("Service", 1),
-        10,
-    )
+    assert (record.node, record.passed_over, record.scores[-1]) == ("next", ("best",), ("Service", 1, 10))
     assert record.picture is not None
     assert record.total == record.picture.total[record.at]
 
@@ -259,6 +253,10 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes["placed"] == 8
     assert 4 <= sizes["rare_pods"] <= 8
     assert max(sizes["sampled_bytes"], sizes["refused_bytes"]) <= 3 * attempt_record.PICTURE_BYTES_MIN
+    first = domain.cycle.records.read("uid-small-92")[-1]
+    assert first.picture is not None
+    assert not first.picture.is_kept
+    assert sum(score.weight * score.final for score in first.scores) == first.total
     latest, dropped = (domain.cycle.records.read(f"uid-large-{number}") for number in (99, 97))
     assert latest[-1].picture is not None
     assert latest[-1].picture.is_kept
