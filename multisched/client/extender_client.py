@@ -151,32 +151,31 @@ def _tls_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
         return True
     trust = settings.trust
     try:
-        context = ssl.create_default_context(
-            cafile=None if trust.ca_data else trust.ca_file or None,
-            cadata=trust.ca_data.decode("ascii") if trust.ca_data else None,
-        )
+        context = ssl.create_default_context(cadata=_pem(trust.ca_data, trust.ca_file).decode("ascii") or None)
         if trust.is_insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         _load_certificate(context, trust)
     except (OSError, ssl.SSLError, ValueError) as error:
-        where = getattr(error, "filename", None) or "tlsConfig"
-        raise ExtenderError(f'extender "{settings.url}": {where} cannot be used: {_words(error)}') from error
+        raise ExtenderError(f'extender "{settings.url}": tlsConfig cannot be used: {_words(error)}') from error
     return context
 
 
+def _pem(data: bytes, file: str) -> bytes:
+    """Read here, so that what cannot be read is named."""
+    return data or (Path(file).read_bytes() if file else b"")
+
+
 def _load_certificate(context: ssl.SSLContext, trust: ExtenderTrust) -> None:
-    """Python's TLS takes certificates from files only: data goes through one that is gone when this returns."""
+    """Python's TLS takes certificates from files only: this one is gone when it has been read."""
     if not (trust.cert_file or trust.cert_data):
         return
     with tempfile.TemporaryDirectory(prefix="multisched-") as folder:
         paths = []
         for name, data, file in (("cert", trust.cert_data, trust.cert_file), ("key", trust.key_data, trust.key_file)):
-            path = Path(file)
-            if data:
-                path = Path(folder, name)
-                path.touch(mode=0o600)
-                path.write_bytes(data)
+            path = Path(folder, name)
+            path.touch(mode=0o600)
+            path.write_bytes(_pem(data, file))
             paths.append(path)
         context.load_cert_chain(paths[0], paths[1])
 
