@@ -15,9 +15,9 @@ from tests.real.admin import PODS, Admin, until
 from tests.real.control_plane import ControlPlane
 from tests.unit.plugins.extender_kit import Extender, extending
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 FPGA = "example.com/fpga"
 THEIRS, OURS = "theirs", "ours"
 MULTISCHED = str(Path(sys.executable).with_name("multisched"))
