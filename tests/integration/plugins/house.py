@@ -114,8 +114,9 @@ class House:
         answer = await self._api.request("POST", full, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
 
-    async def priority_class(self, name: str, value: int) -> None:
-        await self.post("/apis/scheduling.k8s.io/v1/priorityclasses", name, {}, value=value)
+    async def priority_class(self, name: str, value: int, **fields: str) -> None:
+        """`preemptionPolicy`, for instance."""
+        await self.post("/apis/scheduling.k8s.io/v1/priorityclasses", name, {}, value=value, **fields)
 
     async def delete(self, path: str) -> None:
         assert (await self._api.request("DELETE", f"/api/v1/{path}?gracePeriodSeconds=0")).status == 200

@@ -102,11 +102,12 @@ HALF: dict[str, Any] = {"annotations": {"multisched.io/gpu-milli": "500"}, "sche
 
 
 def test_an_incomplete_group_gives_everything_back_and_completes_later() -> None:
-    """Half a device each of a node's only one, two of three members: timed out, they leave row and device to a rival."""
+    """Half a device each of a node's only one, two of three members: timed out, they leave row and device to a rival
+    who waits for that (one who may preempt would send them away at once)."""
 
     async def story() -> None:
         async with open_house(GPU_DOMAIN) as house:
-            await house.priority_class("high", 100)
+            await house.priority_class("high", 100, preemptionPolicy="Never")
             await house.node("n", cpu="8", gpus="1")
             for name in ("a", "b"):
                 await house.pod(name, cpu="2", **HALF, **MEMBER)
