@@ -129,7 +129,7 @@ class Registry:
             plugin = factory(**{key: value for key, value in offered.items() if key in wanted})
         except Exception as error:
             raise PluginSetupError(f"plugin {use.name}: {error}") from error
-        if not isinstance(plugin, Plugin) or not isinstance(plugin.name, str) or not plugin.name:
+        if not isinstance(getattr(plugin, "name", None), str) or not plugin.name:
             raise PluginSetupError(f"plugin {use.name}: has no name; give it a `name`")
         _refuse_halves(plugin, use)
         if not extension_points(plugin):
@@ -144,7 +144,7 @@ def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
             continue
         if not isinstance(getattr(plugin, "depends_on", None), Dependency):
             raise PluginSetupError(f"plugin {use.name}: has {method} and no depends_on; say what it reads (Dependency)")
-        if not isinstance(plugin, protocol) or not isinstance(getattr(plugin, "reasons", _NO_REASONS), ReasonTable):
+        if not implements(plugin, protocol) or not isinstance(getattr(plugin, "reasons", _NO_REASONS), ReasonTable):
             raise PluginSetupError(f"plugin {use.name}: has {method} and no reasons; give it a ReasonTable")
 
 

@@ -21,6 +21,7 @@ from tests.conformance.random_profiles import make_profile
 from tests.conformance.random_relations import (
     add_node_affinity,
     add_pod_affinity,
+    add_required_features,
     add_spread,
     disruption_budgets,
     workload_objects,
@@ -216,6 +217,8 @@ def _relate(draw: Draw, made: Json) -> None:
         workload_objects(draw, made)
     if draw.chance(0.15):
         add_volumes(draw, made)
+    if draw.chance(0.1):
+        add_required_features(draw, made)
     if draw.chance(0.3):
         pod["spec"]["priority"] = HIGH_PRIORITY
         made["pdbs"] = disruption_budgets(draw, made["pods"])
@@ -249,6 +252,8 @@ def _dense(draw: Draw, made: Json) -> None:
         workload_objects(draw, made)
     if draw.chance(0.7):
         add_volumes(draw, made)
+    if draw.chance(0.2):
+        add_required_features(draw, made)
     if draw.chance(0.5):
         made["profile"] = make_profile(draw)
 

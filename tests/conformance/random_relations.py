@@ -49,6 +49,22 @@ def _node_expression(draw: Draw) -> Json:
     return {"key": key, "operator": operator, "values": draw.sample(known, draw.randint(1, min(2, len(known))))}
 
 
+def add_required_features(draw: Draw, problem: Json) -> None:
+    """Something in the pod that only newer kubelets can do, and nodes that say whether they can."""
+    spec = problem["pod"]["spec"]
+    features = ("RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport")
+    if draw.chance(0.5):
+        rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
+        spec["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
+    else:
+        spec |= {"hostNetwork": True, "hostUsers": False}
+        for container in spec["containers"]:
+            container.pop("ports", None)
+    for node in problem["nodes"]:
+        if draw.chance(0.8):
+            node["status"]["declaredFeatures"] = draw.some((*features, "Unheard"), 3)
+
+
 # -- pod affinity and spread -------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.conformance.random_cluster import HOST, ZONE, Draw, Json
 
+BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
 DRIVER = "csi.example.com"
 CLASSES = ("now", "wait", "wait-z1", "local")
 MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany")
@@ -81,7 +82,7 @@ def _mount(
     claim = _claim(draw, claim_name, namespace, storage_class, mode)
     if is_bound:
         claim["spec"]["volumeName"] = f"pv-{key}"
-        claim["status"] = {"phase": "Bound"}
+        claim["status"] = {"phase": draw.choice(("Bound",) * 30 + ("Lost",))}
         notes = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
         claim["metadata"]["annotations"] = notes
     if is_bound or draw.chance(0.4):
@@ -122,8 +123,15 @@ def _claim(draw: Draw, name: str, namespace: str, storage_class: str, mode: str)
         claim["spec"]["selector"] = {"matchLabels": {"tier": "gold"}}
     if draw.chance(0.02):
         claim["metadata"] |= {"deletionTimestamp": "2026-01-01T01:00:00Z", "deletionGracePeriodSeconds": 0}
-    if draw.chance(0.02):
+    kind = draw.random()
+    if kind < 0.02:
         claim["spec"]["storageClassName"] = "gone"
+    elif kind < 0.04:
+        del claim["spec"]["storageClassName"]
+    elif kind < 0.06:
+        claim["spec"]["volumeAttributesClassName"] = "fast"
+    elif kind < 0.15:
+        claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": f"n{draw.randrange(4)}"}
     return claim
 
 
@@ -142,7 +150,7 @@ def _volume(draw: Draw, key: str, storage_class: str, mode: str, nodes: list[str
     metadata: Json = {"name": f"pv-{key}", "uid": f"pv-uid-{key}"}
     labels: Json = {}
     if draw.chance(0.2):
-        labels[ZONE] = draw.choice(("z0", "z2", "z1__z2"))
+        labels[draw.choice((ZONE, ZONE, BETA_ZONE))] = draw.choice(("z0", "z2", "z1__z2"))
     if draw.chance(0.1):
         labels["tier"] = "gold"
     if labels:
@@ -159,7 +167,11 @@ def _volume(draw: Draw, key: str, storage_class: str, mode: str, nodes: list[str
         key_name, values = draw.choice(((ZONE, ["z0", "z1", "z2"]), (HOST, nodes)))
         expression = {"key": key_name, "operator": "In", "values": [draw.choice(values)]}
         spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
-    status = {"phase": "Available"}
+    if draw.chance(0.03):
+        metadata |= {"deletionTimestamp": "2026-01-01T01:00:00Z", "deletionGracePeriodSeconds": 0}
+    if draw.chance(0.03):
+        spec["volumeAttributesClassName"] = "fast"
+    status = {"phase": draw.choice(("Available",) * 12 + ("Released",))}
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec, "status": status}
 
 

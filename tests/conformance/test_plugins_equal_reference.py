@@ -1,7 +1,8 @@
 """Each vectorised plugin against its plain reference (tests/reference), on random clusters that have everything.
 
 Every plugin is asked by itself, whatever the plugins before it said: PreFilter, Filter about all nodes and about some,
-Filter on an overlay with a pod taken away and one added, and the final scores of some nodes.
+Filter on an overlay with a pod taken away and one added, and the final scores of some nodes. DefaultPreemption, which asks
+all the others, is compared by the whole answer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,8 +30,10 @@ from multisched.framework.registry import implements
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
 from multisched.state.overlay import OverlayCycle
-from tests.conformance.answer import Scene, load
+from tests.conformance.answer import Scene, answer, load
 from tests.conformance.generate import problem
+from tests.conformance.vectors import differences
+from tests.reference.answer import answer as reference_answer
 from tests.reference.scheduler import make_profile
 from tests.reference.world import SKIP, PodState, Reference, Refused, Skip, World, make_world
 
@@ -179,3 +183,11 @@ def test_each_vectorised_plugin_equals_its_plain_reference(seed: int) -> None:
     found = {trial.reference.name: list(trial.differences(draw)) for trial in trials(problem("dense", seed))}
 
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("family", ["preemption", "dense"])
+@given(seed=SEEDS)
+def test_a_whole_answer_equals_that_of_the_plain_reference(family: str, seed: int) -> None:
+    one = problem(family, seed)
+
+    assert differences(answer(one, DECODER), reference_answer(one)) == []

@@ -31,10 +31,11 @@ def answer(problem: Json) -> dict[str, Any]:
 def _unfit(decision: Decision) -> dict[str, Any]:
     nothing = [{"nominatedNode": "", "victims": []}]
     sentence = decision.sentence()
+    post_filters = decision.search.profile.post_filters
     if decision.refused is not None:
         # DynamicResources' PreFilter was not reached: its PostFilter fails for want of its state and ends the chain.
-        return {"fitError": f"{sentence} not found", "preemptions": nothing}
-    post_filters = decision.search.profile.post_filters
+        text = f"{sentence} not found" if "DynamicResources" in post_filters else sentence
+        return {"fitError": text, "preemptions": nothing}
     words = [DEVICES] if "DynamicResources" in post_filters else []
     choices = nothing
     if "DefaultPreemption" in post_filters:

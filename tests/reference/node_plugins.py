@@ -44,6 +44,28 @@ class NodeName(Silent):
         return unresolvable("node(s) didn't match the requested node name")
 
 
+class NodeDeclaredFeatures(Silent):
+    """Source: plugins/nodedeclaredfeatures/nodedeclaredfeatures.go, component-helpers nodedeclaredfeatures/features."""
+
+    name, filters = "NodeDeclaredFeatures", True
+
+    def prepare(self, world: World, pod: PodState) -> Any:
+        spec = pod.document["spec"]
+        containers = (*spec["containers"], *(spec.get("initContainers") or ()))
+        rules = [rule for container in containers for rule in container.get("restartPolicyRules") or ()]
+        needed = set()
+        if any(rule["action"] == "RestartAllContainers" for rule in rules):
+            needed.add("RestartAllContainersOnContainerExits")
+        if spec.get("hostNetwork") and spec.get("hostUsers") is False:
+            needed.add("UserNamespacesHostNetworkSupport")
+        return needed or SKIP
+
+    def refusal(self, state: Any, world: World, pod: PodState, node: str) -> Refused | None:
+        if state <= set(world.nodes[node].document["status"].get("declaredFeatures") or ()):
+            return None
+        return unresolvable("node(s) didn't match Pod's required features")
+
+
 class TaintToleration(Silent):
     """Source: plugins/tainttoleration/taint_toleration.go."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from tests.reference.node_plugins import (
     ImageLocality,
     NodeAffinity,
+    NodeDeclaredFeatures,
     NodeName,
     NodePorts,
     NodeUnschedulable,
@@ -37,6 +38,7 @@ PLUGINS: Mapping[str, tuple[Callable[[Json], Reference], int]] = {
     "InterPodAffinity": (InterPodAffinity, 2),
     "NodeResourcesBalancedAllocation": (NodeResourcesBalancedAllocation, 1),
     "ImageLocality": (lambda args: ImageLocality(), 1),
+    "NodeDeclaredFeatures": (lambda args: NodeDeclaredFeatures(), 1),
 }
 """Name -> how it is made of its arguments, and its weight; in the order of the default profile."""
 POST_FILTERS = frozenset({"DynamicResources", "DefaultPreemption"})

@@ -312,6 +312,9 @@ def _matching_volume(world: World, claim: Json, node: str, chosen: set[str]) -> 
             continue
         if (offered.get("volumeMode") or "Filesystem") != (spec.get("volumeMode") or "Filesystem"):
             continue
+        attributes = "volumeAttributesClassName"
+        if offered.get(attributes) != spec.get(attributes) or "deletionTimestamp" in volume["metadata"]:
+            continue
         reaches = _reaches(world, volume, node)
         if is_ours:
             return name if reaches else None
