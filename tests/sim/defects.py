@@ -21,8 +21,10 @@ from multisched.cycle import scheduling_cycle
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.scheduling_cycle import Conflicted, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.pod_counts import PodCounts
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
+from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.volume_binder import VolumeBinder
 from multisched.plugins.volume_ledger import VolumeLedger
 from multisched.plugins.volume_masks import RowMasks
@@ -531,3 +533,25 @@ def volumes_reached_from_everywhere() -> None:
     """The node affinity of bound volumes is not looked at."""
     _put(RowMasks, "of_volume", lambda self, nodes, volume: None)
     _put(RowMasks, "affine", lambda self, nodes, selector: np.ones(len(nodes.taint_set), np.bool_))
+
+
+# -- pods that relate to each other ------------------------------------------------------------------------------------
+
+
+@_defect
+def counts_stand_still() -> None:
+    """What hangs on counts is asked once per class and kept, whoever comes or goes."""
+    _put(InterPodAffinity, "stamp", lambda self, cycle, pod: None if self.sign(pod) == () else "still")
+
+
+@_defect
+def others_terms_not_heeded() -> None:
+    """A pod goes by its own anti-affinity, and not by that of pods that are there."""
+    _put(PodCounts, "demands_on", lambda self, namespace, labels, namespace_labels: [])
+
+
+@_defect
+def gone_pods_counted() -> None:
+    """A pod that goes stays in the counts."""
+    account = PodCounts.account
+    _put(PodCounts, "account", lambda self, row, pod, sign: account(self, row, pod, sign) if sign > 0 else None)

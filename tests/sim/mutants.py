@@ -23,6 +23,7 @@ FIRST: dict[str, int] = {
     "audit_off": 1,
     "conflict_is_bound": 5,
     "conflict_is_refusal": 3,
+    "counts_stand_still": 16,
     "deletions_ignored": 1,
     "expired_lease_not_waited_for": 2,
     "gone_pods_decided": 1,
