@@ -153,7 +153,11 @@ class ClassCache:
     # -- classes ---------------------------------------------------------------------------------------------------
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """Equal for pods that every plugin treats alike; None for a pod that is a class of its own."""
+        """Equal for pods that every plugin treats alike; None for a pod that is a class of its own.
+
+        Holds for this moment: services, namespaces and the terms of placed pods stand in it too, so the same pod may be of
+        another class in its next attempt, and the next pod in a run that placed one.
+        """
         if self._unsigned:
             self.unsigned[self._unsigned[0]] += 1
             return None
