@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.pod_class import Finals, PodClass, Totals
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.plugin import FilterPlugin
+from multisched.framework.plugin import FilterPlugin, QueuedPod
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
@@ -39,6 +41,8 @@ SAMPLED_BYTES_MAX = 8 * 1024 * 1024
 """Pictures of attempts that placed a pod."""
 PICTURE_BYTES_MIN = 2_048
 """What the smallest picture costs besides its arrays."""
+RUN_MIN = 4
+"""Pods of a run from which on it is cheaper to record them together."""
 OTHERS = "(all others)"
 """Stands for the score plugins of which nothing is kept any more."""
 STATUS_BYTES = 160
@@ -293,6 +297,29 @@ class AttemptRecords:
         # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
         total = group.total.item(at) if group.is_scored else 0
         self._placed.append((pod.uid, attempt, now_s, node, at, finals, total, picture))
+
+    def placed_run(
+        self, entries: Sequence[QueuedPod], group: PodClass, ats: Sequence[int], nodes: Sequence[str]
+    ) -> None:
+        """As `placed`, for the first len(nodes) of many pods that are alike, in one go."""
+        count = len(nodes)
+        if count < RUN_MIN:
+            for entry, at, node in zip(entries, ats, nodes, strict=False):
+                self.placed(entry.pod, entry.attempts, group, at, node)
+            return
+        now_s, first = self._stopwatch(), entries[0]
+        picture = group.picture
+        if picture is None or group.unrecorded <= 0:
+            picture = self._sample(first.pod, first.attempts, group, now_s)
+        group.unrecorded -= count
+        chosen = np.array(ats[:count], np.intp)
+        width = len(group.moving_scores)
+        moving = [column.final.take(chosen) for column in group.moving_scores]
+        finals = np.stack(moving, axis=1).tobytes() if width else b""
+        totals = group.total.take(chosen).tolist()
+        for index, (entry, at, node, total) in enumerate(zip(entries, ats, nodes, totals, strict=False)):
+            part = finals[index * width : (index + 1) * width]
+            self._placed.append((entry.pod.uid, entry.attempts, now_s, node, at, part, total, picture))
 
     def take_back(self, count: int) -> None:
         """The last so many placed pods were not placed after all: their attempts are still to come."""

@@ -168,6 +168,7 @@ class SchedulingCycle:
         results = self._assume_all(group, entries, chosen)
         placed = [result for result in results if isinstance(result, Placed)]
         right = len(placed)
+        self.records.placed_run(entries, group, chosen, [one.node for one in placed])
         if right > 1:
             right = self._count_right(group, first, before, stamps, chosen[:right])
         group.pace.ran(len(entries), right)
@@ -183,7 +184,7 @@ class SchedulingCycle:
             pod = entry.pod
             candidate = read_candidate(self._cache, pod, int(group.rows[at]))
             try:
-                results.append(self._assume(group, group.view, pod, entry.attempts, [candidate], at))
+                results.append(self._assume(group, group.view, pod, entry.attempts, [candidate]))
             except PluginFailure as failure:
                 results.append(self._failed(pod, entry.attempts, failure))
             if not isinstance(results[-1], Placed):
@@ -466,8 +467,15 @@ class SchedulingCycle:
         at: int = 0,
         picture: Picture | None = None,
     ) -> Result:
-        result = self._assume(group, view, pod, attempt, candidates, at, picture)
-        return self._reserve(result) if isinstance(result, Placed) else result
+        """`at`: which of the class's rows the one candidate is; or `picture`: the class as a cycle that waited has seen it."""
+        result = self._assume(group, view, pod, attempt, candidates)
+        if not isinstance(result, Placed):
+            return result
+        if picture is None:
+            self.records.placed(pod, attempt, group, at, result.node)
+        else:
+            self._record(picture, pod, attempt, candidates, result.node)
+        return self._reserve(result)
 
     def _assume(
         self,
@@ -476,11 +484,7 @@ class SchedulingCycle:
         pod: Pod,
         attempt: int,
         candidates: Sequence[Candidate],
-        at: int = 0,
-        picture: Picture | None = None,
     ) -> Placed | Conflicted:
-        """`at`: which of the class's rows the one candidate is; or `picture`: the class as a cycle that waited has seen it."""
-
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
 
@@ -489,10 +493,6 @@ class SchedulingCycle:
             self.records.conflicted(pod, attempt, self._names_of(candidates))
             return Conflicted(pod)
         self.nominator.remove(pod.uid)  # from now on it counts on the row itself
-        if picture is None:
-            self.records.placed(pod, attempt, group, at, assumption.node)
-        else:
-            self._record(picture, pod, attempt, candidates, assumption.node)
         return Placed(
             pod,
             assumption.node,
