@@ -174,3 +174,10 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     is_deleting: bool = False
     malformed: str = ""
     """Why nothing may be placed here: the field and what is wrong with it. Empty for a good node."""
+
+
+def differ_in_version_only(before: msgspec.Struct, after: msgspec.Struct) -> bool:
+    """Two states of one object that are alike in everything that scheduling reads: a heartbeat, another's annotation."""
+    return type(before) is type(after) and all(
+        field == "version" or getattr(before, field) == getattr(after, field) for field in after.__struct_fields__
+    )

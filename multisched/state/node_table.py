@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of, columns_at
 from multisched.framework.pod_counts import PodCounts
 from multisched.framework.volume_users import VolumeUsers
-from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, differ_in_version_only
 from multisched.model.selectors import Taint
 from multisched.state.change_log import ChangeLog
 
@@ -192,7 +192,10 @@ class NodeTable:
     # -- what the cache writes -------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> int:
-        """Puts a node into its row, a new one if needed; pods on it stay. Returns the row."""
+        """Puts a node into its row, a new one if needed; pods on it stay. Returns the row.
+
+        A heartbeat changes nothing that anybody reads: it raises no version, and no answer is computed again for it.
+        """
         row = self._row_of.get(node.name)
         if row is None:
             row = self._take_row()
@@ -201,6 +204,9 @@ class NodeTable:
             self._volume_users.note_row(row)
         else:
             before = self._nodes[row]
+            if before is not None and differ_in_version_only(before, node):
+                self._nodes[row] = node
+                return row
         self._nodes[row] = node
         self._write_allocatable(row, node)
         self._unschedulable[row] = node.is_unschedulable

@@ -28,6 +28,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
     VolumeAttachment,
 )
+from multisched.model.objects import differ_in_version_only
 
 _Key = tuple[str, str]
 _Found = dict[_Key, ClusterObject]
@@ -52,7 +53,7 @@ class _Shelf:
     def set(self, item: ClusterObject) -> ClusterObject | None:
         key = (item.namespace, item.name)
         before = self.found.get(key)
-        if before is not None and _is_same(before, item):
+        if before is not None and differ_in_version_only(before, item):
             self.found[key] = self.by_index[self._index_of(item)][key] = item
             return before
         index = self._index_of(item)
@@ -178,10 +179,3 @@ class ObjectStore(ObjectsView):
 
     def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
         return cast(Collection[VolumeAttachment], self._by_index(ObjectKind.VOLUME_ATTACHMENT, node))
-
-
-def _is_same(before: ClusterObject, after: ClusterObject) -> bool:
-    """Equal in everything that is kept but the version."""
-    return type(before) is type(after) and all(
-        field == "version" or getattr(before, field) == getattr(after, field) for field in after.__struct_fields__
-    )
