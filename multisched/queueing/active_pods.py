@@ -93,12 +93,14 @@ class ActivePods:
         """Namespaces whose retries wait for others to catch up."""
         return len(self._ahead)
 
-    def push(self, uid: str, namespace: str, key: tuple[Any, ...], order: int, *, is_retry: bool) -> None:
-        """Adds a pod that is not here."""
+    def push_first(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
+        """Adds a pod that is not here, and that nobody has refused before."""
         self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
-        if not is_retry:
-            self._first.push(uid, key, order)
-            return
+        self._first.push(uid, key, order)
+
+    def push_retry(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
+        """Adds a pod that is not here, and that an attempt has refused before."""
+        self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
         heap = self._retries.get(namespace)
         if heap is None:
             heap = self._retries[namespace] = UidHeap()

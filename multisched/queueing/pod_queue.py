@@ -90,6 +90,7 @@ class PodQueue:
         self._set_aside = self._after_flush = 0
         self._order = 0
         self._kinds: tuple[type | None, ...] = ()
+        self._types: tuple[type, ...] = ()
         self._now_s = 0.0
 
     def __len__(self) -> int:
@@ -193,7 +194,7 @@ class PodQueue:
         entry.message, entry.was_flushed = failure.message, False
         if how is Requeue.SKIP:
             self._move(entry, Place.UNSCHEDULABLE, FAILED)
-            if entry.is_doomed:
+            if entry.rejectors is _BY_SERVER:
                 return self._doom(entry)
         else:
             self._requeue(entry, how, FAILED)
@@ -496,8 +497,8 @@ class PodQueue:
         if place is Place.ACTIVE:
             if entry.first_active_s is None:
                 entry.first_active_s = self._now_s
-            key, is_retry = self._sort_key(entry), entry.is_retry
-            self._active.push(entry.uid, entry.pod.namespace, key, entry.order, is_retry=is_retry)
+            push = self._active.push_retry if entry.is_retry else self._active.push_first
+            push(entry.uid, entry.pod.namespace, self._sort_key(entry), entry.order)
         elif place is Place.BACKOFF:
             until_s, is_error = entry.backoff_until_s, entry.failed_by_error
             self._backoff.add(entry.uid, until_s, self._sort_key(entry), entry.order, is_error=is_error)
@@ -528,10 +529,13 @@ class PodQueue:
         """The key, if it can be compared with all others: numbers and texts, in the same places as in the first one."""
         if not isinstance(key, tuple):
             raise TypeError(f"sort_key returned {type(key).__name__}, not a tuple")
-        kinds = tuple(map(_KINDS.get, map(type, key)))
+        types = tuple(map(type, key))
+        if types == self._types:
+            return key
+        kinds = tuple(map(_KINDS.get, types))
         if None in kinds or kinds != (self._kinds or kinds):
             raise TypeError(f"sort_key returned {key!r}, which cannot be compared with the others")
-        self._kinds = kinds
+        self._kinds, self._types = kinds, types
         return key
 
     def _next_order(self) -> int:

@@ -21,7 +21,8 @@ class Pods:
     def add(self, namespace: str, key: float, *, is_retry: bool) -> str:
         self.orders += 1
         uid = f"{namespace}-{self.orders}"
-        self.active.push(uid, namespace, (key,), self.orders, is_retry=is_retry)
+        push = self.active.push_retry if is_retry else self.active.push_first
+        push(uid, namespace, (key,), self.orders)
         return uid
 
     def add_many(self, count: int, namespace: str, key: float, *, is_retry: bool) -> None:
