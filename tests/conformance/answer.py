@@ -174,7 +174,10 @@ def disturb(scene: Scene) -> None:
             scene.cache.objects.set(kind, item)
     for node in reversed(nodes):
         scene.cache.set_node(node)
-    for pod in placed[::2]:
+    # All come anew, in their first order: of equal victims, upstream spares the one that came first.
+    for pod in placed[1::2]:
+        scene.cache.remove(pod.uid)
+    for pod in placed:
         scene.cache.place(pod)
     scene.cache.validate()
 

@@ -29,7 +29,8 @@ from tests.conformance.random_relations import (
 from tests.conformance.random_volumes import add_volumes
 
 MOST_NODES = 12
-LARGE_NODES = (60, 110)
+LARGE_NODES, HUGE_NODES = (60, 110), (280, 520)
+"""Beyond 256 rows the columns are read in other ways."""
 HIGH_PRIORITY = 1000
 
 
@@ -230,7 +231,8 @@ def _profiles(draw: Draw, made: Json) -> None:
 
 
 def _large(draw: Draw, made: Json) -> None:
-    _fill(draw, made, Wishes(heavy=0.2, ports=0.05), count=draw.randint(*LARGE_NODES), per_node=5)
+    size = HUGE_NODES if draw.chance(0.1) else LARGE_NODES
+    _fill(draw, made, Wishes(heavy=0.2, ports=0.05), count=draw.randint(*size), per_node=5)
     _relate(draw, made)
 
 

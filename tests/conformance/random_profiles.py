@@ -6,6 +6,7 @@ from tests.conformance.random_cluster import HOST, ZONE, Draw, Json
 
 API = "kubescheduler.config.k8s.io/v1"
 SCORED = ("ImageLocality", "NodeResourcesBalancedAllocation", "TaintToleration", "NodeAffinity", "InterPodAffinity")
+FILTERS = ("InterPodAffinity", "PodTopologySpread", "NodePorts", "NodeResourcesFit", "NodeAffinity", "VolumeBinding")
 SHAPES = (
     [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}],
     [{"utilization": 0, "score": 10}, {"utilization": 50, "score": 3}, {"utilization": 100, "score": 0}],
@@ -36,7 +37,12 @@ def make_profile(draw: Draw) -> Json:
     elif kind < 0.78:
         left_out = draw.choice(("TaintToleration", "NodeUnschedulable", "PodTopologySpread", "NodeResourcesFit"))
         profile["plugins"] = {"filter": {"disabled": [{"name": left_out}]}}
-    elif kind < 0.84:
+    elif kind < 0.88:
+        order = draw.sample(FILTERS, draw.randint(1, 4))
+        profile["plugins"] = {"filter": {"enabled": [{"name": name} for name in order]}}
+    elif kind < 0.92:
+        profile["plugins"] = {"score": {"enabled": [{"name": draw.choice(SCORED), "weight": 9}]}}
+    elif kind < 0.96:
         profile["plugins"] = {"postFilter": {"disabled": [{"name": "*"}]}}
     return {"apiVersion": API, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
 

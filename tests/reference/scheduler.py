@@ -64,8 +64,11 @@ def make_profile(configuration: Json | None) -> Profile:
         del weights[name]
     weights |= {one["name"]: one.get("weight") or 1 for one in everywhere.get("enabled") or ()}
     plugins = {name: PLUGINS[name][0](args.get(name, {})) for name in PLUGINS if name in weights}
-    filters = {name for name, plugin in plugins.items() if plugin.filters}
-    filters -= set(_disabled(sets.get("filter") or {}, filters))
+    filter_set = sets.get("filter") or {}
+    filters = [name for name, plugin in plugins.items() if plugin.filters]
+    left_out = _disabled(filter_set, filters)
+    first = [one["name"] for one in filter_set.get("enabled") or ()]
+    filters = [*first, *(name for name in filters if name not in (*first, *left_out))]
     score = sets.get("score") or {}
     scored = {name: weights[name] for name, plugin in plugins.items() if plugin.scores}
     for name in _disabled(score, scored):
@@ -73,7 +76,7 @@ def make_profile(configuration: Json | None) -> Profile:
     scored |= {one["name"]: one.get("weight") or 1 for one in score.get("enabled") or ()}
     return Profile(
         tuple(plugins.values()),
-        tuple(plugin for name, plugin in plugins.items() if name in filters),
+        tuple(plugins[name] for name in filters),
         scored,
         POST_FILTERS - set(_disabled(sets.get("postFilter") or {}, POST_FILTERS)),
     )
