@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from multisched.framework.node_view import Bools, Codes, Int32, Rows, any_true
-from multisched.framework.plugin import FilterPlugin
-from multisched.framework.preemption import Costs, DisplacementRule
+from multisched.framework.plugin import FilterPlugin, Heed
+from multisched.framework.preemption import Costs, DisplacementRule, LabelSet
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay
@@ -50,6 +50,9 @@ class RowMemory:
         self.has_victims: Bools = np.zeros(capacity, np.bool_)
         self.costs: Costs = np.zeros((CRITERIA_MAX, capacity))
         self.criteria = 0
+        self._heeded: Bools = np.zeros(0, np.bool_)
+        self._heed_mark: Hashable = None
+        self._heed_sets: Sequence[LabelSet] = ()
         self._sequences = (-1, -1, -1)
 
     def renew(self, table: NodeTable, nominator: Nominator) -> None:
@@ -73,6 +76,16 @@ class RowMemory:
     def forget(self, row: int | None) -> None:
         if row is not None:
             self.known[row] = False
+
+    def heeded(self, heeds: Sequence[Heed], label_sets: Sequence[LabelSet]) -> Bools:
+        """bool[label sets]: whose coming and going makes a difference to some plugin."""
+        mark = tuple(heed.mark for heed in heeds)
+        if mark != self._heed_mark or label_sets is not self._heed_sets:
+            self._heed_mark, self._heed_sets, self._heeded = mark, label_sets, self._heeded[:0]
+        if len(self._heeded) < len(label_sets):
+            more = [any(heed.matters(one.one) for heed in heeds) for one in label_sets[len(self._heeded) :]]
+            self._heeded = np.concatenate((self._heeded, np.array(more, np.bool_)))
+        return self._heeded
 
     def number(self, status: Status) -> int:
         number = self._numbers.setdefault(status, len(self.statuses))

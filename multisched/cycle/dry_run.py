@@ -1,9 +1,9 @@
 """Dry runs: one attempt's filters, run again on rows from which pods are taken away (`framework.preemption.DryRun`).
 
-Where only plugins that want room read pods, thousands of rows are looked at in a few vector operations, and what came of
-it is remembered for the next pod of the class (`displacement.py`). Rows that other plugins must be asked about are gone
-through one by one, on overlays with AddPod and RemovePod, and so are rows with very many pods. Every row is looked at with
-the pods nominated there and without them, as upstream. Nothing is written.
+Where only plugins that want room heed the pods that may go, thousands of rows are looked at in a few vector operations,
+and what came of it is remembered for the next pod of the class (`displacement.py`). Rows on which other plugins heed one
+of those pods are gone through one by one, on overlays with AddPod and RemovePod. Every row is looked at with the pods
+nominated there and without them, as upstream. Nothing is written.
 Source: kube-scheduler 1.36, plugins/defaultpreemption, SelectVictimsOnNode.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from multisched.cycle.displacement import CRITERIA_MAX, Displacement, RowMemory, has_any, victims_on
 from multisched.cycle.promised_room import PromisedRoom, wants_room_only
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
-from multisched.framework.plugin import CycleView, FilterPlugin
+from multisched.framework.plugin import CycleView, FilterPlugin, HeedingPlugin
 from multisched.framework.preemption import Costs, DisplacementRule, Found
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
@@ -46,7 +46,7 @@ class Failed:
     signature: Hashable | None
     """Of the pod's class; None for a pod that is a class of its own."""
     known: Mapping[str, tuple[Rows, Codes]]
-    """Plugin that reads no pods -> rows, ascending, and the codes it gave for them; may be empty."""
+    """Plugin -> rows, ascending, and the codes it gave for them; may be empty."""
 
 
 class DryRuns:
@@ -62,6 +62,7 @@ class DryRuns:
         self.promised = promised
         self.standing = StandingTable(table)
         self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
+        self.heeding = {p.name: p for p in plugins.filter if isinstance(p, HeedingPlugin)}
         self._memories: dict[Hashable, RowMemory] = {}
 
     def of(self, failed: Failed) -> AttemptDryRun:
@@ -103,8 +104,8 @@ class AttemptDryRun:
         self.node_count = failed.node_count
         self._filters = [p for p in runs.plugins.filter if p.name not in failed.skipped and self._is_answered(p)]
         first_other = next((i for i, p in enumerate(self._filters) if self._is_other(p)), len(self._filters))
-        self._has_other = first_other < len(self._filters)
-        # Those that can be asked about all rows at once, as far as no other comes before them.
+        # Those that can be asked about all rows at once, as far as no other comes before them; and the rest.
+        self._tail = self._filters[first_other:]
         self._displacement = Displacement(runs.standing, self._filters[:first_other], self._ask)
 
     # -- DryRun ----------------------------------------------------------------------------------------------------
@@ -114,15 +115,17 @@ class AttemptDryRun:
 
     def displace(self, rule: DisplacementRule) -> Found:
         tally, rows, runs = _Tally(), self._failed.candidates, self._runs
-        if self._has_other:
-            for pods in runs.standing.blocks(rows):
-                self._displace_one_by_one(pods, rule, tally)
-            return self._found(tally, None)
-        is_wide = runs.standing.is_wide(rows)
-        for pods in runs.standing.blocks(rows[is_wide]):
-            self._displace_wide(pods, rule, tally)
-        narrow = rows[~is_wide] if is_wide.any() else rows
         memory = runs.memory(self._memory_key())
+        is_wide = runs.standing.is_wide(rows)
+        if self._tail:
+            alone = is_wide | self._heeded(memory, rows, rule)
+            for pods in runs.standing.blocks(rows[alone]):
+                self._displace_one_by_one(pods, rule, tally)
+        else:
+            alone = is_wide
+            for pods in runs.standing.blocks(rows[is_wide]):
+                self._displace_wide(pods, rule, tally)
+        narrow = rows[~alone] if alone.any() else rows
         # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
         own = runs.table.row_of(self._failed.pod.nominated_node) if self._failed.pod.nominated_node else None
         memory.forget(own)
@@ -145,10 +148,9 @@ class AttemptDryRun:
     def _ask(self, plugin: FilterPlugin, overlay: ColumnOverlay, rows: Rows) -> Codes:
         known = self._failed.known.get(plugin.name)
         if known is not None and not plugin.depends_on.reads_pods:
-            known_rows, codes = known
-            at = known_rows.searchsorted(rows)
-            if len(known_rows) and (known_rows.take(at, mode="clip") == rows).all():
-                return codes[at]
+            codes = _codes_at(known, rows)
+            if codes is not None:
+                return codes
         view = replace(self._failed.view, nodes=overlay)
         return self._runs.runner.recheck(plugin, view, self._failed.pod, rows)
 
@@ -160,6 +162,44 @@ class AttemptDryRun:
         is_asking = plugin.name in self._runs.plugins.asking_names
         return is_asking or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
 
+    def _heeded(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> Bools:
+        """Rows on which a plugin of the tail heeds somebody who may go, or is promised the row."""
+        runs, failed = self._runs, self._failed
+        reading = [p for p in self._tail if p.depends_on.reads_pods]
+        asking = runs.plugins.asking_names
+        if any(p.name not in runs.heeding or p.name in asking for p in reading):
+            return np.ones(len(rows), np.bool_)  # of such a plugin nothing is known
+        heeds = [runs.runner.call(p, "Heed", runs.heeding[p.name].heed, failed.view, failed.pod) for p in reading]
+        heeded = np.zeros(len(rows), np.bool_)
+        for pods in runs.standing.blocks(rows):
+            matters = memory.heeded(heeds, pods.label_sets)
+            if matters.any():
+                at = rows.searchsorted(pods.rows)
+                heeded[at] = has_any(rule.displaceable(pods) & matters[pods.label_set])
+        known: dict[tuple[str, int, int], bool] = {}
+        for node, ahead in runs.nominator.ahead_of(failed.pod):
+            for other in ahead:
+                key = (other.namespace, id(other.labels), id(other.spec))
+                if key not in known:
+                    known[key] = any(heed.matters(other) for heed in heeds)
+                if known[key]:
+                    heeded |= rows == runs.table.row_of(node)
+        return heeded
+
+    def _tail_refusals(self, rows: Rows) -> tuple[Int32, list[Status]]:
+        """What the tail says of rows on which it heeds nobody: the same whoever goes."""
+        refusal, statuses = np.full(len(rows), -1, np.int32), list[Status]()
+        for plugin in self._tail:
+            known = self._failed.known.get(plugin.name)
+            codes = None if known is None else _codes_at(known, rows)
+            if codes is None:
+                codes = self._runs.runner.recheck(plugin, self._failed.view, self._failed.pod, rows)
+            for code in np.flatnonzero(np.bincount(codes[refusal < 0])).tolist():
+                if code:
+                    refusal[(refusal < 0) & (codes == code)] = len(statuses)
+                    statuses.append(plugin.reasons.status(code))
+        return refusal, statuses
+
     def _memory_key(self) -> Hashable | None:
         if self._failed.signature is None:
             return None
@@ -167,10 +207,16 @@ class AttemptDryRun:
         return self._failed.signature, self._failed.skipped, self._runs.table.nodes_version if hangs_on_nodes else 0
 
     def _tell(self, memory: RowMemory, rows: Rows, tally: _Tally) -> None:
-        has_lower = memory.has_lower[rows]
+        has_lower: Bools = memory.has_lower[rows]
         tally.undisplaceable += len(rows) - int(np.count_nonzero(has_lower))
         tally.refusals += memory.tell(rows)
         has_victims = memory.has_victims[rows]
+        if self._tail:
+            refusal, statuses = self._tail_refusals(rows)
+            late = has_lower & (memory.refusal[rows] < 0) & (refusal >= 0)
+            for number in refusal[late].tolist():
+                tally.refusals[statuses[number]] += 1
+            has_lower, has_victims = has_lower & ~late, has_victims & ~late
         needless = rows[has_lower & ~has_victims & (memory.refusal[rows] < 0)]
         tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
         chosen = rows[has_victims]
@@ -303,6 +349,15 @@ class _Row:
             if code:
                 return plugin.reasons.status(code)
         return None
+
+
+def _codes_at(known: tuple[Rows, Codes], rows: Rows) -> Codes | None:
+    """The codes of these rows; None where they are not all known."""
+    known_rows, codes = known
+    at = known_rows.searchsorted(rows)
+    if not len(known_rows) or not (known_rows.take(at, mode="clip") == rows).all():
+        return None
+    return codes[at]
 
 
 def _must_agree(status: Status) -> None:

@@ -97,7 +97,7 @@ class PostFilterRuns:
         candidates = self._candidates(found, late)
         known: dict[str, tuple[Rows, Codes]] = {}
         if group.refusal is None and group.generation == self._rows.generation:
-            known = {c.plugin.name: (group.rows, c.codes) for c in group.filters if not c.depends_on.reads_pods}
+            known = {column.plugin.name: (group.rows, column.codes) for column in group.filters}
         return self._runs.of(Failed(pod, view, candidates, found.node_count, group.skipped, group.signature, known))
 
     def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:

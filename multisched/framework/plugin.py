@@ -13,7 +13,7 @@ commit · Reserve · Permit · PreBind · Bind · PostBind.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -149,6 +149,24 @@ class PreFilterExtensions(Plugin, Protocol):
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         """`other` no longer stands on `row`."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heed:
+    """Which other pods make a difference to what a plugin's Filter says of a pod."""
+
+    mark: Hashable
+    """What `matters` hangs on besides the other pod; equal marks, equal answers."""
+    matters: Callable[[Pod], bool]
+    """False: wherever that pod comes or goes, Filter says the same. Goes by its namespace, labels and spec."""
+
+
+@runtime_checkable
+class HeedingPlugin(Plugin, Protocol):
+    """A Filter that reads other pods and can tell which. Preemption then takes all others away without asking it again:
+    a plugin without this is asked row by row, which takes a thousand times as long."""
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed: ...
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,14 @@ NOBODY: Final = np.iinfo(np.int64).max
 Costs = NDArray[np.float64]
 """float64[criteria, rows]: the first criterion decides most; less is better."""
 
-LabelSet = tuple[str, Mapping[str, str]]
-"""Namespace and labels, which many pods share."""
+
+class LabelSet(NamedTuple):
+    """Namespace and labels, which many pods share; those who differ in volumes or affinity do not share it."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    one: Pod
+    """One of these pods."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,7 @@ class DisruptionBudgets:
 
 
 def _is_selected(budget: PodDisruptionBudget, label_set: LabelSet) -> bool:
-    namespace, labels = label_set
     selector = budget.selector
-    if selector is None or not selector.requirements or not labels:
+    if selector is None or not selector.requirements or not label_set.labels:
         return False
-    return namespace == budget.namespace and selector.matches(labels)
+    return label_set.namespace == budget.namespace and selector.matches(label_set.labels)

@@ -10,7 +10,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
@@ -144,6 +144,23 @@ class InterPodAffinity:
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._change(cycle, pod, other, row, -1)
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods that the required terms are about, and those whose required anti-affinity is about the pod."""
+        rules, labels = self._book.rules_of(pod, cycle.nodes.pod_counts), self._book.namespace_labels(pod.namespace)
+
+        def matters(other: Pod) -> bool:
+            if rules is not None and rules.affinity and rules.own_near.has(other.namespace, other.labels):
+                return True
+            if rules is not None and any(scope.has(other.namespace, other.labels) for _, scope in rules.own_anti):
+                return True
+            demands = demands_of(other.spec.pod_affinity, other.namespace) if other.spec.pod_affinity else ()
+            return any(
+                demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels)
+                for demand in demands
+            )
+
+        return Heed((rules, tuple(sorted(labels.items()))), matters)
 
     def _change(self, cycle: CycleView, pod: Pod, other: Pod, row: int, change: int) -> Status:
         state = cycle.state.find(_FILTER)

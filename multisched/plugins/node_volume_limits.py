@@ -9,7 +9,7 @@ import numpy as np
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code
 from multisched.model.cluster_objects import CsiNode, PersistentVolumeClaim, VolumeAttachment
@@ -42,6 +42,10 @@ class NodeVolumeLimits:
     def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """Anything that volumes are counted by; only rows with another number of them get another answer."""
         return self._objects.versions(*self.reads_objects) if any(map(_may_count, pod.spec.volumes)) else None
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods with volumes, which count."""
+        return Heed((), lambda other: bool(other.spec.volumes))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Skips pods without claims and without disks that a CSI driver took over."""

@@ -9,7 +9,7 @@ import numpy as np
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
@@ -65,6 +65,13 @@ class PodTopologySpread:
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._change(cycle, pod, other, row, -1)
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods of the namespace that a hard constraint selects."""
+        hard, namespace = self._hard(pod), pod.namespace
+        return Heed(
+            hard, lambda other: other.namespace == namespace and any(rule.matches(other.labels) for rule in hard)
+        )
 
     def _change(self, cycle: CycleView, pod: Pod, other: Pod, row: int, change: int) -> Status:
         """As upstream, whether the other pod is being deleted makes no difference here."""

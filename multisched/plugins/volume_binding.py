@@ -23,7 +23,7 @@ from multisched.framework.events import (
 )
 from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.cluster_objects import (
@@ -76,6 +76,10 @@ class VolumeBinding:
         return self._args.bind_timeout_s + WRITES_MAX_S
 
     # -- where -----------------------------------------------------------------------------------------------------
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """What pods stand where makes no difference to where claims can be bound."""
+        return Heed((), lambda other: False)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Refuses pods with claims that are missing, leaving, another's, or have to be bound before."""

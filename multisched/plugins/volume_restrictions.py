@@ -8,7 +8,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.cluster_objects import READ_WRITE_ONCE_POD, PersistentVolumeClaim
@@ -57,6 +57,10 @@ class VolumeRestrictions:
             for volume in pod.spec.volumes
             if volume.claim is not None
         )
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods with volumes, which may be the same."""
+        return Heed((), lambda other: bool(other.spec.volumes))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Refuses a pod that names a missing claim; skips one that no other pod can be in the way of."""

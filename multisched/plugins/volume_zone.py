@@ -10,7 +10,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code, Status
 from multisched.model.cluster_objects import (
@@ -66,6 +66,10 @@ class VolumeZone:
             else:
                 found.append((claim, objects.storage_class(claim.class_name)))
         return tuple(found)
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """What pods stand where makes no difference to where volumes are."""
+        return Heed((), lambda other: False)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Finds where the pod's bound volumes are; refuses a claim that has no volume and will not get one by waiting."""

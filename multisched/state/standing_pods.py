@@ -61,7 +61,7 @@ class StandingTable:
         """Of the table's logs when the columns were last true; None: never."""
         self._orders: list[Order] = []
         self._counts: NDArray[np.intp] = np.zeros(0, np.intp)
-        self._numbers: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[str, int, int], int] = {}
         self._label_sets: list[LabelSet] = []
         self._requested: dict[str, Int64] = {}
         self._make(0, 0)
@@ -205,12 +205,13 @@ class StandingTable:
             column[:count, row] = [pod.requests.get(resource, 0) for pod in order]
 
     def _number(self, pod: Pod) -> int:
-        """Labels are interned, so that their identity tells them apart; they are kept, so that it stays theirs."""
-        key = (pod.namespace, id(pod.labels))
+        """Labels and specs are interned, so that their identity tells them apart; they are kept, so that it stays theirs."""
+        spec = pod.spec
+        key = (pod.namespace, id(pod.labels), id(spec) if spec.volumes or spec.pod_affinity else 0)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._label_sets)
-            self._label_sets.append((pod.namespace, pod.labels))
+            self._label_sets.append(LabelSet(pod.namespace, pod.labels, pod))
         return number
 
 

@@ -19,6 +19,7 @@ from multisched.framework.preemption import Preemption
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import CPU, HostPort, Node, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.plugins.default_preemption import DefaultPreemption
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
@@ -326,6 +327,15 @@ class Plain:
 
 
 PORT = HostPort("", "TCP", 80)
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+RELATED = (
+    "NodePorts",
+    "NodeResourcesFit",
+    "PodTopologySpread",
+    "InterPodAffinity",
+    "DynamicResources",
+    "DefaultPreemption",
+)
 NODES = ("n0", "n1", "n2", "n3")
 APPS = ("web", "db", "none")
 amounts = st.sampled_from([250, 500, 1000, 1500])
@@ -339,13 +349,38 @@ def specs(draw: st.DrawFn, priority: st.SearchStrategy[int]) -> PodSpec:
     return msgspec.structs.replace(spec, host_ports=ports)
 
 
+@st.composite
+def related(draw: st.DrawFn, spec: PodSpec) -> PodSpec:
+    """Half of the pods keep others away, and some want to be spread."""
+    selector = LabelSelector((Requirement("app", Operator.IN, (draw(st.sampled_from(APPS)),)),))
+    key = draw(st.sampled_from([HOST, ZONE]))
+    match draw(st.integers(0, 5)):
+        case 0 | 1:
+            term = PodAffinityTerm(key, selector)
+            return msgspec.structs.replace(spec, pod_affinity=PodAffinity(anti_required=(term,)))
+        case 2:
+            return msgspec.structs.replace(spec, spread=(SpreadConstraint(1, key, True, selector),))
+        case _:
+            return spec
+
+
 class Story:
     """A cluster to which things happen; names are drawn once, starts never repeat, so that no order is left to chance."""
 
-    def __init__(self, data: st.DataObject) -> None:
+    def __init__(self, data: st.DataObject, in_tree: Sequence[str] = IN_TREE) -> None:
         self.data = data
-        self.domain = make_domain(*(make_node(name, cpu=2000, pods=5) for name in NODES))
+        self.are_related = "InterPodAffinity" in in_tree
+        self.domain = make_domain(*(self.node(name) for name in NODES), in_tree=in_tree)
         self.number = 0
+
+    @staticmethod
+    def node(name: str, cpu: int = 2000) -> Node:
+        labels = {HOST: name, ZONE: f"z{int(name[1:]) % 2}"}
+        return make_node(name, cpu=cpu, pods=5, labels=labels)
+
+    def spec(self, priority: st.SearchStrategy[int]) -> PodSpec:
+        spec: PodSpec = self.draw(specs(priority))
+        return self.draw(related(spec)) if self.are_related else spec
 
     def draw(self, strategy: st.SearchStrategy[Any]) -> Any:
         return self.data.draw(strategy)
@@ -353,7 +388,7 @@ class Story:
     def place(self) -> None:
         self.number += 1
         name, labels = f"s{self.number}", {"app": self.draw(st.sampled_from(APPS))}
-        spec, node = self.draw(specs(priorities)), self.draw(st.sampled_from(NODES))
+        spec, node = self.spec(priorities), self.draw(st.sampled_from(NODES))
         start = DAY_S + self.draw(st.integers(0, 50)) * 100 + self.number
         self.domain.cache.place(make_pod(name, spec=spec, node=node, started_s=start, labels=labels))
 
@@ -373,7 +408,8 @@ class Story:
                 self.domain.cache.place(msgspec.structs.replace(entry.pod, started_s=DAY_S + 10_000 + self.number))
             case "nominate":
                 self.number += 1
-                promised = make_pod(f"promised{self.number}", spec=self.draw(specs(st.sampled_from([3, 9]))))
+                labels = {"app": self.draw(st.sampled_from(APPS))}
+                promised = make_pod(f"promised{self.number}", spec=self.spec(st.sampled_from([3, 9])), labels=labels)
                 self.domain.nominator.nominate(promised, self.draw(st.sampled_from(NODES)))
             case "denominate":
                 for node in NODES:
@@ -387,7 +423,7 @@ class Story:
             case "node":
                 name = self.draw(st.sampled_from(NODES))
                 cpu = self.draw(st.sampled_from([500, 1500, 2500]))
-                self.domain.cache.set_node(make_node(name, cpu=cpu, pods=4))
+                self.domain.cache.set_node(self.node(name, cpu))
             case _:
                 self.place()
 
@@ -435,16 +471,19 @@ def test_preemption_equals_the_plain_telling_after_anything_that_happens(data: s
             story.happen()
 
 
+@pytest.mark.parametrize("in_tree", [IN_TREE, RELATED], ids=["plain", "related"])
 @given(st.data())
 @settings(deadline=None)
-def test_rows_looked_at_one_by_one_give_what_all_at_once_give(data: st.DataObject) -> None:
+def test_rows_looked_at_one_by_one_give_what_all_at_once_give(in_tree: Sequence[str], data: st.DataObject) -> None:
     """A plugin of which nothing is known but that it reads pods makes every row be gone through by itself."""
-    story = Story(data)
+    story = Story(data, in_tree)
     for _ in range(data.draw(st.integers(2, 14))):
         story.happen()
-    pod = make_pod("preemptor", spec=data.draw(specs(st.sampled_from([3, 9]))))
+    labels = {"app": data.draw(st.sampled_from(APPS))}
+    pod = make_pod("preemptor", spec=story.spec(st.sampled_from([3, 9])), labels=labels)
     careful = make_domain(
-        plugins=[FilterBy("Careful", lambda pod, name: "", depends_on=Dependency.CLUSTER, sign=lambda pod: ())]
+        plugins=[FilterBy("Careful", lambda pod, name: "", depends_on=Dependency.CLUSTER, sign=lambda pod: ())],
+        in_tree=in_tree,
     )
     for _, node in story.domain.cache.nodes.live_rows():
         careful.cache.set_node(node)
@@ -455,7 +494,8 @@ def test_rows_looked_at_one_by_one_give_what_all_at_once_give(data: st.DataObjec
             careful.nominator.set(promised)
     for item in story.domain.cache.objects.disruption_budgets("default"):
         careful.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, item)
-    check(careful, pod, [careful.cycle])
+    if not story.are_related:
+        check(careful, pod, [careful.cycle])
     swift, slow = story.domain.schedule(pod), careful.schedule(pod)
     if isinstance(swift, Unplaced):
         assert isinstance(slow, Unplaced)
