@@ -299,7 +299,10 @@ class PreBindPlugin(Plugin, Protocol):
     """Work that must be done before the pod is bound, for instance on a volume. Runs in a bind worker."""
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """May await. A rejection or an exception unreserves and forgets the pod."""
+        """May await. A rejection or an exception unreserves and forgets the pod.
+
+        `Status.denied` for a write that the API server refused for good: the same again and again sets the pod aside.
+        """
         ...
 
 

@@ -50,7 +50,8 @@ class LateLines:
 
 class SlowDoor(DirectTransport):
     """Holds bindings for `hold_s` before the server sees them, and counts them; may be cut off from the leases, and its
-    watches hear nothing while `hears` is not set."""
+    watches hear nothing while `hears` is not set. Bindings of the pods in `denied` are refused with those words, as a
+    webhook does."""
 
     def __init__(self, server: ApiServer) -> None:
         super().__init__(server)
@@ -60,6 +61,7 @@ class SlowDoor(DirectTransport):
         self.is_cut = False
         self.hears = asyncio.Event()
         self.hears.set()
+        self.denied: dict[str, str] = {}
 
     @asynccontextmanager
     async def stream(
@@ -82,6 +84,9 @@ class SlowDoor(DirectTransport):
             self.bindings += 1
             self.was_used.set()
             await asyncio.sleep(self.hold_s)
+            words = self.denied.get(path.split("/pods/")[1].split("/")[0])
+            if words is not None:
+                return Response(403, orjson.dumps({"kind": "Status", "status": "Failure", "message": words}), {})
         if self.is_cut and "/leases" in path:
             raise ConnectFailedError("cut")
         return await super().request(

@@ -1,0 +1,89 @@
+"""A doomed pod in the whole program on the embedded API server: what its owner sees of it, and what brings it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched.cluster.direct import DirectTransport
+from multisched.model.wire import MERGE_PATCH
+from multisched.shell.program import Program
+from multisched.shell.telemetry import ProgramQueues, read
+from tests.unit.shell.test_program_lifecycle import PODS, Site, play
+
+WORDS = 'admission webhook "gpu.example.com" denied the request: team a has no contract'
+
+
+async def relabel_pod(site: Site) -> None:
+    await patch(site, f"{PODS}/doomed", {"metadata": {"labels": {"contract": "yes"}}})
+
+
+async def relabel_namespace(site: Site) -> None:
+    await patch(site, "/api/v1/namespaces/default", {"metadata": {"labels": {"contract": "yes"}}})
+
+
+async def wait_for_the_flush(site: Site) -> None:
+    await asyncio.sleep(300.0)
+
+
+async def patch(site: Site, path: str, document: dict[str, Any]) -> None:
+    answer = await DirectTransport(site.server).request(
+        "PATCH", path, body=orjson.dumps(document), content_type=MERGE_PATCH
+    )
+    assert answer.status == 200, answer.body
+
+
+@pytest.mark.parametrize("helps", [relabel_pod, relabel_namespace, wait_for_the_flush])
+def test_a_doomed_pod_is_shown_with_its_reason_and_comes_back(
+    helps: Callable[[Site], Coroutine[Any, Any, None]],
+) -> None:
+    async def scene(site: Site) -> None:
+        program, door = site.program()
+        door.denied["doomed"] = WORDS
+        running = site.loop.create_task(program.run())
+        await site.add_pod("doomed")
+        await asyncio.sleep(40.0)
+        await _is_shown(site, program)
+        assert door.bindings == 5
+
+        await site.add_pod("other")
+        await asyncio.sleep(40.0)
+        assert (await site.node_of("other"), door.bindings) == ("a", 5 + 1)
+
+        door.denied.clear()
+        await helps(site)
+        await asyncio.sleep(20.0)
+        assert await site.node_of("doomed") == "a"
+        assert read(program).domains["forecast"].doomed == 0
+        program.stop()
+        await running
+
+    play(scene)
+
+
+async def _is_shown(site: Site, program: Program) -> None:
+    """In the queue, the metrics, the condition and an event."""
+    view = ProgramQueues(program, "me").queue(domain="forecast", limit=10)
+    (shown,) = view.pods
+    assert (shown.name, shown.state, shown.plugins) == ("doomed", "doomed", ("APIServer",))
+    assert shown.message.startswith("set aside: the API server has refused this pod 5 times in the same words")
+    assert shown.message.endswith(WORDS)
+    assert (view.domains[0].counts["doomed"], view.domains[0].counts["unschedulable"]) == (1, 0)
+
+    reading = read(program).domains["forecast"]
+    assert (reading.doomed, reading.set_aside, reading.pending["unschedulable"]) == (1, 1, 1)
+    assert reading.unschedulable_by_plugin == {"APIServer": 1}
+
+    pod = await site.send("GET", f"{PODS}/doomed")
+    (condition,) = [one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"]
+    assert (condition["status"], condition["reason"], condition["message"]) == (
+        "False",
+        "SchedulerError",
+        shown.message,
+    )
+    events = await site.send("GET", "/apis/events.k8s.io/v1/namespaces/default/events")
+    assert shown.message in {event.get("note") for event in events["items"]}
