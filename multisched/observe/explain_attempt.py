@@ -14,7 +14,7 @@ import numpy as np
 from multisched.cycle.attempt_record import OTHERS, AttemptRecord, FilterCopy, Outcome, Picture
 from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
-from multisched.framework.status import Status
+from multisched.framework.status import Code, Status
 from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, PointSaid, Scored, Verdict
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
@@ -171,8 +171,7 @@ class AttemptReader:
         for plugin in plugins.pre_enqueue:
             yield PointSaid(point="PreEnqueue", plugin=plugin.name, said="admits it")
         if picture is not None:
-            for one in plugins.pre_filter:
-                yield PointSaid(point="PreFilter", plugin=one.name, said=_pre_filter_said(picture, one.name))
+            yield from _pre_filters(picture, [plugin.name for plugin in plugins.pre_filter])
             for column in picture.filters:
                 refused = int(np.count_nonzero(column.codes))
                 said = f"refuses {refused} of {len(column.codes)} nodes" if refused else "passes every node"
@@ -230,9 +229,21 @@ def _said(column: FilterCopy, at: int) -> str:
     return column.plugin.reasons.status(code).message if code else "passes"
 
 
+def _pre_filters(picture: Picture, plugins: Sequence[str]) -> Iterator[PointSaid]:
+    """In the order in which they were asked; after a refusal that is final nobody is."""
+    is_over = False
+    for plugin in plugins:
+        said = "was not asked any more" if is_over else _pre_filter_said(picture, plugin)
+        yield PointSaid(point="PreFilter", plugin=plugin, said=said)
+        refusal = picture.refusal
+        is_over |= refusal is not None and refusal.plugin == plugin and refusal.code is not Code.UNSCHEDULABLE
+
+
 def _pre_filter_said(picture: Picture, plugin: str) -> str:
     if picture.refusal is not None and picture.refusal.plugin == plugin:
         return f"refuses the pod everywhere: {picture.refusal.message}"
+    if picture.refusal is not None and plugin not in picture.narrowed_by:
+        return "does not refuse it"
     if plugin in picture.skipped:
         return "has nothing to check"
     if plugin in picture.narrowed_by:

@@ -6,6 +6,7 @@ Pure. Names and messages were written by others: control characters become space
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from multisched.observe.explain_view import Attempt, Fix, OnNode, Placement, PodView, Scored, Verdict, WhatIfView
 
@@ -18,7 +19,8 @@ def pod_text(view: PodView) -> str:
     if view.on_node is not None:
         parts.append([f"Why not {view.on_node.node}", *_indented(_on_node(view.on_node))])
     elif view.now is not None:
-        parts.append(["If it were tried now", *_indented(_attempt(view.now))])
+        anew = "placed anew" if view.state == "bound" else "tried"
+        parts.append([f"If it were {anew} now", *_indented(_attempt(view.now))])
     for number, attempt in enumerate(view.attempts if view.on_node is None else ()):
         parts.append([_attempt_head(attempt), *_indented(_attempt(attempt) if not number else _briefly(attempt))])
     if view.history and view.on_node is None:
@@ -83,9 +85,11 @@ def _briefly(attempt: Attempt) -> Iterator[str]:
 def _attempt(attempt: Attempt) -> Iterator[str]:
     if attempt.message:
         yield attempt.message
-    for said in attempt.points:
-        yield f"{said.point:<11} {said.plugin}: {said.said}"
-    if attempt.refused or attempt.picture in ("own", "earlier"):
+    for (point, said), alike in groupby(attempt.points, key=lambda one: (one.point, one.said)):
+        yield f"{point:<11} {', '.join(one.plugin for one in alike)}: {said}"
+    if attempt.domain_nodes and not attempt.looked_at and attempt.picture in ("own", "earlier"):
+        yield f"Nodes: none of {attempt.domain_nodes} was looked at"
+    elif attempt.refused or attempt.picture in ("own", "earlier"):
         taken = f"{attempt.feasible} of {attempt.looked_at} take the pod" if attempt.picture != "dropped" else "refused"
         left_out = attempt.domain_nodes - attempt.looked_at
         beside = f"; PreFilter left out {left_out}" if left_out and attempt.picture != "dropped" else ""

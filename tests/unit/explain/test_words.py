@@ -143,6 +143,13 @@ def test_fixes_are_listed_with_where_the_pod_would_go() -> None:
     assert pod_text(msgspec.structs.replace(WAITING, fixes=())).endswith("No single change that was tried makes it fit")
 
 
+def test_plugins_that_say_the_same_share_a_line() -> None:
+    said = [PointSaid(point="PreFilter", plugin=name, said="has nothing to check") for name in ("A", "B")]
+    points = (*said, PointSaid(point="PreFilter", plugin="C", said="passes"))
+    text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, points=points),)))
+    assert "  PreFilter   A, B: has nothing to check\n  PreFilter   C: passes\n" in text
+
+
 def test_what_is_no_longer_kept_is_said_to_be_gone() -> None:
     text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, picture="dropped"),)))
     assert "What each node said is no longer kept" in text
