@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import msgspec
 
 from multisched.framework.events import Action, ClusterEvent, Resource
-from multisched.framework.plugin import EnqueueExtensions
+from multisched.framework.plugin import EnqueueExtensions, Plugin
 from multisched.model.objects import Pod
 from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
+from multisched.queueing.doomed import API_SERVER, ServerRefusals
 from multisched.queueing.entry import QueueEntry
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
@@ -126,6 +127,8 @@ def _changed(view: PodView, **changes: object) -> PodView:
 
 
 def _state(worker: DomainWorker, entry: QueueEntry) -> str:
+    if entry.is_doomed:
+        return "doomed"
     if entry.place not in (Place.IN_FLIGHT, Place.LEAVING):
         return entry.place.value
     return "permit" if worker.waiting.holders(entry.uid) else "binding"
@@ -151,7 +154,8 @@ def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: floa
 def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
     if entry.place not in (Place.UNSCHEDULABLE, Place.GATED):
         return
-    by_name = {built.plugin.name: built.plugin for built in worker.plugins.built}
+    by_name: dict[str, Plugin] = {built.plugin.name: built.plugin for built in worker.plugins.built}
+    by_name[API_SERVER] = ServerRefusals()
     for name in entry.plugins:
         plugin = by_name.get(name)
         if isinstance(plugin, EnqueueExtensions):

@@ -11,6 +11,8 @@ import pytest
 
 from multisched.cluster.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH
+from multisched.observe.explain_view import ExplainQuery
+from multisched.shell.explain_known import describe, find_pod
 from multisched.shell.program import Program
 from multisched.shell.telemetry import ProgramQueues, read
 from tests.unit.shell.test_program_lifecycle import PODS, Site, play
@@ -77,6 +79,10 @@ async def _is_shown(site: Site, program: Program) -> None:
     reading = read(program).domains["forecast"]
     assert (reading.doomed, reading.set_aside, reading.pending["unschedulable"]) == (1, 1, 1)
     assert reading.unschedulable_by_plugin == {"APIServer": 1}
+
+    told = describe(program, find_pod(program, "default", "doomed"), ExplainQuery("default", "doomed"))
+    assert (told.state, [wake.plugin for wake in told.wakes]) == ("doomed", ["APIServer"])
+    assert "a Namespace changes" in told.wakes[0].events
 
     pod = await site.send("GET", f"{PODS}/doomed")
     (condition,) = [one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"]
