@@ -242,7 +242,8 @@ class _Generations:
         return self._young.get(uid) or self._old.get(uid, ())
 
     def __len__(self) -> int:
-        return len(self._young.keys() | self._old.keys())
+        """At least as many as there are: a pod may be in both halves."""
+        return len(self._young) + len(self._old)
 
 
 class _Pictures:

@@ -62,6 +62,8 @@ class DomainReading:
     """Times a PostFilter plugin was asked to make room for a pod."""
     forecast_fallbacks: Mapping[str, int] = field(default_factory=dict)
     """Reason -> scores given without a forecast."""
+    records: Mapping[str, int] = field(default_factory=dict)
+    """What attempts left behind for explanations -> how many, or how many bytes."""
     is_lease_held: bool = False
 
 
@@ -159,6 +161,8 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield _gauge("bind_limit", "Adaptive limit of binds.", label, {(n,): d.bind_limit for n, d in domains.items()})
     unknown = {(name,): d.unknown_binds for name, d in domains.items()}
     yield _gauge("unknown_binds", "Binds whose outcome is being asked for.", label, unknown)
+    records = {(kind, name): n for name, d in domains.items() for kind, n in d.records.items()}
+    yield _gauge("attempt_records", "What attempts left behind for explanations.", ("kind", "domain"), records)
     leading = {(name,): int(d.is_lease_held) for name, d in domains.items()}
     yield _gauge("lease_held", "1 while this process may bind for the domain.", label, leading)
 

@@ -145,6 +145,7 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         unsigned=worker.cycle.classes.unsigned,
         preemption_attempts=sum(getattr(p, "preemption_attempts", 0) for p in worker.plugins.post_filter),
         forecast_fallbacks=_fallbacks(worker),
+        records=worker.cycle.records.statistics(),
         is_lease_held=worker.is_leading if lease is None else lease.may_bind(),
     )
 

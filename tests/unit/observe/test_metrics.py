@@ -52,6 +52,7 @@ READINGS = Readings(
             conflicts_false=5,
             unsigned={"Mine": 1},
             forecast_fallbacks={"no-history": 6},
+            records={"placed": 12, "sampled_bytes": 4096},
             is_lease_held=True,
         )
     },
@@ -130,6 +131,8 @@ async def test_readings_are_shown_as_they_are() -> None:
         'multisched_namespaces_ahead_of_share{domain="job"} 1.0',
         'multisched_commit_conflicts_total{domain="job",kind="true"} 4.0',
         'multisched_commit_conflicts_total{domain="job",kind="false"} 5.0',
+        'multisched_attempt_records{domain="job",kind="placed"} 12.0',
+        'multisched_attempt_records{domain="job",kind="sampled_bytes"} 4096.0',
         'multisched_lease_held{domain="job"} 1.0',
         'multisched_forecast_fallback_total{domain="job",reason="no-history"} 6.0',
         'multisched_malformed_objects_total{kind="pods"} 2.0',

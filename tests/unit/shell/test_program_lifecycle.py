@@ -335,6 +335,7 @@ def test_queues_and_readings_show_what_waits_where_and_why() -> None:
         forecast = readings.domains["forecast"]
         assert forecast.pending["unschedulable"] == 1
         assert (forecast.in_flight, forecast.binds_in_flight, forecast.unknown_binds) == (0, 0, 0)
+        assert (forecast.records["placed"], forecast.records["rare_pods"]) == (1, 1)
         assert forecast.is_lease_held
         lists = {kind: reading.lists for kind, reading in readings.reflectors.items()}
         assert {"nodes", "pods", "persistentvolumes", "persistentvolumeclaims", "storageclasses"} <= lists.keys()
