@@ -18,7 +18,7 @@ import numpy as np
 from multisched.cycle.displacement import CRITERIA_MAX, Displacement, RowMemory, has_any, victims_on
 from multisched.cycle.promised_room import PromisedRoom, wants_room_only
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
-from multisched.framework.plugin import CycleView, FilterPlugin, HeedingPlugin
+from multisched.framework.plugin import CycleView, FilterPlugin
 from multisched.framework.preemption import Costs, DisplacementRule, Found
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
@@ -62,7 +62,6 @@ class DryRuns:
         self.promised = promised
         self.standing = StandingTable(table)
         self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
-        self.heeding = {p.name: p for p in plugins.filter if isinstance(p, HeedingPlugin)}
         self._memories: dict[Hashable, RowMemory] = {}
 
     def of(self, failed: Failed) -> AttemptDryRun:
@@ -165,25 +164,15 @@ class AttemptDryRun:
     def _heeded(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> Bools:
         """Rows on which a plugin of the tail heeds somebody who may go, or is promised the row."""
         runs, failed = self._runs, self._failed
-        reading = [p for p in self._tail if p.depends_on.reads_pods]
-        asking = runs.plugins.asking_names
-        if any(p.name not in runs.heeding or p.name in asking for p in reading):
-            return np.ones(len(rows), np.bool_)  # of such a plugin nothing is known
-        heeds = [runs.runner.call(p, "Heed", runs.heeding[p.name].heed, failed.view, failed.pod) for p in reading]
-        heeded = np.zeros(len(rows), np.bool_)
+        heeds = runs.promised.heeds([p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod)
+        if heeds is None:
+            return np.ones(len(rows), np.bool_)  # of some plugin nothing is known
+        heeded = np.isin(rows, list(runs.promised.heeded(heeds, failed.pod)))
         for pods in runs.standing.blocks(rows):
             matters = memory.heeded(heeds, pods.label_sets)
             if matters.any():
                 at = rows.searchsorted(pods.rows)
-                heeded[at] = has_any(rule.displaceable(pods) & matters[pods.label_set])
-        known: dict[tuple[str, int, int], bool] = {}
-        for node, ahead in runs.nominator.ahead_of(failed.pod):
-            for other in ahead:
-                key = (other.namespace, id(other.labels), id(other.spec))
-                if key not in known:
-                    known[key] = any(heed.matters(other) for heed in heeds)
-                if known[key]:
-                    heeded |= rows == runs.table.row_of(node)
+                heeded[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
         return heeded
 
     def _tail_refusals(self, rows: Rows) -> tuple[Int32, list[Status]]:

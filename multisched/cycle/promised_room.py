@@ -1,7 +1,7 @@
 """Rows that take a pod only as long as the pods nominated there do not come (upstream's second pass over the filters).
 
-Where only plugins that want room read pods, all such rows are looked at in a few vector operations; else row by row on
-overlays. Owns nothing that changes. Source: kube-scheduler 1.36, framework/runtime, RunFilterPluginsWithNominatedPods.
+Where only plugins that want room heed the promised pods, all such rows are looked at in a few vector operations; the
+others row by row on overlays. Owns nothing that changes. Source: kube-scheduler 1.36, framework/runtime, RunFilterPluginsWithNominatedPods.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.cycle.pod_class import PodClass
 from multisched.framework.node_view import Rows, any_true
-from multisched.framework.plugin import CycleView, FilterPlugin, PreFilterExtensions
+from multisched.framework.plugin import CycleView, FilterPlugin, Heed, HeedingPlugin, PreFilterExtensions
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
@@ -41,6 +41,7 @@ class PromisedRoom:
         self._nominator = nominator
         self._extensions = [p for p in plugins.pre_filter if isinstance(p, PreFilterExtensions)]
         self._room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
+        self._heeding = {p.name: p for p in plugins.filter if isinstance(p, HeedingPlugin)}
 
     def held(self, group: PodClass, pod: Pod, attempt: int, *, everywhere: bool = False) -> Held:
         """Feasible rows of the class that are not, once the promised pods have come. Raises PluginFailure.
@@ -61,9 +62,32 @@ class PromisedRoom:
         if not len(at):
             return {}
         reading = [column.plugin for column in group.filters if column.depends_on.reads_pods]
-        if all(plugin.name in self._room for plugin in reading):
-            return self._held_by_columns(group, pod, attempt, at, promised)
-        return self._held_by_rows(group, pod, attempt, at)
+        heeds = self.heeds([p for p in reading if p.name not in self._room], group.view, pod)
+        if heeds is None:
+            return self._held_by_rows(group, pod, attempt, at)
+        alone = np.isin(group.rows[at], list(self.heeded(heeds, pod))) if heeds else np.zeros(len(at), np.bool_)
+        together = self._held_by_columns(group, pod, attempt, at[~alone], promised)
+        return together | self._held_by_rows(group, pod, attempt, at[alone])
+
+    def heeds(self, plugins: Sequence[FilterPlugin], view: CycleView, pod: Pod) -> list[Heed] | None:
+        """Which other pods make a difference to these plugins; None where one of them does not say."""
+        if any(p.name not in self._heeding or p.name in self._plugins.asking_names for p in plugins):
+            return None
+        return [self._runner.call(p, "Heed", self._heeding[p.name].heed, view, pod) for p in plugins]
+
+    def heeded(self, heeds: Sequence[Heed], pod: Pod) -> set[int]:
+        """Rows promised to somebody who makes a difference."""
+        known: dict[tuple[str, int, int], bool] = {}
+        rows = set()
+        for node, ahead in self._nominator.ahead_of(pod):
+            for other in ahead:
+                key = (other.namespace, id(other.labels), id(other.spec))
+                if key not in known:
+                    known[key] = any(heed.matters(other) for heed in heeds)
+                row = self._table.row_of(node) if known[key] else None
+                if row is not None:
+                    rows.add(row)
+        return rows
 
     def extensions(self, skipped: frozenset[str]) -> list[PreFilterExtensions]:
         """Those whose PreFilter did not skip the pod."""
@@ -83,12 +107,14 @@ class PromisedRoom:
         return ColumnOverlay(self._table, promised, pods)
 
     def _held_by_columns(self, group: PodClass, pod: Pod, attempt: int, at: Rows, promised: Promised) -> Held:
-        view = replace(group.view, nodes=self.columns(pod, promised), attempt=attempt)
-        rows, held = group.rows[at], Held()
+        held = Held()
+        if not len(at):
+            return held
+        view, rows = replace(group.view, nodes=self.columns(pod, promised), attempt=attempt), group.rows[at]
         for column in group.filters:
             plugin = column.plugin
             codes = column.codes[at]
-            if column.depends_on.reads_pods:
+            if plugin.name in self._room:
                 codes = self._runner.recheck(plugin, view, pod, rows)
             if any_true(refused := codes != 0):
                 for position, code in zip(at[refused].tolist(), codes[refused].tolist(), strict=True):
