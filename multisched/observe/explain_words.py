@@ -18,7 +18,7 @@ def pod_text(view: PodView) -> str:
     parts = [_head(view)]
     if view.on_node is not None:
         parts.append([f"Why not {view.on_node.node}", *_indented(_on_node(view.on_node))])
-    elif view.now is not None:
+    elif view.now is not None and _is_news(view.now, view.attempts):
         anew = "placed anew" if view.state == "bound" else "tried"
         parts.append([f"If it were {anew} now", *_indented(_attempt(view.now))])
     for number, attempt in enumerate(view.attempts if view.on_node is None else ()):
@@ -68,6 +68,13 @@ def _head(view: PodView) -> list[str]:
     if view.retry_in_s is not None:
         lines.append(f"Tried again in {ago(view.retry_in_s)} at the latest")
     return lines
+
+
+def _is_news(now: Attempt, attempts: Sequence[Attempt]) -> bool:
+    """An attempt in thought that ends as the last one did, of which all is known, says nothing new."""
+    if not attempts or attempts[0].picture != "own":
+        return True
+    return (now.outcome, now.node, now.message) != (attempts[0].outcome, attempts[0].node, attempts[0].message)
 
 
 def _attempt_head(attempt: Attempt) -> str:

@@ -143,6 +143,13 @@ def test_fixes_are_listed_with_where_the_pod_would_go() -> None:
     assert pod_text(msgspec.structs.replace(WAITING, fixes=())).endswith("No single change that was tried makes it fit")
 
 
+def test_a_trial_is_told_where_it_ends_otherwise_than_the_last_attempt() -> None:
+    same = pod_text(msgspec.structs.replace(WAITING, now=msgspec.structs.replace(REFUSED, number=9)))
+    assert "If it were tried now" not in same
+    placed = Attempt(number=9, ago_s=0.0, outcome="placed", node="n1")
+    assert "If it were tried now" in pod_text(msgspec.structs.replace(WAITING, now=placed))
+
+
 def test_plugins_that_say_the_same_share_a_line() -> None:
     said = [PointSaid(point="PreFilter", plugin=name, said="has nothing to check") for name in ("A", "B")]
     points = (*said, PointSaid(point="PreFilter", plugin="C", said="passes"))
