@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from domains.gpu.demand import DEVICE_MILLI, GPU, GpuDemand, demand_of, has_demand
+from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_INDICES, GpuDemand, demand_of, has_demand
 from domains.gpu.device_row import (
     FRACTION_BESIDE_WHOLE,
     TOO_FEW_WHOLE,
@@ -185,8 +185,12 @@ def _after_pod_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    has_gpus = isinstance(new, Node) and new.allocatable.get(GPU, 0) > 0
-    return Hint.QUEUE if has_gpus else Hint.SKIP
+    """A node with GPUs that is new, has more of them, or hands them out in another way."""
+    if not isinstance(new, Node) or new.allocatable.get(GPU, 0) <= 0:
+        return Hint.SKIP
+    if not isinstance(old, Node) or new.allocatable[GPU] > old.allocatable.get(GPU, 0):
+        return Hint.QUEUE
+    return Hint.SKIP if new.labels.get(GPU_INDICES) == old.labels.get(GPU_INDICES) else Hint.QUEUE
 
 
 def _after_own_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:

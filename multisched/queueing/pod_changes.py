@@ -28,9 +28,9 @@ def own_event(old: Pod, new: Pod) -> ClusterEvent | None:
     if old.gates and not new.gates:
         actions |= Action.UPDATE_POD_GATES
     if old.spec is not new.spec:
-        actions |= _spec_actions(old, new)
-    if not actions and _differs_otherwise(old, new):
-        actions = Action.UPDATE_POD_OTHER
+        actions |= _spec_actions(old, new) or Action.UPDATE_POD_OTHER
+    if _differs_otherwise(old, new):
+        actions |= Action.UPDATE_POD_OTHER
     if not actions:
         return None
     label = next(name for action, name in _LABELS.items() if action & actions)
@@ -54,9 +54,9 @@ def _has_less(one: Requests, other: Requests) -> bool:
 
 
 def _differs_otherwise(old: Pod, new: Pod) -> bool:
+    """What no finer action stands for."""
     return (
-        old.spec is not new.spec
-        or old.gates != new.gates
+        (old.gates != new.gates and bool(new.gates))
         or old.annotations != new.annotations
         or old.owner != new.owner
         or old.malformed != new.malformed

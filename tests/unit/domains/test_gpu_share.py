@@ -158,6 +158,9 @@ def test_only_events_about_gpus_wake_a_refused_pod() -> None:
     assert node is not None
     assert node(late, None, make_node("n", gpu=1)) is Hint.QUEUE
     assert node(late, None, make_node("n")) is Hint.SKIP
+    assert node(late, make_node("n", gpu=1), make_node("n", gpu=2)) is Hint.QUEUE
+    assert node(late, make_node("n", gpu=2), make_node("n", gpu=2, cpu=9)) is Hint.SKIP
+    assert node(late, make_node("n", gpu=2), make_node("n", gpu=2, labels={GPU_INDICES: HONOURED})) is Hint.QUEUE
     assert own is not None
     assert own(late, late, fraction("late", 2)) is Hint.QUEUE
     assert own(late, late, fraction("late", 1)) is Hint.SKIP

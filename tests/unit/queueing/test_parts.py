@@ -153,6 +153,11 @@ TOLERANT = PodSpec(requests=BASE.requests, tolerations=(Toleration(key="a"),))
         (make_pod("u", gates=("g",)), make_pod("u"), Action.UPDATE_POD_GATES),
         (make_pod("u", gates=("g", "h")), make_pod("u", gates=("h",)), Action.UPDATE_POD_OTHER),
         (make_pod("u"), make_pod("u", annotations={"a": "b"}), Action.UPDATE_POD_OTHER),
+        (
+            make_pod("u"),
+            make_pod("u", labels={"a": "b"}, annotations={"a": "b"}),
+            Action.UPDATE_POD_LABEL | Action.UPDATE_POD_OTHER,
+        ),
         (make_pod("u", spec=BASE), make_pod("u", spec=TOLERANT), Action.UPDATE_POD_TOLERATION),
         (
             make_pod("u", spec=BASE),
