@@ -72,10 +72,10 @@ class AffinityRules:
 
 
 def _by_key(weighted: Iterable[_Weighted]) -> Sources:
-    found: dict[str, tuple[Source, ...]] = {}
+    found: dict[str, list[Source]] = {}
     for key, asked, weight in weighted:
-        found[key] = (*found.get(key, ()), Source(asked, weight))
-    return found
+        found.setdefault(key, []).append(Source(asked, weight))
+    return {key: tuple(sources) for key, sources in found.items()}
 
 
 class AffinityRuleBook:
@@ -131,17 +131,25 @@ class AffinityRuleBook:
         near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
         far = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.anti_required)
         existing = tuple(demand for demand in demands if demand.kind is DemandKind.ANTI_REQUIRED)
-        soft = (*self._preferences(pod), *self._preferences_of_others(own, demands))
-        if not (near or far or existing or soft):
+        liked = tuple(self._preferences(pod))
+        theirs = tuple(self._preferences_of_others(own, demands))
+        if not (near or far or existing or liked or theirs):
             return None
         is_own_match = bool(near) and all(scope.has(pod.namespace, pod.labels) for _, scope in near)
-        # In one order, whatever the order in which the demands came: equal sets are to be one class.
-        key = (near, far, frozenset(existing), frozenset(soft), len(soft), is_own_match)
+        # Demands by identity, which the rules keep: hashing thousands of them costs more than anything else here. And in no
+        # order, since equal sets are to be one class.
+        existing_ids, their_ids = (
+            frozenset(map(id, existing)),
+            frozenset((id(asked), weight) for _, asked, weight in theirs),
+        )
+        key = (near, far, liked, existing_ids, their_ids, is_own_match)
         rules = self._rules.get(key)
         if rules is None:
-            if len(self._rules) >= RULES_KEPT:
-                self._rules.clear()
-            rules = self._rules[key] = AffinityRules(near, far, existing, soft, is_own_match=is_own_match)
+            rules = AffinityRules(near, far, existing, (*liked, *theirs), is_own_match=is_own_match)
+            if isinstance(counts, PodCounts):  # those of pods that stand there in thought are of no use again
+                if len(self._rules) >= RULES_KEPT:
+                    self._rules.clear()
+                self._rules[key] = rules
         return rules
 
     def _preferences(self, pod: Pod) -> Iterable[_Weighted]:
