@@ -108,6 +108,8 @@ class LedgerBook:
 def _place(ledger: Ledger, pod: Pod, row: int) -> None:
     if ledger.concerns(pod):
         ledger.place(pod, row)
+    else:
+        ledger.give(pod.uid)  # an earlier version of it may have been concerned
 
 
 def _failure(ledger: Ledger, what: str) -> PluginFailure:

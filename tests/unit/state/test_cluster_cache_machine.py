@@ -292,6 +292,16 @@ def test_ledgers_are_bounded_and_shared_by_name() -> None:
         book.register(ledger)
 
 
+def test_a_pod_that_takes_nothing_any_more_gives_back_what_it_held() -> None:
+    tickets = Tickets()
+    cache = make_cache(tickets)
+    cache.set_node(make_node("n0"))
+    cache.assume(make_pod("p", annotations={"tickets": "1"}), 0)
+    assert list(tickets.at) == ["p"]
+    cache.place(make_pod("p", node="n0"))
+    assert tickets.at == {}
+
+
 @pytest.mark.parametrize("point", ["place", "give", "set_node", "version", "concerns"])
 def test_a_ledger_that_fails_when_it_is_told_is_not_asked_again_until_it_is_mended(point: str) -> None:
     flaky = FlakyTickets()
