@@ -42,6 +42,8 @@ class Diagnosis:
     """Node name and first refusing status: of all rows on demand, of those refused late always."""
     verdicts: Verdicts | None = field(default=None, repr=False)
     """Where a PostFilter plugin will ask."""
+    held: Mapping[int, Status] = field(default_factory=dict, repr=False)
+    """Position in the class's rows -> why the row is refused beside the pods nominated there."""
 
     def with_more(self, refused: Sequence[tuple[str, Status]]) -> Diagnosis:
         """The same with further nodes, each refused after all that was asked before."""
@@ -110,7 +112,7 @@ def diagnose(
         if node_count > len(entry.rows):
             status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "", (outside,))
             counts.append((status, node_count - len(entry.rows)))
-    return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names, verdicts)
+    return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names, verdicts, held)
 
 
 def refused_node(status: Status) -> Diagnosis:

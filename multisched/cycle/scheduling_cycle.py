@@ -249,7 +249,7 @@ class SchedulingCycle:
         group = self.classes.find(pod, attempt)
         if group.refusal is not None:
             found = self._diagnose(group, pod, attempt)
-            return (yield from self._refused(group, group.view, pod, attempt, found, {}, ()))
+            return (yield from self._refused(group, group.view, pod, attempt, found, ()))
         held = self._promised.held(group, pod, attempt)
         feasible = _without(group.feasible, held)
         if held and any_true(feasible):
@@ -258,7 +258,7 @@ class SchedulingCycle:
         if not asked:
             if not any_true(feasible):
                 found = self._diagnose(group, pod, attempt)
-                return (yield from self._refused(group, group.view, pod, attempt, found, held, ()))
+                return (yield from self._refused(group, group.view, pod, attempt, found, ()))
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, group.total)
             ((at, candidate),) = self._rank_at(choice, pod, attempt, 1)
@@ -280,7 +280,7 @@ class SchedulingCycle:
             return Conflicted(pod)
         refused = self._refuse_by_answers(choice, view, pod)
         if not any_true(choice.feasible):
-            return (yield from self._refused(group, view, pod, attempt, found.with_more(refused), held, refused))
+            return (yield from self._refused(group, view, pod, attempt, found.with_more(refused), refused))
         if refused:
             picture = self._rescore(choice, group) or picture
         self._add_answers(choice, view, pod)
@@ -579,7 +579,6 @@ class SchedulingCycle:
         pod: Pod,
         attempt: int,
         found: Diagnosis,
-        held: Held,
         late: Sequence[tuple[str, Status]],
     ) -> Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Unplaced]:
         """`late`: nodes refused by plugins that asked outside."""
@@ -590,8 +589,8 @@ class SchedulingCycle:
             pod,
             attempt,
             group,
-            replace(found, nodes=(), verdicts=None),
-            held=held,
+            replace(found, nodes=(), verdicts=None, held={}),
+            held=found.held,
             late=late,
             post_filter=after.sentence,
             nominated_node=after.nominated_node or "",

@@ -115,3 +115,14 @@ def test_a_pod_of_nobody_is_an_error() -> None:
         NotExplainedError, match="no domain serves schedulerName other; the configuration has default-sch"
     ):
         explained(make_node("n1"), other, query=PLAIN)
+
+
+def test_rows_kept_for_nominated_pods_add_up_to_the_sentence() -> None:
+    promised = make_pod("promised", cpu="2", priority=9)
+    promised["status"]["nominatedNodeName"] = "n1"
+    attempt = now(make_node("n1", cpu="2"), make_node("n2", cpu="100m"), promised, make_pod("late", cpu="1"))
+    assert attempt.message.startswith("0/2 nodes are available: 2 Insufficient cpu.")
+    assert [(verdict.count, verdict.nodes, verdict.is_for_nominated) for verdict in attempt.refused] == [
+        (1, ("n2",), False),
+        (1, ("n1",), True),
+    ]
