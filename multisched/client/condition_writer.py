@@ -63,6 +63,8 @@ class ApiConditionWriter:
         self._clock = clock
         self._pending: OrderedDict[str, tuple[ObjectRef, Condition]] = OrderedDict()
         self._writing: set[str] = set()
+        self._dropped: set[str] = set()
+        """Of those being written: not to be sent again, nor at all if that has not been done yet."""
         self._written: OrderedDict[str, _Written] = OrderedDict()
         self._wakeup = asyncio.Event()
         self._idle = asyncio.Event()
@@ -85,6 +87,14 @@ class ApiConditionWriter:
         self._pending[uid] = (pod, condition)
         self._idle.clear()
         self._wakeup.set()
+
+    def drop(self, uid: str) -> None:
+        """Forgets what has not been sent of this pod: said of a bound pod, that it fits nowhere would be a lie."""
+        if uid in self._writing:
+            self._dropped.add(uid)
+        if self._pending.pop(uid, None) is not None:
+            self._counters.superseded += 1
+            self._after_write(uid)
 
     async def run(self) -> None:
         """Writes until cancelled."""
@@ -120,6 +130,7 @@ class ApiConditionWriter:
                 await self._write(pod, condition)
             finally:
                 self._writing.discard(uid)
+                self._dropped.discard(uid)
                 self._after_write(uid)
 
     def _next_uid(self) -> str | None:
@@ -139,6 +150,9 @@ class ApiConditionWriter:
         since = self._since(pod.uid, condition)
         for attempt in range(ATTEMPTS_MAX):
             await self._limiter.admit_background()
+            if pod.uid in self._dropped:
+                self._counters.superseded += 1
+                return
             newer = self._pending.get(pod.uid)
             if newer is not None:
                 self._counters.superseded += 1

@@ -146,6 +146,10 @@ class ConditionWriter(Protocol):
 
     def write(self, pod: ObjectRef, condition: Condition) -> None: ...
 
+    def drop(self, uid: str) -> None:
+        """What has not been written of this pod is not true any more: it has a node."""
+        ...
+
 
 class WriteAnswer(Enum):
     """What one write to a pod is known to have done."""

@@ -444,6 +444,7 @@ class DomainWorker:
             self.limit.leave()
             self._abandon(bind, Status.error(f"preempted by {bind.preempted_by}").by(bind.preempted_by))
             return
+        self._outside.conditions.drop(placed.pod.uid)
         began = self._outside.clock.monotonic()
         try:
             outcome, answer = await self._resolve(placed)

@@ -37,7 +37,7 @@ from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
 
-WORKERS: Final = 16
+WORKERS: Final = 32
 """Preemptions carried out at once; more wait in line. Each pod in a queue has one at most."""
 VICTIMS_AT_ONCE: Final = 16
 """Victims of one preemption removed at once."""

@@ -289,6 +289,23 @@ async def test_a_nomination_is_written_with_the_condition_and_outlives_a_newer_o
     assert written == [("newer", "n1"), ("newer", None)]
 
 
+async def test_what_was_not_written_of_a_pod_is_not_written_once_it_has_a_node() -> None:
+    def busy(asked: Asked) -> Answer:
+        return a_refusal(503, "ServiceUnavailable")
+
+    writer, transport, _ = make_writer(busy)
+    other = replace(POD, uid="uid-2")
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE)
+        await asyncio.sleep(0.1)
+        writer.drop(POD.uid)
+        writer.write(other, UNSCHEDULABLE)
+        writer.drop(other.uid)
+        assert await writer.drain(30)
+    assert [asked.body["metadata"]["uid"] for asked in transport.asked] == ["uid-1"]
+    assert writer.statistics().superseded == 2
+
+
 async def test_an_event_names_the_other_object_it_is_about() -> None:
     sink, transport, _ = make_sink()
     preemptor = ObjectRef("Pod", "team", "urgent", "uid-2")

@@ -53,6 +53,8 @@ class Desk:
         self.conditions: list[tuple[str, Condition]] = []
         self.ends: list[tuple[str, Any]] = []
         self.writes: dict[tuple[str, str], list[WriteReply]] = {}
+        self.dropped: list[str] = []
+        """Pods of which nothing more is to be written, as they are bound."""
         self.writes_sent: list[tuple[str, str]] = []
         self.is_leading = True
         self.sleep: Callable[[float], Any] | None = None
@@ -95,6 +97,9 @@ class Desk:
             await self.sleep(0.01)
         answers = self.writes.get((what, pod.name))
         return answers.pop(0) if answers else WriteReply(WriteAnswer.DONE)
+
+    def drop(self, uid: str) -> None:
+        self.dropped.append(uid)
 
     def may_bind(self) -> bool:
         return self.is_leading

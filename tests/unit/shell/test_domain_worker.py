@@ -106,6 +106,7 @@ def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:
         assert house.desk.posts == [("p", "a")]
         assert recorder.calls == ["reserve p", "pre_bind p", "post_bind p"]
         assert house.reasons() == ["Scheduled"]
+        assert house.desk.dropped == ["uid-p"]
         assert house.worker.counters.bound == len(house.worker.latencies_s) == 1
         assert house.cache.is_assumed("uid-p")
         assert len(house.worker.queue) == 0
