@@ -18,7 +18,7 @@ from multisched.model.selectors import LabelSelector
 from multisched.plugins.domain_tally import Source
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 
-RULES_KEPT: Final = 65_536
+RULES_KEPT: Final = 16_384
 """Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
 
 _NOTHING: Final = PodScope(LabelSelector(), frozenset())

@@ -18,7 +18,7 @@ from multisched.plugins.default_selector import DefaultSelectors
 from multisched.plugins.domain_tally import Source
 from multisched.plugins.pod_topology_spread_args import DO_NOT_SCHEDULE, HONOR, PodTopologySpreadArgs
 
-RULES_KEPT: Final = 65_536
+RULES_KEPT: Final = 16_384
 """Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
 
 _Remembered = tuple[Hashable, "SpreadRules | None", PodSpec, Mapping[str, str], Owner | None]
