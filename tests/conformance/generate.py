@@ -256,6 +256,8 @@ def _dense(draw: Draw, made: Json) -> None:
         add_volumes(draw, made)
     if draw.chance(0.2):
         add_required_features(draw, made)
+    if draw.chance(0.05):
+        pod["spec"]["nodeName"] = draw.choice(made["nodes"])["metadata"]["name"]  # no queue holds it; NodeName knows it
     if draw.chance(0.5):
         made["profile"] = make_profile(draw)
 
