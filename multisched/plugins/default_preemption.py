@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, EventObject, EventRegistration, Hint
+from multisched.framework.events import EventRegistration
 from multisched.framework.extender import Offer
 from multisched.framework.node_view import Bools
 from multisched.framework.objects_view import ObjectKind
@@ -82,8 +82,9 @@ class DefaultPreemption:
         return SUCCESS
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """None helps: the pods this plugin holds are let go when their preemption has ended."""
-        return (EventRegistration(ASSIGNED_POD_DELETE, _never_helps),)
+        """None: the pods this plugin holds are let go when their preemption has ended, and thousands of victims that go
+        meanwhile are not to be looked at for them. (Upstream registers their deletion, with a hint that skips.)"""
+        return ()
 
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
@@ -178,7 +179,3 @@ def fit_error(dry_run: DryRun, found: Found) -> str:
     reasons[NOT_HELPFUL] += dry_run.node_count - len(dry_run.candidates())
     tally = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items() if count))
     return f"0/{dry_run.node_count} nodes are available: {tally}."
-
-
-def _never_helps(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    return Hint.SKIP
