@@ -1,0 +1,110 @@
+"""What explanations cost: `python -m tests.perf.explain_bench [--nodes 5000] [--pods 100000] [--check]`.
+
+Records: the core bench's 50 interleaved classes are decided in chunks, with and without records in turn, in one process; the
+median over the pairs counts, since whatever else the machine does falls on both. Rehearsals: CPU seconds to copy a cluster,
+to look for fixes and to place 1,000 planned pods. `--check` exits 1 when records cost more than the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Final
+
+import orjson
+
+from multisched import config
+from multisched.app import leave_to_reference_counts
+from multisched.cycle.attempt_record import AttemptRecords
+from multisched.cycle.pod_class import PodClass
+from multisched.model.decode import Decoder
+from multisched.model.objects import Pod
+from multisched.observe.explain_view import REPLICAS_MAX
+from multisched.shell.fixes import find_fixes
+from multisched.shell.rehearsal import Moment, Rehearsal
+from multisched.shell.what_if import planned_pod, what_if
+from tests.perf.core_bench import CLASSES, Core, _enqueue, node, pending, running
+
+CHUNK: Final = 500
+RECORDS_MAX_PERCENT: Final = 3.0
+CONFIGURATION: Final = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains: [{name: all, schedulerNames: [forecast-scheduler], nodes: {rule: rest}}]
+"""
+
+
+def records_percent(nodes: int, pairs: int) -> float:
+    """CPU time that records add to a decision."""
+    decoder = Decoder()
+    core = Core("default", nodes, decoder)
+    waiting = iter(range(1 << 30))
+    _enqueue(core, decoder, waiting, CLASSES)
+    core.decide(CLASSES)
+    leave_to_reference_counts()
+    kept, without = core.cycle.records, _NoRecords(lambda: 0.0)
+    ratios = []
+    for _ in range(pairs):
+        seconds = []
+        for records in (without, kept):
+            core.cycle.records = records
+            _enqueue(core, decoder, waiting, CHUNK)
+            began = time.process_time()
+            core.decide(CHUNK)
+            seconds.append(time.process_time() - began)
+        ratios.append(seconds[1] / seconds[0])
+    return (statistics.median(ratios) - 1) * 100
+
+
+class _NoRecords(AttemptRecords):
+    """Forgets every placed pod at once."""
+
+    def placed(self, pod: Pod, attempt: int, group: PodClass, at: int, node: str) -> None:
+        """Nothing."""
+
+
+def rehearsal_seconds(nodes: int, pods: int) -> dict[str, float]:
+    """CPU seconds of each step."""
+    decoder = Decoder()
+    moment = Moment(
+        tuple(decoder.node(node(index)) for index in range(nodes)),
+        tuple(decoder.pod(running(index, f"node-{index % nodes:06}")) for index in range(pods)),
+    )
+    found: dict[str, float] = {}
+    began = time.process_time()
+    rehearsal = Rehearsal(config.parse(CONFIGURATION, "bench"), moment)
+    found["copy of the cluster"] = time.process_time() - began
+    document = orjson.loads(pending(1))
+    document["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "90"
+    pod = decoder.pod(orjson.dumps(document))
+    worker = rehearsal.worker_of(pod)
+    assert worker is not None
+    began = time.process_time()
+    assert find_fixes(rehearsal, worker, pod)
+    found["fixes of a pod that fits nowhere"] = time.process_time() - began
+    plan = planned_pod(orjson.loads(pending(3)))
+    began = time.process_time()
+    assert all(one.node for one in what_if(rehearsal, plan, REPLICAS_MAX).placements)
+    found[f"{REPLICAS_MAX} planned pods"] = time.process_time() - began
+    return found
+
+
+def main() -> int:
+    """Prints the figures; 1 if the bar is missed and --check was given."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--pods", type=int, default=100_000, help="placed, in the cluster that is copied")
+    parser.add_argument("--pairs", type=int, default=60, help="chunks with and without records")
+    parser.add_argument("--check", action="store_true", help="exit 1 when records cost more than the bar")
+    options = parser.parse_args()
+    percent = records_percent(options.nodes, options.pairs)
+    print(f"records: {percent:.1f} % of a decision at {options.nodes} nodes, the bar is {RECORDS_MAX_PERCENT:.0f} %")
+    for step, seconds in rehearsal_seconds(options.nodes, options.pods).items():
+        print(f"{step}: {seconds:.2f} s")
+    return 1 if options.check and percent > RECORDS_MAX_PERCENT else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
