@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ from multisched.framework.plugin import (
 from multisched.framework.registry import implements
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
+from multisched.model.objects import Pod
 from multisched.state.overlay import OverlayCycle
 from tests.conformance.answer import Scene, answer, load
 from tests.conformance.generate import problem
@@ -124,15 +126,24 @@ class Trial:
             overlay.remove_pod(next(p for p in table.pods_on(row) if p.uid == leaving.uid), row)
             world = world.without_pod(leaving, node)
             state = self.reference.moved(state, world, self.pod, leaving, node, -1)
-        others = [p for other in self.nodes if other != node for p in world.on(other)]
-        if others:
-            coming = draw.choice(others)
-            came_from = int(self.rows([coming.node])[0])
-            overlay.add_pod(next(p for p in table.pods_on(came_from) if p.uid == coming.uid), row)
-            world = world.with_pod(coming, node)
-            state = self.reference.moved(state, world, self.pod, coming, node, 1)
+        pod, coming = self._coming(node, draw)
+        overlay.add_pod(pod, row)
+        world = world.with_pod(coming, node)
+        state = self.reference.moved(state, world, self.pod, coming, node, 1)
         found = self._filter(overlay.view, [node])
         yield from _unless_equal("Filter on an overlay", found, {node: self._expected(world, state, node)})
+
+    def _coming(self, node: str, draw: Random) -> tuple[Pod, PodState]:
+        """A pod of another node, or the pending pod's twin, which wants all that it wants."""
+        table = self.scene.cache.nodes
+        others = [p for other in self.nodes if other != node for p in self.world.on(other)]
+        if others and draw.random() < 0.5:
+            other = draw.choice(others)
+            from_row = int(self.rows([other.node])[0])
+            return next(p for p in table.pods_on(from_row) if p.uid == other.uid), other
+        twin = {**self.pod.document, "spec": {**self.pod.document["spec"], "nodeName": node}}
+        twin["metadata"] = {**twin["metadata"], "name": "twin", "uid": "uid-twin"}
+        return DECODER.pod(orjson.dumps(twin)), PodState(twin)
 
     # -- Score -----------------------------------------------------------------------------------------------------
 
