@@ -22,8 +22,6 @@ from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
 from multisched.state.standing_pods import PodColumns, StandingTable
 
-CRITERIA_MAX = 8
-"""Costs a rule may tell of each row."""
 STATUSES_MAX = 1_024
 """Distinct refusals one memory keeps apart before it begins anew."""
 
@@ -48,8 +46,8 @@ class RowMemory:
         self.first: Bools = np.zeros((depth, capacity), np.bool_)
         self.victims: Bools = np.zeros((depth, capacity), np.bool_)
         self.has_victims: Bools = np.zeros(capacity, np.bool_)
-        self.costs: Costs = np.zeros((CRITERIA_MAX, capacity))
-        self.criteria = 0
+        self.costs: Costs = np.zeros((0, capacity))
+        """Made when the first are told, as many as the rule has criteria."""
         self._heeded: Bools = np.zeros(0, np.bool_)
         self._heed_mark: Hashable = None
         self._heed_sets: Sequence[LabelSet] = ()
@@ -162,8 +160,9 @@ class Displacement:
             some = pods if len(at) == len(rows) else self._standing.blocks(rows[at])[0]
             k = len(some.priority)
             costs = rule.costs(some, victims[:k, at], first[:k, at])
-            memory.criteria = len(costs)
-            memory.costs[: len(costs), some.rows] = costs
+            if not len(memory.costs):
+                memory.costs = np.zeros((len(costs), memory.capacity))
+            memory.costs[:, some.rows] = costs
         memory.known[rows] = True
 
     def _compare_first(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> None:

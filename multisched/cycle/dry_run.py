@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from multisched.cycle.displacement import CRITERIA_MAX, Displacement, RowMemory, has_any, victims_on
+from multisched.cycle.displacement import Displacement, RowMemory, has_any, victims_on
 from multisched.cycle.promised_room import PromisedRoom, wants_room_only
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
 from multisched.framework.plugin import CycleView, FilterPlugin
@@ -24,14 +24,14 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
-from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
 from multisched.state.overlay import OverlayCycle
-from multisched.state.standing_pods import PodColumns, StandingTable
+from multisched.state.standing_pods import PodColumns
 
 MEMORIES_MAX = 32
-"""Classes of preemptors whose rows are remembered: 100 bytes a row each; the one unused for longest goes first."""
+"""Classes of preemptors whose rows are remembered: some 100 bytes a row each; the one unused for longest goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class DryRuns:
     """Makes the dry runs of one domain's attempts."""
 
     def __init__(
-        self, plugins: PluginSet, runner: Runner, table: NodeTable, nominator: Nominator, promised: PromisedRoom
+        self, plugins: PluginSet, runner: Runner, cache: ClusterCache, nominator: Nominator, promised: PromisedRoom
     ) -> None:
         self.plugins = plugins
         self.runner = runner
-        self.table = table
+        self.table = cache.nodes
         self.nominator = nominator
         self.promised = promised
-        self.standing = StandingTable(table)
+        self.standing = cache.standing
         self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
         self._memories: dict[Hashable, RowMemory] = {}
 
@@ -211,7 +211,7 @@ class AttemptDryRun:
         chosen = rows[has_victims]
         if len(chosen):
             tally.rows.append(chosen)
-            tally.costs.append(memory.costs[: memory.criteria, chosen])
+            tally.costs.append(memory.costs[:, chosen])
 
     def _displace_wide(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
         lower = rule.displaceable(pods)
@@ -271,7 +271,7 @@ class AttemptDryRun:
 
     def _found(self, tally: _Tally, memory: RowMemory | None) -> Found:
         rows = np.concatenate(tally.rows) if tally.rows else np.zeros(0, np.intp)
-        costs = np.concatenate(tally.costs, axis=1) if tally.costs else np.zeros((CRITERIA_MAX, 0))
+        costs = np.concatenate(tally.costs, axis=1) if tally.costs else np.zeros((0, 0))
 
         def victims_at(i: int) -> tuple[Pod, ...]:
             row = int(rows[i])

@@ -129,7 +129,7 @@ class SchedulingCycle:
         self.nominator = nominator
         self._seed = seed
         self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
-        runs = DryRuns(plugins, runner, cache.nodes, nominator, self._promised)
+        runs = DryRuns(plugins, runner, cache, nominator, self._promised)
         self._post_filters = PostFilterRuns(runs, rows)
 
     # -- runs ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
+from multisched.state.standing_pods import StandingTable
 
 NO_ROW = -1
 
@@ -59,6 +60,8 @@ class ClusterCache:
 
     def __init__(self, ledgers: LedgerBook | None = None) -> None:
         self.nodes = NodeTable()
+        self.standing = StandingTable(self.nodes)
+        """The pods on every row in columns; nothing is kept in it until somebody preempts."""
         self.ledgers = ledgers if ledgers is not None else LedgerBook()
         self.objects = ObjectStore()
         self._domains: list[DomainRows] = []
