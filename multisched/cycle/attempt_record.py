@@ -28,15 +28,15 @@ from multisched.model.objects import Pod
 
 PLACED_KEPT = 16_384
 """Attempts of one domain that placed a pod, the latest: some 250 bytes each."""
-REFUSED_PODS_KEPT = 16_384
+REFUSED_PODS_KEPT = 8_192
 """Pods of one domain with attempts that did not go plainly, the latest: some 500 bytes for each attempt. At most; the older
 half goes at once."""
 ATTEMPTS_KEPT = 4
 """Attempts of one pod, the latest."""
 SAMPLED_EVERY = 128
 """Placed pods of a class from one picture to the next."""
-REFUSED_BYTES_MAX = 16 * 1024 * 1024
-"""Pictures of refused attempts of one domain: some 300 at 5,000 nodes."""
+REFUSED_BYTES_MAX = 8 * 1024 * 1024
+"""Pictures of refused attempts of one domain: some 200 at 5,000 nodes."""
 SAMPLED_BYTES_MAX = 8 * 1024 * 1024
 """Pictures of attempts that placed a pod."""
 PICTURE_BYTES_MIN = 2_048
