@@ -18,7 +18,7 @@ from multisched.framework.extender import Offer
 from multisched.framework.node_view import Int32, Int64, Rows
 from multisched.framework.plugin import CycleView
 from multisched.framework.ports import ExtenderError
-from multisched.framework.preemption import Found
+from multisched.framework.preemption import Found, LabelSet
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
@@ -225,7 +225,7 @@ class OneRow:
     started_s: NDArray[np.float64]
     rows: Rows = field(default_factory=lambda: np.zeros(1, np.intp))
     label_set: Int32 = field(default_factory=lambda: np.zeros((1, 1), np.int32))
-    label_sets: Sequence[tuple[str, Mapping[str, str]]] = ()
+    label_sets: Sequence[LabelSet] = ()
 
     def pod(self, k: int, i: int) -> Pod:
         raise AssertionError("costs hang on the columns alone")
