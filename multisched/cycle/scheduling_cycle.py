@@ -35,8 +35,16 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
-from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import CANDIDATES_MAX, MOVED, Candidate, Conflicts, commit, read_candidate
+from multisched.state.cluster_cache import Assumption, ClusterCache
+from multisched.state.commit import (
+    CANDIDATES_MAX,
+    MOVED,
+    Candidate,
+    Conflicts,
+    commit,
+    commit_at_once,
+    read_candidate,
+)
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
@@ -128,6 +136,7 @@ class SchedulingCycle:
         self._rows = rows
         self.nominator = nominator
         self._seed = seed
+        self._holds_up = bool(plugins.reserve or plugins.permit)
         self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._promised)
         self._post_filters = PostFilterRuns(runs, rows)
@@ -182,9 +191,8 @@ class SchedulingCycle:
         results: list[Result] = []
         for entry, at in zip(entries, chosen, strict=False):
             pod = entry.pod
-            candidate = read_candidate(self._cache, pod, int(group.rows[at]))
             try:
-                results.append(self._assume(group, group.view, pod, entry.attempts, [candidate]))
+                results.append(self._assume_at_once(group, pod, entry.attempts, at))
             except PluginFailure as failure:
                 results.append(self._failed(pod, entry.attempts, failure))
             if not isinstance(results[-1], Placed):
@@ -213,7 +221,7 @@ class SchedulingCycle:
 
     def _reserve_all(self, results: list[Result]) -> list[Result]:
         """Reserve and Permit, pod by pod. One that is refused there gives its row back: those behind it decide anew."""
-        if not (self.plugins.reserve or self.plugins.permit):
+        if not self._holds_up:
             return results
         for index, result in enumerate(results):
             if isinstance(result, Placed):
@@ -261,8 +269,8 @@ class SchedulingCycle:
                 return (yield from self._refused(group, group.view, pod, attempt, found, ()))
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, group.total)
-            ((at, candidate),) = self._rank_at(choice, pod, attempt, 1)
-            return self._place(group, group.view, pod, attempt, [candidate], at)
+            (at,) = self._best(choice, pod, attempt, 1)
+            return self._place_at_once(group, pod, attempt, at)
         self.classes.score(group)
         total = np.where(feasible, group.total, NOWHERE)
         choice = _Choice(group.rows, feasible.copy(), total, self._versions(pod, group.rows))
@@ -308,7 +316,7 @@ class SchedulingCycle:
         group = self.classes.alone(pod, attempt, row)
         if group is None or not group.feasible[0] or self._promised.held(group, pod, attempt):
             return None
-        result = self._place(group, group.view, pod, attempt, [read_candidate(self._cache, pod, row)])
+        result = self._place_at_once(group, pod, attempt, 0)
         return None if isinstance(result, Conflicted) else result
 
     # -- asking outside --------------------------------------------------------------------------------------------
@@ -457,6 +465,22 @@ class SchedulingCycle:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
+    def _place_at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Result:
+        """The pod on the class's row number `at`, which was read in this very step."""
+        result = self._assume_at_once(group, pod, attempt, at)
+        if not isinstance(result, Placed):
+            return result
+        self.records.placed(pod, attempt, group, at, result.node)
+        return self._reserve(result) if self._holds_up else result
+
+    def _assume_at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
+        row = group.rows.item(at)
+        assumption = commit_at_once(self._cache, pod, row)
+        if assumption is None:
+            self.records.conflicted(pod, attempt, (self._node_name(row),))
+            return Conflicted(pod)
+        return self._placed(pod, assumption, group.view, attempt)
+
     def _place(
         self,
         group: PodClass,
@@ -464,27 +488,10 @@ class SchedulingCycle:
         pod: Pod,
         attempt: int,
         candidates: Sequence[Candidate],
-        at: int = 0,
-        picture: Picture | None = None,
+        picture: Picture,
     ) -> Result:
-        """`at`: which of the class's rows the one candidate is; or `picture`: the class as a cycle that waited has seen it."""
-        result = self._assume(group, view, pod, attempt, candidates)
-        if not isinstance(result, Placed):
-            return result
-        if picture is None:
-            self.records.placed(pod, attempt, group, at, result.node)
-        else:
-            self._record(picture, pod, attempt, candidates, result.node)
-        return self._reserve(result)
+        """The pod on the best candidate that still takes it. `picture`: the class as this cycle has seen it."""
 
-    def _assume(
-        self,
-        group: PodClass,
-        view: CycleView,
-        pod: Pod,
-        attempt: int,
-        candidates: Sequence[Candidate],
-    ) -> Placed | Conflicted:
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
 
@@ -492,14 +499,14 @@ class SchedulingCycle:
         if assumption is None:
             self.records.conflicted(pod, attempt, self._names_of(candidates))
             return Conflicted(pod)
+        self._record(picture, pod, attempt, candidates, assumption.node)
+        return self._reserve(self._placed(pod, assumption, view, attempt))
+
+    def _placed(self, pod: Pod, assumption: Assumption, view: CycleView, attempt: int) -> Placed:
         self.nominator.remove(pod.uid)  # from now on it counts on the row itself
-        return Placed(
-            pod,
-            assumption.node,
-            assumption.annotations,
-            # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
-            CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers),
-        )
+        # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
+        own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers)
+        return Placed(pod, assumption.node, assumption.annotations, own)
 
     def _record(self, picture: Picture, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str) -> None:
         """Leaves word of a pod that was placed after answers, and of the candidates that were passed over."""

@@ -105,7 +105,8 @@ class VolumeLedger:
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
     def concerns(self, pod: Pod) -> bool:
-        return any(volume.claim is not None or volume.is_ephemeral for volume in pod.spec.volumes)
+        volumes = pod.spec.volumes
+        return bool(volumes) and any(volume.claim is not None or volume.is_ephemeral for volume in volumes)
 
     def version(self, row: int) -> int:
         return self._changes + sum(self._objects.versions(*READ_KINDS))

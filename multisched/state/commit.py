@@ -73,3 +73,8 @@ def commit(
         conflicts.false += moved
         return cache.assume(pod, row)
     return None
+
+
+def commit_at_once(cache: ClusterCache, pod: Pod, row: int) -> Assumption | None:
+    """As `commit`, for a decision that read the row in this very step: nothing can have moved since. None: a ledger refuses."""
+    return None if cache.ledgers.fits(pod, row) else cache.assume(pod, row)
