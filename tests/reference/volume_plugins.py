@@ -221,15 +221,17 @@ class VolumeBinding(Silent):
     def prepare(self, world: World, pod: PodState) -> Any:
         if not claim_names(pod):
             return SKIP
-        found = claims(world, pod)
-        if isinstance(found, Refused):
-            return found
-        for claim in found:
-            name, volume = claim["metadata"]["name"], claim["spec"].get("volumeName") or ""
+        found = []
+        for name in claim_names(pod):
+            claim = world.named("pvcs", name, pod.namespace)
+            if claim is None:
+                return unresolvable(f'persistentvolumeclaim "{name}" not found')
+            volume = claim["spec"].get("volumeName") or ""
             if claim["status"]["phase"] == "Lost":
                 return unresolvable(f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume}"')
             if "deletionTimestamp" in claim["metadata"]:
                 return unresolvable(f'persistentvolumeclaim "{name}" is being deleted')
+            found.append(claim)
         unbound = [c for c in found if not _is_bound(c)]
         if any(not self._waits(world, claim) for claim in unbound):
             return unresolvable("pod has unbound immediate PersistentVolumeClaims")
