@@ -24,8 +24,9 @@ from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, target_
 from multisched.testing.relations import allows
 
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
-NEWS_S = 15.0
-"""How long a bind by somebody else may stay unheard of: every watch may be broken, and the server away."""
+NEWS_S = 30.0
+"""How long a bind by somebody else may stay unheard of: every watch may be broken, and the server away; and a bind that was
+decided before may be on its way all that time."""
 
 LOAN_GRACE_S = 15.0
 """How long a bind may still be on its way to a node whose loan ended: a watch is broken, a Permit waits."""
