@@ -5,6 +5,7 @@ Pure values and text: no network, no clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -110,6 +111,8 @@ def _cell(values: Sequence[float | None]) -> str:
 
 
 def _number(value: float) -> str:
+    if math.isinf(value):
+        return "never"
     return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -127,7 +130,9 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
         theirs = medians(results[KUBE_SCHEDULER])
 
         def ratio(figure: str) -> float:
-            return ours[figure] / theirs[figure] if theirs[figure] else float(ours[figure] > 0)
+            if theirs[figure]:
+                return ours[figure] / theirs[figure]
+            return math.inf if ours[figure] else 1.0
 
         bars += [
             _at_least("pods/s, times kube-scheduler's", ratio("pods_per_s"), shape.speedup),

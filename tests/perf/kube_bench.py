@@ -69,6 +69,8 @@ JOB: Final = "job-scheduler"
 
 SETTLE_S: Final = 3.0
 STALL_S: Final = 60.0
+PREEMPTION_STALL_S: Final = 300.0
+"""kube-scheduler goes through all preemptors, at 40 ms each, before the first of them is bound."""
 EVENTS_WAIT_S: Final = 60.0
 EVENTS_POLL_S: Final = 0.5
 STOP_GRACE_S: Final = 15.0
@@ -146,7 +148,8 @@ class Bench:
                 number += 1
                 await anyio.sleep(shape.impossible_every_s)
 
-        return await self._measure(contender, waiting, send_impossible)
+        stall_s = PREEMPTION_STALL_S if shape.victims_per_node else STALL_S
+        return await self._measure(contender, waiting, send_impossible, stall_s)
 
     async def _fill(self, pods: Sequence[tuple[dict[str, Any], int]], nodes: Sequence[str]) -> None:
         """Creates pods and binds each to its node."""
@@ -190,10 +193,11 @@ class Bench:
         contender: Contender,
         pods: list[dict[str, Any]],
         meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        stall_s: float = STALL_S,
     ) -> Round:
         """Pods wait; the contender starts; the round ends when its events are stored; the cluster is emptied.
 
-        `meanwhile` runs from the start to the last bind.
+        `meanwhile` runs from the start to the last bind, or until none has come for `stall_s`.
         """
         await self._client.create_all(PODS, pods)
         await anyio.sleep(SETTLE_S)
@@ -205,7 +209,7 @@ class Bench:
                 async with anyio.create_task_group() as tasks:
                     if meanwhile is not None:
                         tasks.start_soon(meanwhile)
-                    await watch.wait(names, STALL_S)
+                    await watch.wait(names, stall_s)
                     tasks.cancel_scope.cancel()
                 events_after_s = await self._wait_for_events(watch)
                 usage = program.usage()
