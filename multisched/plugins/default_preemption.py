@@ -69,6 +69,7 @@ class DefaultPreemption:
         self.args = args or DefaultPreemptionArgs()
         """How many candidates are enough; all that there are always is."""
         self._preemptions = context.preemptions
+        self._objects = context.objects
         self._budgets = DisruptionBudgets(context.objects)
         self.preemption_attempts = 0
         """How often it was asked to make room; read by metrics."""
@@ -120,6 +121,9 @@ class DefaultPreemption:
         why_not = self._ineligible(cycle, pod, refusals)
         if why_not:
             return PostFilterResult(_refused(why_not))
+        hidden = self._objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
+        if hidden:  # upstream does not start then; here the pods that fit go on
+            return PostFilterResult(_refused(f"not tried, since PodDisruptionBudgets cannot be read: {hidden}"))
         dry_run = refusals.dry_run()
         found = dry_run.displace(LowerPriority(pod.spec.priority, self._budgets))
         if len(found.rows):

@@ -210,6 +210,16 @@ def test_pods_with_a_budget_are_spared_before_more_important_ones() -> None:
     assert preempted(domain, pod) == ("a", ["safe"])
 
 
+def test_nobody_is_removed_while_budgets_cannot_be_read() -> None:
+    domain = make_domain(make_node("a", cpu=1000))
+    domain.cache.place(standing("low", "a"))
+    pod = make_pod("p", cpu=1000, priority=9)
+    domain.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
+    assert told(domain, pod).endswith("preemption: not tried, since PodDisruptionBudgets cannot be read: forbidden")
+    domain.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "")
+    assert preempted(domain, pod) == ("a", ["low"])
+
+
 @pytest.mark.parametrize("selector", [None, LabelSelector()])
 def test_a_budget_that_selects_nothing_protects_nobody(selector: LabelSelector | None) -> None:
     domain = two_nodes(standing("a1", "a", cpu=2000, labels={"app": "x"}), standing("b1", "b", cpu=2000, priority=1))
