@@ -43,7 +43,6 @@ from multisched.state.commit import (
     Conflicts,
     commit,
     commit_at_once,
-    read_candidate,
 )
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -296,8 +295,9 @@ class SchedulingCycle:
         # What other rows hold may count for each row: if that moved, no row is as it was.
         versions = choice.versions if self.classes.hangs_on(group, pod) == hangs_on else None
         candidates = [
-            Candidate(c.row, MOVED if versions is None else int(versions[at]), ledgers.get(c.row, ()))
-            for at, c in self._rank_at(choice, pod, attempt, CANDIDATES_MAX)
+            Candidate(row, MOVED if versions is None else int(versions[at]), ledgers.get(row, ()))
+            for at in self._best(choice, pod, attempt, CANDIDATES_MAX)
+            for row in (choice.rows.item(at),)
         ]
         return self._place(group, view, pod, attempt, candidates, picture=picture)
 
@@ -402,17 +402,11 @@ class SchedulingCycle:
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
-    def _rank_at(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> list[tuple[int, Candidate]]:
-        """The best rows, best first, with their positions; the pod's own nominated node goes before all."""
-        return [
-            (at, read_candidate(self._cache, pod, int(choice.rows[at])))
-            for at in self._best(choice, pod, attempt, count)
-        ]
-
     def _top(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> Rows:
         return choice.rows[self._best(choice, pod, attempt, count)]
 
     def _best(self, choice: _Choice, pod: Pod, attempt: int, count: int) -> list[int]:
+        """Positions of the best rows, best first; the pod's own nominated node goes before all."""
         own = self._own_nominated(choice, pod)
         if own is not None:
             return [own]

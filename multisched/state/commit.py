@@ -42,11 +42,6 @@ StillFits = Callable[[Pod, int], bool]
 """(pod, row) -> do all of the profile's filters still pass it there?"""
 
 
-def read_candidate(cache: ClusterCache, pod: Pod, row: int) -> Candidate:
-    """A candidate with the versions of this moment."""
-    return Candidate(row, cache.nodes.version(row), cache.ledgers.versions(pod, row))
-
-
 def commit(
     cache: ClusterCache,
     rows: DomainRows,

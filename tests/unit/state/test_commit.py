@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import Candidate, Conflicts, commit, read_candidate
+from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
 from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
@@ -41,7 +41,8 @@ class Scene:
         return bool(room >= pod.requests.get(CPU, 0) and nodes.pod_count[row] < nodes.allocatable(PODS)[row])
 
     def read(self, pod: Pod, *rows: int) -> list[Candidate]:
-        return [read_candidate(self.cache, pod, row) for row in rows]
+        nodes, ledgers = self.cache.nodes, self.cache.ledgers
+        return [Candidate(row, nodes.version(row), ledgers.versions(pod, row)) for row in rows]
 
     def commit(self, pod: Pod, candidates: Sequence[Candidate]) -> str | None:
         found = commit(self.cache, self.rows, pod, candidates, self.still_fits, self.conflicts)
