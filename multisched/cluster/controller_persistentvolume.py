@@ -15,7 +15,6 @@ from multisched.cluster.volume_rules import (
     BETA_PROVISIONER,
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
-    MIGRATED_PROVISIONERS,
     MIGRATED_TO,
     PROVISIONED_BY,
     PROVISIONER,
@@ -31,6 +30,7 @@ from multisched.cluster.volume_rules import (
     mode_of,
     reserves,
 )
+from multisched.model.volumes import CSI_DRIVER_OF_PLUGIN
 
 CLAIMS_AT_ONCE = VOLUMES_AT_ONCE = 8
 COMPONENT = "persistentvolume-controller"
@@ -212,7 +212,7 @@ class ClaimController:
             await events.write(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
             return
         wanted = str(storage_class["provisioner"])
-        provisioner = MIGRATED_PROVISIONERS.get(wanted, wanted)
+        provisioner = CSI_DRIVER_OF_PLUGIN.get(wanted, wanted)
         if provisioner.startswith("kubernetes.io/"):
             text = f"no volume plugin matched name: {provisioner}"
             await events.write(CLAIMS, claim, "Warning", "ProvisioningFailed", text)

@@ -27,17 +27,6 @@ CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
 WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 
-MIGRATED_PROVISIONERS: Mapping[str, str] = {
-    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
-    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
-    "kubernetes.io/azure-disk": "disk.csi.azure.com",
-    "kubernetes.io/azure-file": "file.csi.azure.com",
-    "kubernetes.io/cinder": "cinder.csi.openstack.org",
-    "kubernetes.io/portworx-volume": "pxd.portworx.com",
-    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
-}
-"""In-tree provisioner -> the CSI driver that provisions in its place."""
-
 
 def annotations_of(document: Document) -> Mapping[str, str]:
     return document["metadata"].get("annotations") or {}
