@@ -6,6 +6,7 @@ The CSI driver of a migrated in-tree disk is found here too, for disks named in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
@@ -91,3 +92,9 @@ CSI_DRIVER_OF_PLUGIN = {
 
 COUNTED_PLUGINS = frozenset(CSI_DRIVER_OF_PLUGIN) - {"kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"}
 """Those whose volumes count against the limits of their CSI driver (source: plugins/nodevolumelimits/utils.go)."""
+
+
+def may_name(volumes: Iterable[PodVolume], claim: str) -> bool:
+    """True if one of a pod's volumes is this claim, or may be: of an ephemeral volume's claim only the end of the name is known,
+    since one answer is for all pods that are alike but for their names."""
+    return any(v.claim == claim or (v.is_ephemeral and claim.endswith(f"-{v.name}")) for v in volumes)

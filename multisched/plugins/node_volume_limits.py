@@ -14,7 +14,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code
 from multisched.model.cluster_objects import CsiNode, PersistentVolumeClaim, VolumeAttachment
 from multisched.model.objects import Pod
-from multisched.model.volumes import COUNTED_PLUGINS, PodVolume
+from multisched.model.volumes import COUNTED_PLUGINS, PodVolume, may_name
 from multisched.plugins.attached_volumes import NO_LIMIT, Attached, AttachedVolumes
 from multisched.plugins.columns import positions, zeros
 from multisched.plugins.volume_restrictions import claim_not_found
@@ -161,14 +161,10 @@ def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A claim that the pod names, or that may be made for it: asked for all pods alike but for their names, which are the
-    first part of the names of such claims."""
+    """A claim that the pod names, or that may be made for it."""
     if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
         return Hint.SKIP
-    for volume in pod.spec.volumes:
-        if volume.claim == new.name or (volume.is_ephemeral and new.name.endswith(f"-{volume.name}")):
-            return Hint.QUEUE
-    return Hint.SKIP
+    return Hint.QUEUE if may_name(pod.spec.volumes, new.name) else Hint.SKIP
 
 
 def _after_detach(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -34,6 +34,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
 )
 from multisched.model.objects import Pod
+from multisched.model.volumes import may_name
 from multisched.plugins.resource_scoring import score_curve
 from multisched.plugins.volume_binder import BindDeniedError, BindError, VolumeBinder
 from multisched.plugins.volume_binding_args import VolumeBindingArgs
@@ -238,13 +239,10 @@ def _on(resource: Resource, action: Action, hint: QueueingHint | None = None) ->
 
 
 def _after_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A claim that the pod names. Of an ephemeral volume only the end of the claim's name is known here."""
+    """A claim that the pod names, or that may be made for it."""
     if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
         return Hint.SKIP
-    for volume in pod.spec.volumes:
-        if volume.claim == new.name or (volume.is_ephemeral and new.name.endswith(f"-{volume.name}")):
-            return Hint.QUEUE
-    return Hint.SKIP
+    return Hint.QUEUE if may_name(pod.spec.volumes, new.name) else Hint.SKIP
 
 
 def _after_class(pod: Pod, old: EventObject, new: EventObject) -> Hint:
