@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import orjson
 
 from multisched import config
+from multisched.cluster.controllers import run_controllers
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.framework.isolation import Workshop
@@ -231,3 +232,15 @@ async def open_house(
 def in_virtual_time(story: Callable[[], Any], seed: int = 0) -> None:
     """Runs an asynchronous test under the simulation's loop."""
     simulate(story(), SimLoop(seed))
+
+
+@asynccontextmanager
+async def controlled(house: House) -> AsyncIterator[None]:
+    """The controllers of a cluster at work beside the program."""
+    working = asyncio.ensure_future(
+        run_controllers(DirectTransport(house.server), clock=LoopClock(), rng=random.Random(0))
+    )
+    try:
+        yield
+    finally:
+        working.cancel()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import orjson
 
-from multisched.cluster.controllers import run_controllers
 from multisched.cluster.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH, Response, Transport
-from tests.integration.plugins.house import House, LoopClock, in_virtual_time, one_domain, open_house
+from tests.integration.plugins.house import House, controlled, in_virtual_time, one_domain, open_house
 
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -69,17 +67,12 @@ async def cluster(
         for name, value in (("low", 1), ("middle", 10), ("high", 100)):
             await house.priority_class(name, value)
 
-    async with open_house(one_domain(), before=before, behind=behind) as house:
-        working = asyncio.ensure_future(
-            run_controllers(DirectTransport(house.server), clock=LoopClock(), rng=random.Random(0))
-            if controllers
-            else asyncio.Event().wait()
-        )
-        try:
-            yield house
-            await house.at_rest()
-        finally:
-            working.cancel()
+    async with (
+        open_house(one_domain(), before=before, behind=behind) as house,
+        controlled(house) if controllers else nullcontext(),
+    ):
+        yield house
+        await house.at_rest()
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:

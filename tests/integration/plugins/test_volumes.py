@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import orjson
 import pytest
 
-from multisched.cluster.controllers import run_controllers
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
 from multisched.model.wire import MERGE_PATCH
-from tests.integration.plugins.house import House, LoopClock, in_virtual_time, one_domain, open_house
+from tests.integration.plugins.house import House, controlled, in_virtual_time, one_domain, open_house
 
 ZONE = "topology.kubernetes.io/zone"
 LOCAL = "kubernetes.io/no-provisioner"
@@ -86,17 +84,9 @@ async def three_nodes(house: House) -> None:
 @asynccontextmanager
 async def cluster(*, controllers: bool = True, profile: str = PROFILE) -> AsyncIterator[House]:
     """A house with three nodes and three classes; with the controllers of a cluster, or without any."""
-    async with open_house(profile, before=three_nodes) as house:
-        working = asyncio.ensure_future(
-            run_controllers(DirectTransport(house.server), clock=LoopClock(), rng=random.Random(0))
-            if controllers
-            else asyncio.Event().wait()
-        )
-        try:
-            yield house
-            await house.at_rest()
-        finally:
-            working.cancel()
+    async with open_house(profile, before=three_nodes) as house, controlled(house) if controllers else nullcontext():
+        yield house
+        await house.at_rest()
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:
