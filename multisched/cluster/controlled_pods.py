@@ -193,7 +193,11 @@ class ControlledPods:
 
     def active(self, owner_uid: str) -> list[Document]:
         """Those that neither ended nor were asked to go."""
-        return [pod for pod in self.of(owner_uid) if is_active(pod) and pod["metadata"]["uid"] not in self._going]
+        return [pod for pod in self.of(owner_uid) if is_active(pod) and not self.is_going(pod)]
+
+    def is_going(self, pod: Document) -> bool:
+        """On its way out, or asked to go."""
+        return is_terminating(pod) or pod["metadata"]["uid"] in self._going
 
     async def create(self, owner: Document, pods: Sequence[Document]) -> None:
         """Creates pods; one of the same name that is already there is left to the cache to show."""

@@ -14,6 +14,7 @@ from multisched.cluster.controlled_pods import pod_index, slim_pod
 from multisched.cluster.object_cache import ObjectCache
 from multisched.cluster.object_client import (
     CLAIMS,
+    CONTROLLER_REVISIONS,
     CRON_JOBS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -59,6 +60,7 @@ class ControllerContext:
         self.replica_sets = ObjectCache(client, REPLICA_SETS, rng=rng, index_by=_owner_index)
         self.deployments = ObjectCache(client, DEPLOYMENTS, rng=rng)
         self.stateful_sets = ObjectCache(client, STATEFUL_SETS, rng=rng)
+        self.revisions = ObjectCache(client, CONTROLLER_REVISIONS, rng=rng, index_by=_owner_index)
         self.jobs = ObjectCache(client, JOBS, rng=rng, index_by=_owner_index)
         self.cron_jobs = ObjectCache(client, CRON_JOBS, rng=rng)
         self.budgets = ObjectCache(client, DISRUPTION_BUDGETS, rng=rng, index_by=_namespace_index)
@@ -76,6 +78,7 @@ class ControllerContext:
             self.replica_sets,
             self.deployments,
             self.stateful_sets,
+            self.revisions,
             self.jobs,
             self.cron_jobs,
             self.budgets,

@@ -6,11 +6,8 @@ upstream's it means nothing outside the label.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
-
-import orjson
 
 from multisched.cluster.controlled_pods import LAG_RECHECK_S, TERMINAL, phase_of
 from multisched.cluster.controller_context import ControllerContext, set_condition, write_status
@@ -27,6 +24,7 @@ from multisched.cluster.object_client import (
     version_of,
 )
 from multisched.cluster.reconcile_queue import ReconcileQueue
+from multisched.cluster.revisions import template_hash
 from multisched.cluster.rollout import Size, resolve_fenceposts, scale_new, scale_old
 
 DEPLOYMENTS_AT_ONCE = 8
@@ -34,8 +32,6 @@ HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
 DESIRED = "deployment.kubernetes.io/desired-replicas"
 MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
-_HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-_HASH_CHARACTERS = 10
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION, DESIRED, MAX_REPLICAS)
 _RECREATE_RECHECK_S = 1.0
 
@@ -312,17 +308,6 @@ class DeploymentController:
             return None, left_s
         message = f'ReplicaSet "{name}" has timed out progressing.'
         return _progressing("False", "ProgressDeadlineExceeded", message), None
-
-
-def template_hash(template: Document, collisions: int = 0) -> str:
-    """Ten characters that name a pod template."""
-    data = orjson.dumps(template, option=orjson.OPT_SORT_KEYS) + (str(collisions).encode() if collisions else b"")
-    number = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
-    characters = []
-    for _ in range(_HASH_CHARACTERS):
-        number, index = divmod(number, len(_HASH_ALPHABET))
-        characters.append(_HASH_ALPHABET[index])
-    return "".join(characters)
 
 
 def _find_new(deployment: Document, owned: Sequence[Document]) -> Document | None:

@@ -19,6 +19,7 @@ from multisched.cluster.controller_job import JobController
 from multisched.cluster.controller_namespace import NamespaceController
 from multisched.cluster.controller_persistentvolume import ClaimController, VolumeController
 from multisched.cluster.controller_replicaset import ReplicaSetController
+from multisched.cluster.controller_statefulset import StatefulSetController
 from multisched.cluster.controller_storage_protection import claim_protection, volume_protection
 from multisched.cluster.fake_provisioner import FakeProvisioner
 from multisched.cluster.object_client import ObjectClient, WallClock
@@ -31,6 +32,7 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
     controllers: list[Controller] = [
         ReplicaSetController(context),
         DeploymentController(context),
+        StatefulSetController(context),
         JobController(context),
         CronJobController(context),
         DisruptionController(context),

@@ -162,9 +162,21 @@ def stateful_set(document: Document) -> None:
     strategy = spec.setdefault("updateStrategy", {})
     strategy.setdefault("type", "RollingUpdate")
     if strategy["type"] == "RollingUpdate":
-        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("partition", 0)
+        rolling.pop("maxUnavailable", None)  # its feature gate is off in 1.36
     spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain", "whenScaled": "Retain"})
+    policy = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    policy.setdefault("whenDeleted", "Retain")
+    policy.setdefault("whenScaled", "Retain")
+    for claim in spec.get("volumeClaimTemplates") or ():
+        claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        claim.setdefault("metadata", {})
+        claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+        claim["status"] = {"phase": "Pending"}
+    status = document.setdefault("status", {})
+    status.setdefault("replicas", 0)
+    status.setdefault("availableReplicas", 0)
 
 
 def daemon_set(document: Document) -> None:

@@ -115,6 +115,54 @@ def _workload(document: Document) -> Causes:
     return causes
 
 
+_RETENTION = ("Retain", "Delete")
+_STATEFUL_SET_MUTABLE = (
+    "replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit", "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+)  # fmt: skip
+
+
+def _stateful_set(document: Document) -> Causes:
+    spec = _spec(document)
+    causes = _workload({**document, "spec": {**spec, "template": _member_template(spec)}})
+    if spec.get("podManagementPolicy") not in ("OrderedReady", "Parallel"):
+        detail = "must be 'OrderedReady' or 'Parallel'"
+        causes.append(errors.invalid_value("spec.podManagementPolicy", spec.get("podManagementPolicy"), detail))
+    strategy = spec.get("updateStrategy") or {}
+    if strategy.get("type") not in ("RollingUpdate", "OnDelete"):
+        causes.append(errors.invalid_value("spec.updateStrategy", strategy, "must be 'RollingUpdate' or 'OnDelete'"))
+    elif strategy["type"] == "OnDelete" and strategy.get("rollingUpdate") is not None:
+        detail = "only allowed for updateStrategy 'RollingUpdate'"
+        causes.append(errors.invalid_value("spec.updateStrategy.rollingUpdate", strategy["rollingUpdate"], detail))
+    causes += _count(strategy.get("rollingUpdate") or {}, "partition", "spec.updateStrategy.rollingUpdate")
+    policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
+    for field in ("whenDeleted", "whenScaled"):
+        if policy.get(field) not in _RETENTION:
+            path = f"spec.persistentVolumeClaimRetentionPolicy.{field}"
+            causes.append(errors.unsupported_value(path, policy.get(field), _RETENTION))
+    causes += _count(spec, "minReadySeconds") + _count(spec.get("ordinals") or {}, "start", "spec.ordinals")
+    return causes
+
+
+def _member_template(spec: Mapping[str, Any]) -> Document:
+    """The template as members get it: with a volume per claim, and names that are not the template's to give."""
+    template: Document = spec.get("template") or {}
+    claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
+    pod = {name: value for name, value in (template.get("spec") or {}).items() if name not in ("hostname", "subdomain")}
+    own = [volume for volume in pod.get("volumes") or () if volume.get("name") not in claims]
+    pod["volumes"] = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims] + own
+    return {**template, "spec": pod}
+
+
+def _stateful_set_change(new: Document, old: Document) -> Causes:
+    fixed = [{k: v for k, v in _spec(each).items() if k not in _STATEFUL_SET_MUTABLE} for each in (new, old)]
+    if fixed[0] == fixed[1]:
+        return []
+    *names, last = (f"'{name}'" for name in _STATEFUL_SET_MUTABLE)
+    detail = f"updates to statefulset spec for fields other than {', '.join(names)} and {last} are forbidden"
+    return [errors.forbidden_value("spec", detail)]
+
+
 def _job_spec(spec: Mapping[str, Any], path: str) -> Causes:
     causes = _template(spec, f"{path}.template")
     for field in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"):
@@ -276,7 +324,7 @@ _CREATE: Mapping[str, Callable[[Document], Causes]] = {
     "resourcequotas": _quota,
     "deployments.apps": _workload,
     "replicasets.apps": _workload,
-    "statefulsets.apps": _workload,
+    "statefulsets.apps": _stateful_set,
     "daemonsets.apps": _workload,
     "jobs.batch": _job,
     "cronjobs.batch": _cron_job,
@@ -290,7 +338,7 @@ _CREATE: Mapping[str, Callable[[Document], Causes]] = {
 _UPDATE: Mapping[str, Callable[[Document, Document], Causes]] = {
     "deployments.apps": _selector_fixed,
     "replicasets.apps": _selector_fixed,
-    "statefulsets.apps": _selector_fixed,
+    "statefulsets.apps": _stateful_set_change,
     "daemonsets.apps": _selector_fixed,
     "jobs.batch": _job_change,
     "priorityclasses.scheduling.k8s.io": _priority_change,
