@@ -350,14 +350,22 @@ class DomainWorker:
         bind.preempted_by = plugin
         return True
 
-    def preemption_ended(self, pod: Pod, *, failed: bool) -> None:
+    def is_standing(self, uid: str) -> bool:
+        """True for a pod that the watch has shown on a node, and of which it has not said that it goes."""
+        entry = self._cache.placed(uid)
+        return entry is not None and not entry.pod.is_deleting and not self._cache.is_assumed(uid)
+
+    def preemption_ended(self) -> None:
+        """Nothing more is written for one of this domain's preemptors."""
+        self._preempting -= 1
+        if self.is_drained:
+            self._idle.set()
+
+    def let_go(self, pod: Pod, *, failed: bool) -> None:
         """Victims that go wake the pod by their events; what it missed of them while it was held is made good here.
 
         After its backoff, also when it failed: who may not delete pods would else preempt in vain, again and again.
         """
-        self._preempting -= 1
-        if self.is_drained:
-            self._idle.set()
         now_s = self._outside.clock.monotonic()
         if failed or self.queue.where(pod.uid) is Place.GATED:
             self.queue.on_event(_PREEMPTED, None, pod, now_s)

@@ -53,8 +53,11 @@ class PodIngest:
         clock: Clock,
         *,
         tolerations: Mapping[str, tuple[Toleration, ...]],
+        going: Callable[[str], None],
     ) -> None:
-        """`tolerations`: schedulerName -> what that domain's policy adds to its pods."""
+        """`tolerations`: schedulerName -> what that domain's policy adds to its pods. `going` hears the uid of each pod
+        that leaves its node, or is about to, before the domains hear of the room it frees."""
+        self._going = going
         self._tolerations = {name: added for name, added in tolerations.items() if added}
         self._tolerant: dict[int, tuple[PodSpec, PodSpec]] = {}
         self._cache = cache
@@ -166,6 +169,8 @@ class PodIngest:
         self._refused.pop(pod.uid, None)
         self._uids[pod.key] = pod.uid
         before = self._cache.place(pod)
+        if pod.is_deleting:
+            self._going(pod.uid)
         worker = self._router.worker_of(pod)
         is_ours = before is not None and before.node == pod.node
         if worker is not None and pending is not None and not is_ours:
@@ -246,6 +251,7 @@ class PodIngest:
             self._forget_key(refused.pod)
         entry = self._cache.remove(uid)
         if entry is not None:
+            self._going(uid)
             self._forget_key(entry.pod)
             worker = self._router.worker_of(entry.pod)
             if worker is not None:

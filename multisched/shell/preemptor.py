@@ -5,6 +5,9 @@ hands over a value (`framework.preemption.Preemption`); everything that waits ha
 scheduled while its victims go (`is_preempting`), that nothing is written without the lease, that no victim is deleted by
 two preemptions, and that each preemptor goes on, whatever fails. Nothing here needs to survive the process: the next
 one finds the preemptor pending and decides anew, by what has become of the victims.
+
+A preemptor is held until the watch, too, has said that its victims go. Upstream lets it go once the server has; then the
+deletion of anybody else's victim wakes it, it finds its own still standing, and removes some more pods in vain.
 Source: kube-scheduler 1.36, framework/preemption/executor.go.
 """
 
@@ -45,6 +48,8 @@ ATTEMPTS_MAX: Final = 5
 """Sendings of one write whose effect is not known, or that was told to wait."""
 FAILURE_PAUSE_S: Final = 1.0
 """A pod whose preemption failed is held for so long: an idle queue would try it again at once, and again in vain."""
+SEEN_MAX_S: Final = 5.0
+"""A pod whose victims were deleted is held for so long at most if the watch is late to say that they go."""
 RETRY_DELAY_S: Final = 0.1
 """Before the second sending; doubled before each further one."""
 
@@ -66,8 +71,16 @@ class Home(Protocol):
         """Turns back a pod of this domain that waits at Permit or for its bind; False if it does not."""
         ...
 
-    def preemption_ended(self, pod: Pod, *, failed: bool) -> None:
-        """The pod's victims are gone, or going, or could not be removed."""
+    def is_standing(self, uid: str) -> bool:
+        """True for a pod that the watch has shown on a node, and of which it has not said that it goes."""
+        ...
+
+    def preemption_ended(self) -> None:
+        """Nothing more is written for one of the domain's preemptors."""
+        ...
+
+    def let_go(self, pod: Pod, *, failed: bool) -> None:
+        """The pod is held no longer: its victims are gone, or going, or could not be removed."""
         ...
 
 
@@ -76,6 +89,16 @@ class _Job:
     pod: Pod
     preemption: Preemption
     home: Home
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A preemptor whose victims the server has deleted."""
+
+    job: _Job
+    unseen: set[str]
+    """uids of victims that stand as far as the watch has said."""
+    timer: asyncio.TimerHandle
 
 
 class Preemptor:
@@ -99,11 +122,22 @@ class Preemptor:
         self._waiting: deque[_Job] = deque()
         self._going: dict[str, asyncio.Event] = {}
         """uid of a victim -> set when its removal has ended."""
+        self._held: dict[str, _Held] = {}
+        self._awaited: dict[str, list[str]] = {}
+        """uid of an unseen victim -> its preemptors that are held."""
         self._wake = asyncio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
 
     def is_preempting(self, uid: str) -> bool:
-        return uid in self._jobs
+        return uid in self._jobs or uid in self._held
+
+    def saw_going(self, uid: str) -> None:
+        """The watch has said that this pod is gone, or going."""
+        for waiting in self._awaited.pop(uid, ()):
+            held = self._held[waiting]
+            held.unseen.discard(uid)
+            if not held.unseen:
+                self._let_go(held.job)
 
     def start(self, pod: Pod, preemption: Preemption, home: Home) -> bool:
         """Begins to carry out what a cycle has decided. The pod counts as preempting from this call on, until its home
@@ -124,6 +158,8 @@ class Preemptor:
         for job in [job for job in self._waiting if job.home is home]:
             self._waiting.remove(job)
             self._end(job, failed=True)
+        for held in [held for held in self._held.values() if held.job.home is home]:
+            self._let_go(held.job)
 
     async def run(self) -> None:
         """Works until cancelled. Cancelled, it leaves victims that were not asked to go where they are."""
@@ -163,7 +199,7 @@ class Preemptor:
             told = {"pod": job.pod.key, "node": job.preemption.node, "error": text}
             logger.warning("preemption", extra=told)
         if not failures:
-            self._end(job, failed=False)
+            self._hold(job)
             return
         await self._give_up(job)
         assert self._tasks is not None, "run has begun"
@@ -205,9 +241,38 @@ class Preemptor:
             await self._cleared(job, job.pod)
 
     def _end(self, job: _Job, *, failed: bool) -> None:
+        self._finish(job)
+        job.home.let_go(job.pod, failed=failed)
+
+    def _finish(self, job: _Job) -> None:
         if self._jobs.get(job.pod.uid) is job:
             del self._jobs[job.pod.uid]
-        job.home.preemption_ended(job.pod, failed=failed)
+        job.home.preemption_ended()
+
+    # -- until the watch has told ----------------------------------------------------------------------------------
+
+    def _hold(self, job: _Job) -> None:
+        """All victims are deleted at the server: holds the preemptor until the watch has said so of each."""
+        home = job.home
+        unseen = {victim.uid for victim in job.preemption.victims if home.is_standing(victim.uid)}
+        if not unseen or not home.still_waits(job.pod.uid):
+            self._end(job, failed=False)
+            return
+        timer = asyncio.get_running_loop().call_later(SEEN_MAX_S, self._let_go, job)
+        self._held[job.pod.uid] = _Held(job, unseen, timer)
+        for uid in unseen:
+            self._awaited.setdefault(uid, []).append(job.pod.uid)
+        self._finish(job)
+
+    def _let_go(self, job: _Job) -> None:
+        held = self._held.pop(job.pod.uid)
+        held.timer.cancel()
+        for uid in held.unseen:
+            preemptors = self._awaited[uid]
+            preemptors.remove(job.pod.uid)
+            if not preemptors:
+                del self._awaited[uid]
+        job.home.let_go(job.pod, failed=False)
 
     # -- one victim ------------------------------------------------------------------------------------------------
 

@@ -139,7 +139,13 @@ class Program:
             for name in domain.scheduler_names:
                 tolerations[name] = domain.policy.compile()
         self.pods = PodIngest(
-            self.cache, self.nominator, self.router, self.decoder, outside.clock, tolerations=tolerations
+            self.cache,
+            self.nominator,
+            self.router,
+            self.decoder,
+            outside.clock,
+            tolerations=tolerations,
+            going=self.preemptor.saw_going,
         )
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(

@@ -139,8 +139,9 @@ class House:
         plugins: Sequence[Plugin] = (),
         tolerations: Mapping[str, tuple[Toleration, ...]] = NO_TOLERATIONS,
         bind_workers: int = 4,
+        desk: Desk | None = None,
     ) -> None:
-        self.desk = Desk()
+        self.desk = desk or Desk()
         self.clock = SimClock(loop)
         self.domain = Domain(plugins=plugins, in_tree=("NodeResourcesFit", "TaintToleration", "SchedulingGates"))
         self.cache = self.domain.cache
@@ -166,7 +167,13 @@ class House:
         self.router.add(self.worker, self.domain.rows, ["ours"])
         decoder = Decoder()
         self.pods = PodIngest(
-            self.cache, self.domain.nominator, self.router, decoder, self.clock, tolerations=tolerations
+            self.cache,
+            self.domain.nominator,
+            self.router,
+            decoder,
+            self.clock,
+            tolerations=tolerations,
+            going=self.preemptor.saw_going,
         )
         self.nodes = NodeIngest(
             self.cache, self.router, decoder, self.clock, self.desk, "ours", disputed=lambda node: ()

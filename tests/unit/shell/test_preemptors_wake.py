@@ -1,0 +1,180 @@
+"""How often preemptors are tried, and that each of them is placed, however late server and watch are."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.plugin import PluginContext
+from multisched.framework.ports import BindReply, BindRequest, Condition, ObjectRef, WriteAnswer, WriteReply
+from multisched.plugins.default_preemption import DefaultPreemption
+from multisched.queueing.pod_queue import LEFTOVER_S
+from multisched.shell.preemptor import SEEN_MAX_S
+from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import Desk, House
+from tests.unit.shell.test_preemptor import UnderWay
+
+GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+VICTIM = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
+
+
+CPUS = 2
+"""Of each node."""
+
+
+@dataclass
+class Flood:
+    """Nodes full of running pods of one CPU each, and preemptors for some of them."""
+
+    nodes: int = 30
+    per_node: int = 2
+    preemptors: int = 20
+    cpu: int = 1
+    lag_s: tuple[float, float] = (0.0, 0.05)
+    """How long the watch takes to say what the server did."""
+    grace_s: float = 0.0
+    """For how long a deleted victim still stands, marked as going."""
+    seed: int = 1
+
+    @property
+    def places(self) -> int:
+        """How many preemptors there is room for, once all victims are gone."""
+        return min(self.preemptors, self.nodes * (CPUS // self.cpu))
+
+
+class LaggingServer(Desk):
+    """Deletes pods and writes nominations, and says so later."""
+
+    def __init__(self, flood: Flood, rng: random.Random) -> None:
+        super().__init__()
+        self._flood = flood
+        self._rng = rng
+        self.deleted: set[str] = set()
+        self.all_placed = asyncio.Event()
+        self.house: House
+        self.tasks: anyio.abc.TaskGroup
+
+    async def _write(self, what: str, pod: ObjectRef) -> WriteReply:
+        await asyncio.sleep(self._rng.uniform(0.005, 0.015))
+        if what != "delete":
+            return WriteReply(WriteAnswer.DONE)
+        if pod.name in self.deleted:
+            return WriteReply(WriteAnswer.GONE)
+        self.deleted.add(pod.name)
+        self._later(self._go, pod.name)
+        return WriteReply(WriteAnswer.DONE)
+
+    def write(self, pod: ObjectRef, condition: Condition) -> None:
+        super().write(pod, condition)
+        if condition.nominated_node:
+            self._later(self._nominate, pod.name, condition.nominated_node)
+
+    async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
+        reply = await super().post(request, timeout_s=timeout_s)
+        if len(self.posts) == self._flood.places:
+            self.all_placed.set()
+        return reply
+
+    def _later(self, what: Callable[..., Coroutine[Any, Any, None]], *about: str) -> None:
+        async def run() -> None:
+            await asyncio.sleep(self._rng.uniform(*self._flood.lag_s))
+            await what(*about)
+
+        self.tasks.start_soon(run)
+
+    async def _go(self, name: str) -> None:
+        if self._flood.grace_s:
+            node = self.house.node_of(name)
+            assert node is not None
+            going: dict[str, Any] = {"metadata": dict(GOING), "status": dict(VICTIM)}
+            self.house.see_pod(name, scheduler="other", nodeName=node, phase="Running", **going)
+            await asyncio.sleep(self._flood.grace_s)
+        self.house.lose_pod(name)
+
+    async def _nominate(self, name: str, node: str) -> None:
+        if self.house.node_of(name) is None:
+            self.house.see_pod(name, cpu=str(self._flood.cpu), priority=100, status={"nominatedNodeName": node})
+
+
+def play(flood: Flood) -> LaggingServer:
+    """Runs it until all are bound, for less than the leftover flush takes: who is missed by every event stays unbound."""
+    loop, rng = SimLoop(seed=flood.seed), random.Random(flood.seed)
+    server = LaggingServer(flood, rng)
+
+    async def main() -> None:
+        under_way, cache = UnderWay(), ClusterCache()
+        context = PluginContext(
+            "ours", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects, preemptions=under_way
+        )
+        names = [f"n{i}" for i in range(flood.nodes)]
+        house = House(loop, *names, plugins=[DefaultPreemption(context)], desk=server)
+        server.house = under_way.house = house
+        for i in range(flood.nodes * flood.per_node):
+            house.see_pod(f"low-{i}", scheduler="other", nodeName=names[i % flood.nodes], phase="Running")
+        for i in range(flood.preemptors):
+            house.see_pod(f"high-{i}", cpu=str(flood.cpu), priority=100)
+        async with anyio.create_task_group() as tasks:
+            server.tasks = tasks
+            tasks.start_soon(house.worker.run)
+            tasks.start_soon(house.preemptor.run)
+            house.worker.lead()
+            with anyio.move_on_after(LEFTOVER_S / 2):
+                await server.all_placed.wait()
+            tasks.cancel_scope.cancel()
+        house.worker.queue.validate()
+        house.cache.validate()
+
+    simulate(main(), loop)
+    return server
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        Flood(),
+        Flood(lag_s=(0.5, 1.0)),
+        Flood(cpu=2),
+        Flood(cpu=2, lag_s=(0.0, 2.0)),
+    ],
+    ids=["prompt", "late", "two-victims", "two-late-victims"],
+)
+def test_each_preemptor_is_tried_twice_and_no_victim_goes_in_vain(flood: Flood) -> None:
+    server = play(flood)
+
+    assert len(server.posts) == flood.preemptors
+    assert server.house.worker.counters.attempts == 2 * flood.preemptors
+    assert len(server.deleted) == flood.cpu * flood.preemptors
+
+
+def test_a_watch_that_is_too_late_holds_a_preemptor_no_longer_than_its_bound() -> None:
+    server = play(Flood(nodes=1, preemptors=1, lag_s=(3 * SEEN_MAX_S, 3 * SEEN_MAX_S)))
+
+    assert [name for name, _ in server.posts] == ["high-0"]
+
+
+@given(
+    nodes=st.integers(1, 6),
+    per_node=st.integers(1, 2),
+    preemptors=st.integers(1, 12),
+    cpu=st.integers(1, 2),
+    lag_s=st.sampled_from([0.0, 0.01, 0.5, 2.0, SEEN_MAX_S * 2]),
+    grace_s=st.sampled_from([0.0, 0.02, 3.0]),
+    seed=st.integers(0, 1000),
+)
+def test_whoever_can_be_placed_is_placed_without_the_leftover_flush(
+    nodes: int, per_node: int, preemptors: int, cpu: int, lag_s: float, grace_s: float, seed: int
+) -> None:
+    flood = Flood(nodes, per_node, preemptors, cpu, (0.0, lag_s), grace_s, seed)
+
+    assert len(play(flood).posts) == flood.places
