@@ -32,7 +32,7 @@ from multisched.framework.plugin import (
     StampPlugin,
 )
 from multisched.framework.registry import PluginSet
-from multisched.framework.runner import Runner
+from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod, PodSpec
 from multisched.state.domain_rows import DomainRows
@@ -217,6 +217,7 @@ class ClassCache:
             elif entry.stamps:
                 entry.pod = pod  # the one whose signature was just made: another's may have changed since
             self._renew(entry)
+        _check_failure(entry)
         if signature is not None:
             if len(self._classes) >= max(CLASSES_MIN, CLASS_BYTES_MAX // (BYTES_PER_ROW * max(1, len(entry.rows)))):
                 del self._classes[next(iter(self._classes))]
@@ -248,6 +249,7 @@ class ClassCache:
         entry.narrowed = frozenset({name})
         entry.rows = np.array([row], np.intp)
         self._ask_filters(entry)
+        _check_failure(entry)
         entry.total = np.zeros(1, np.int32)
         return entry
 
@@ -693,6 +695,14 @@ def _largest(entry: PodClass, column: ScoreColumn) -> int:
     if not np.count_nonzero(column.raw):
         return 0
     return int((column.raw * entry.feasible).max(initial=0))  # three times faster than a masked maximum
+
+
+def _check_failure(entry: PodClass) -> None:
+    """Raises PluginFailure, in upstream's words, where a Filter plugin's code about a row stands for an error."""
+    status = entry.failure() if entry.fallible_filters else None
+    if status is not None:
+        text = f'running "{status.plugin}" filter plugin: {status.message}'
+        raise PluginFailure(Status.error(text).by(status.plugin))
 
 
 def _signs_spec_only(plugin: SignPlugin) -> bool:

@@ -12,7 +12,7 @@ from multisched.cycle.pod_run import Pace
 from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
-from multisched.framework.status import Status
+from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class PodClass:
         self.filters: list[FilterColumn] = []
         self.moving_filters: list[FilterColumn] = []
         """Those of `filters` whose codes may change with the pods on a row."""
+        self.fallible_filters: list[FilterColumn] = []
+        """Those of `filters` with codes that fail the attempt."""
         self.scores: list[ScoreColumn] = []
         self.moving_scores: list[ScoreColumn] = []
         self.fixed_pass: Bools = np.zeros(0, np.bool_)
@@ -122,6 +124,22 @@ class PodClass:
         self.filters.append(column)
         if column.depends_on.reads_pods:
             self.moving_filters.append(column)
+        if getattr(column.plugin, "may_fail", False):
+            self.fallible_filters.append(column)
+
+    def failure(self) -> Status | None:
+        """The error of a Filter plugin about the first row that no plugin before it refuses."""
+        for column in self.fallible_filters:
+            if not column.codes.any():
+                continue
+            asked = np.ones(len(column.codes), np.bool_)
+            for earlier in self.filters[: self.filters.index(column)]:
+                asked &= earlier.codes == 0
+            for code in dict.fromkeys(column.codes[asked].tolist()):
+                status = column.plugin.reasons.status(code)
+                if status.code is Code.ERROR:
+                    return status
+        return None
 
     def add_score(self, column: ScoreColumn) -> None:
         self.scores.append(column)

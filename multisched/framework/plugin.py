@@ -176,6 +176,9 @@ class FilterPlugin(Plugin, Protocol):
     One that depends on ROW and reads nothing of a row's pods but requested amounts, their number and host ports, so that
     a pod more never makes a refused row pass, says so by an attribute `wants_room_only = True`: preemption then looks at
     thousands of rows at once with it.
+
+    One that has codes for Code.ERROR says so by `may_fail = True`: where no filter before it refuses such a row, the whole
+    attempt fails with that status, as upstream's does.
     """
 
     depends_on: Dependency

@@ -209,7 +209,10 @@ def _gce_place(labels: Mapping[str, str]) -> str:
             )
         regions.add("-".join(parts[:2]))
     if len(regions) != 1:
-        raise ValueError("failed to get region from zones: multiple or no regions gotten from zones")
+        found = " ".join(f"{region}:{{}}" for region in sorted(regions))
+        raise ValueError(
+            f"failed to get region from zones: multiple or no regions gotten from zones, got: map[{found}]"
+        )
     return f"regions/{regions.pop()}"
 
 

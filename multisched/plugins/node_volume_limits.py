@@ -11,7 +11,7 @@ from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.status import SKIP, Code
+from multisched.framework.status import SKIP, Code, Status
 from multisched.model.cluster_objects import CsiNode, PersistentVolumeClaim, VolumeAttachment
 from multisched.model.objects import Pod
 from multisched.model.volumes import COUNTED_PLUGINS, PodVolume, may_name
@@ -25,6 +25,7 @@ class NodeVolumeLimits:
 
     name = "NodeVolumeLimits"
     depends_on = Dependency.ROW_AND_STAMP
+    may_fail = True
     reads_objects = (
         ObjectKind.PERSISTENT_VOLUME,
         ObjectKind.PERSISTENT_VOLUME_CLAIM,
@@ -54,26 +55,31 @@ class NodeVolumeLimits:
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: refuses rows where the pod's volumes, those there already left out, are more than there is room for.
 
-        A claim of another pod, and a disk that its driver cannot find, are errors upstream, which are tried again and again;
-        here they refuse the pod in the same words.
+        An error are claims of other pods, and disks that their drivers cannot find where a node has any.
         """
         codes = zeros(rows)
-        complaint = self._complaint(pod)
-        if complaint:
-            codes[:] = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, complaint)
-            return codes
+        for volume in pod.spec.volumes:
+            complaint = self._complaint(pod, volume)
+            if complaint is not None:
+                codes[codes == 0] = self.reasons.code(complaint.code, *complaint.reasons)
+                return codes
+            if _is_untranslatable(volume):
+                self._fail_where_drivers_are(cycle, volume, rows, codes)
+        self._refuse_where_full(cycle, pod, rows, codes)
+        return codes
+
+    def _refuse_where_full(self, cycle: CycleView, pod: Pod, rows: Rows, codes: Codes) -> None:
         self._attached.renew()
         wanted: dict[str, set[Attached]] = {}
         for _, attached in self._attached.of_pod(pod):
             if attached is not None:
                 wanted.setdefault(attached[0], set()).add(attached)
+        is_over = np.zeros(len(rows), np.bool_)
         for driver, volumes in wanted.items():
-            codes[self._is_over(driver, volumes, rows)] = self._full
+            is_over |= self._is_over(driver, volumes, rows)
         for at in positions(rows, cycle.nodes.volume_users.overlaid_rows) if wanted else ():
-            codes[at] = self._full if self._is_over_in_thought(cycle, wanted, int(rows[at])) else 0
-        for volume in filter(_is_untranslatable, pod.spec.volumes):
-            self._refuse_where_drivers_are(cycle, volume, rows, codes)
-        return codes
+            is_over[at] = self._is_over_in_thought(cycle, wanted, int(rows[at]))
+        codes[is_over & (codes == 0)] = self._full
 
     def _is_over(self, driver: str, volumes: Collection[Attached], rows: Rows) -> Bools:
         room = self._attached.room(driver, rows)
@@ -95,28 +101,27 @@ class NodeVolumeLimits:
                 return True
         return False
 
-    def _complaint(self, pod: Pod) -> str:
-        """About the first claim that does not exist or is another pod's."""
-        for volume in pod.spec.volumes:
-            name = volume.claim_of(pod.name)
-            if name is None:
-                continue
-            claim = self._objects.claim(pod.namespace, name)
-            if claim is None:
-                return f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}"
-            if volume.is_ephemeral and (claim.owner is None or claim.owner.uid != pod.uid):
-                return (
-                    f"PVC {pod.namespace}/{name} was not created for pod {pod.namespace}/{pod.name} (pod is not owner)"
-                )
-        return ""
+    def _complaint(self, pod: Pod, volume: PodVolume) -> Status | None:
+        """About a claim that has no name, does not exist, or is another pod's."""
+        name = volume.claim_of(pod.name)
+        if name is None:
+            return None
+        if not name:
+            return Status.error("PersistentVolumeClaim had no name")
+        claim = self._objects.claim(pod.namespace, name)
+        if claim is None:
+            return Status.unresolvable(f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}")
+        if volume.is_ephemeral and (claim.owner is None or claim.owner.uid != pod.uid):
+            return Status.error(f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)")
+        return None
 
-    def _refuse_where_drivers_are(self, cycle: CycleView, volume: PodVolume, rows: Rows, codes: Codes) -> None:
+    def _fail_where_drivers_are(self, cycle: CycleView, volume: PodVolume, rows: Rows, codes: Codes) -> None:
         """Only where a node has CSI drivers is a migrated disk their concern."""
         error = volume.migrated.error if volume.migrated else ""
         text = f"converting volume({volume.name}) from inline to csi: {error}"
-        code = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+        code = self.reasons.code(Code.ERROR, text)
         for at, row in enumerate(rows.tolist()):
-            if self._objects.csi_node(cycle.nodes.node(row).name) is not None:
+            if not codes[at] and self._objects.csi_node(cycle.nodes.node(row).name) is not None:
                 codes[at] = code
 
     def sign(self, pod: Pod) -> Hashable:

@@ -19,8 +19,8 @@ from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply, Vol
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION, PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import Pod
 from multisched.plugins.volume_ledger import Promise, PromisedNode, PromisedVolume, VolumeLedger
-from multisched.plugins.volume_masks import TranslationError
 from multisched.plugins.volume_matching import claim_id
+from multisched.plugins.volume_planner import cannot_translate
 
 CONFLICTS_MAX = 3
 """Writes of one promise that meet a newer object before the pod is given up."""
@@ -70,7 +70,7 @@ class VolumeBinder:
         )
         try:
             await self._wait(pod, promise, written, timeout_s)
-        except (BindError, TranslationError) as error:
+        except BindError as error:
             raise BindError(f"binding volumes: {error}") from error
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class VolumeBinder:
         is_told = volume.claim is not None and bool(volume.claim.uid)
         if volume.version < version or (version == UNKNOWN_VERSION and not is_told):
             return False
-        self._check_reach(volume, node, row)
+        self._check_reach(volume, node, row, doing="failed to translate pv to csi: ")
         if not is_told:
             raise BindError(f'ClaimRef got reset for pv "{volume.name}"')
         _check_unbound(claim, volume.name)
@@ -184,9 +184,14 @@ class VolumeBinder:
             self._check_reach(volume, promised.node, row)
         return claim.is_fully_bound
 
-    def _check_reach(self, volume: PersistentVolume, node: str, row: int) -> None:
-        """The node may have lost its label, and the volume have got another affinity."""
-        mask = self._ledger.planner.masks.of_volume(self._nodes, volume)
+    def _check_reach(self, volume: PersistentVolume, node: str, row: int, *, doing: str = "") -> None:
+        """The node may have lost its label, and the volume have got another affinity. `doing`: upstream's words before
+        what keeps the driver from taking the volume over."""
+        masks = self._ledger.planner.masks
+        unknown = masks.untranslatable(self._nodes, volume)
+        if unknown is not None and unknown[row]:
+            raise BindError(f"{doing}{cannot_translate(volume)}")
+        mask = masks.of_volume(self._nodes, volume)
         if mask is not None and not mask[row]:
             text = f'pv "{volume.name}" node affinity doesn\'t match node "{node}": no matching NodeSelectorTerms'
             raise BindError(text)

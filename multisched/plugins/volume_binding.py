@@ -55,6 +55,7 @@ class VolumeBinding:
     name = "VolumeBinding"
     depends_on = Dependency.STAMP
     reads_objects = READ_KINDS
+    may_fail = True
     signs_spec_only = True
 
     def __init__(self, context: PluginContext, args: VolumeBindingArgs | None = None) -> None:
@@ -66,7 +67,7 @@ class VolumeBinding:
         writer = context.volume_writer
         self._binder = VolumeBinder(context.objects, context.nodes, ledger, writer) if writer is not None else None
         self.reasons = ReasonTable(self.name)
-        self._codes = np.zeros((3, 3), np.uint8)
+        self._codes = np.zeros((4, 3), np.uint8)
         for (bound, unbound), reasons in REASONS.items():
             if reasons:
                 self._codes[bound, unbound] = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *reasons)
@@ -95,9 +96,15 @@ class VolumeBinding:
         return PreFilterResult()
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows out of reach of bound volumes, and those that can serve some unbound claim no way."""
+        """uint8[rows]: refuses rows out of reach of bound volumes, and those that can serve some unbound claim no way.
+
+        An error on rows whose CSI driver has taken over a plugin, but cannot take over the volume.
+        """
         offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows)
-        return self._codes[offer.bound, offer.unbound]
+        codes = self._codes[offer.bound, offer.unbound]
+        for unknown, why in offer.failures:
+            codes[unknown] = self.reasons.code(Code.ERROR, why)
+        return codes
 
     def sign(self, pod: Pod) -> Hashable | None:
         """Claims of ephemeral volumes are called after their pod, which makes it a class of its own."""

@@ -17,7 +17,6 @@ from multisched.framework.node_view import NodeView
 from multisched.framework.objects_view import ObjectKind, ObjectsView
 from multisched.framework.status import Status
 from multisched.model.objects import Node, Pod
-from multisched.plugins.volume_masks import TranslationError
 from multisched.plugins.volume_matching import NOTHING, claim_id
 from multisched.plugins.volume_planner import Offer, VolumePlanner, refusal
 
@@ -182,10 +181,7 @@ class VolumeLedger:
             return claims
         if claims is None:
             return Promise(row, node)
-        try:
-            offer = self.planner.offer(claims, self._table, np.array([row], np.intp))
-        except TranslationError as error:
-            return Status.error(str(error))
+        offer = self.planner.offer(claims, self._table, np.array([row], np.intp))
         status = refusal(offer, 0)
         if not status.is_success:
             return status

@@ -35,10 +35,6 @@ _DRIVER_ZONES: Mapping[str, str] = {
 empty where the driver leaves topology alone (source: csi-translation-lib, volumebinding isCSIMigrationOnForPlugin)."""
 
 
-class TranslationError(ValueError):
-    """An in-tree volume that its CSI driver cannot take over as it is."""
-
-
 class RowMasks:
     """Masks over all rows of the table, by what they are about."""
 
@@ -55,23 +51,28 @@ class RowMasks:
     def of_volume(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
         """bool[all rows]: the volume's node affinity holds, as the row's CSI driver sees it; None: everywhere.
 
-        Raises TranslationError where a row's driver has taken over a volume that it cannot take over.
+        Where the driver cannot see it (`untranslatable`) the mask says nothing.
         """
         plain = None if volume.node_affinity is None else self.affine(nodes, volume.node_affinity)
         disk = volume.migrated
         if disk is None or disk.plugin not in _DRIVER_ZONES:
             return plain
         migrated = self._rows_migrated(nodes, disk.plugin)
-        if not migrated.any():
+        if disk.error or not migrated.any():
             return plain
-        if disk.error:
-            raise TranslationError(f"could not translate pv: {disk.error}")
         selector = translated(volume, _DRIVER_ZONES[disk.plugin])
         if selector == volume.node_affinity:
             return plain
         there = np.ones(len(migrated), np.bool_) if selector is None else self.affine(nodes, selector)
         elsewhere = np.ones(len(migrated), np.bool_) if plain is None else plain
         return np.where(migrated, there, elsewhere)
+
+    def untranslatable(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
+        """bool[all rows]: the row's driver has taken over the volume's plugin, but cannot this volume; None: nowhere."""
+        disk = volume.migrated
+        if disk is None or not disk.error or disk.plugin not in _DRIVER_ZONES:
+            return None
+        return self._rows_migrated(nodes, disk.plugin)
 
     def allowed(self, nodes: NodeView, terms: tuple[TopologyTerm, ...]) -> Bools:
         """bool[all rows]: one of a class's allowedTopologies holds (source: core/v1 helper MatchTopologySelectorTerms)."""

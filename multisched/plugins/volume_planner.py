@@ -37,9 +37,9 @@ NOT_ENOUGH_SPACE = "node(s) did not have enough free storage"
 VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
 
-OK, CONFLICT, LACK = np.uint8(0), np.uint8(1), np.uint8(2)
-"""Verdicts per row. Bound claims: CONFLICT with node affinity, LACK of the volume. Unbound ones: CONFLICT means that none is
-there, LACK that there is no space to make one."""
+OK, CONFLICT, LACK, UNKNOWN = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(3)
+"""Verdicts per row. Bound claims: CONFLICT with node affinity, LACK of the volume, UNKNOWN where its driver cannot take it
+over. Unbound ones: CONFLICT means that none is there, LACK that there is no space to make one."""
 
 Verdicts = NDArray[np.uint8]
 
@@ -85,6 +85,8 @@ class Offer:
 
     bound: Verdicts
     unbound: Verdicts
+    failures: list[tuple[Bools, str]] = field(default_factory=list)
+    """Why nothing can be said of the UNKNOWN rows; each row is in one of them."""
     chosen: list[tuple[PersistentVolumeClaim, ClassVolumes, Choice]] = field(default_factory=list)
     """Claims for which volumes were looked for, smallest first, with the slot on each row."""
     provisioned: list[tuple[PersistentVolumeClaim, Bools]] = field(default_factory=list)
@@ -154,9 +156,10 @@ class VolumePlanner:
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def offer(self, claims: PodClaims, nodes: NodeView, rows: Rows, *, with_capacity: bool = False) -> Offer:
-        """What each row offers. Raises TranslationError for an in-tree volume that its driver cannot take over."""
+        """What each row offers."""
         count = len(rows)
-        offer = Offer(self._bound_verdicts(claims.bound, nodes, rows), np.zeros(count, np.uint8))
+        offer = Offer(np.zeros(count, np.uint8), np.zeros(count, np.uint8))
+        self._judge_bound(claims.bound, nodes, rows, offer)
         if not claims.delayed:
             return offer
         selected, to_match = self._select(claims.delayed, nodes, rows, offer.unbound)
@@ -167,18 +170,22 @@ class VolumePlanner:
             self._provision(claim, choice == NOTHING, nodes, rows, offer, with_capacity=with_capacity)
         return offer
 
-    def _bound_verdicts(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows) -> Verdicts:
+    def _judge_bound(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, offer: Offer) -> None:
         """The first claim that a row cannot serve decides."""
-        verdicts = np.zeros(len(rows), np.uint8)
+        verdicts = offer.bound
         for claim in claims:
             volume = self._objects.volume(claim.volume)
             if volume is None:
                 verdicts[verdicts == OK] = LACK
                 break
+            unknown = self.masks.untranslatable(nodes, volume)
+            if unknown is not None:
+                here = (verdicts == OK) & unknown[rows]
+                verdicts[here] = UNKNOWN
+                offer.failures.append((here, cannot_translate(volume)))
             mask = self._reach(nodes, volume)
             if mask is not None:
                 verdicts[(verdicts == OK) & ~mask[rows]] = CONFLICT
-        return verdicts
 
     def _reach(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
         """Where the volume can be used; a volume that cannot be read is nowhere to be used, and says so in its event."""
@@ -275,8 +282,16 @@ class VolumePlanner:
 
 def refusal(offer: Offer, at: int) -> Status:
     """The status of one row of an offer; success where it takes the pod."""
+    for rows, why in offer.failures:
+        if rows[at]:
+            return Status.error(why)
     reasons = REASONS[(int(offer.bound[at]), int(offer.unbound[at]))]
     return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons=reasons) if reasons else Status()
+
+
+def cannot_translate(volume: PersistentVolume) -> str:
+    """Upstream's words for a volume that a node's driver has to take over and cannot."""
+    return f"could not translate pv: {volume.migrated.error if volume.migrated is not None else ''}"
 
 
 def _by_name(segment: CsiStorageCapacity) -> tuple[str, str]:

@@ -67,6 +67,7 @@ class FilterBy:
         self.depends_on = depends_on
         self.reasons = ReasonTable(name)
         self.asked: list[list[str]] = []
+        self.may_fail = code is Code.ERROR
         self.sign = sign
         self._rule = rule
         self._code = code

@@ -613,6 +613,28 @@ def test_too_many_pods_is_said_of_a_row_whose_pod_count_is_reached() -> None:
     assert domain.cache.nodes.allocatable(PODS)[domain.row("a")] == 1
 
 
+def test_a_filters_error_about_a_row_that_is_left_fails_the_attempt_in_upstreams_words() -> None:
+    """Kube-scheduler asks a node's filters in order, and gives the whole attempt up where one of them fails."""
+    broken, full = {"b"}, {"b"}
+    rule = FilterBy("Broken", lambda pod, name: "odd disk" if name in broken else "", code=Code.ERROR)
+    earlier = FilterBy("Earlier", lambda pod, name: "full" if name in full else "", depends_on=Dependency.ROW)
+    domain = Domain(make_node("a"), make_node("b"), plugins=[earlier, rule])
+    assert isinstance(domain.schedule(make_pod("p")), Placed)
+
+    full.clear()
+    domain.cache.set_node(make_node("b", version=2, pods=111))
+    for attempt in (1, 2):
+        result = domain.schedule(make_pod("q"), attempt)
+        assert isinstance(result, Unplaced)
+        assert result.is_error
+        assert result.message == 'running "Broken" filter plugin: odd disk'
+    assert domain.heard.failures == []
+
+    broken.clear()
+    domain.cache.set_node(make_node("b", version=3, pods=110))
+    assert isinstance(domain.schedule(make_pod("q"), 3), Placed)
+
+
 def test_a_failure_status_is_kept_for_the_answer_of_the_plugin_that_gave_it() -> None:
     domain = Domain(make_node("a"))
     failure = domain.runner.failure(domain.plugins.filter[0], "Filter", ValueError("odd"))

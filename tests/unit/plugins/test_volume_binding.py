@@ -143,6 +143,37 @@ def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_d
     assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}
 
 
+@pytest.mark.parametrize(
+    ("zones", "words"),
+    [
+        ("a__b", "zone in unexpected format, expected: {locale}-{region}-{zone}, got: a"),
+        (
+            "us-east1-a__eu-west1-b",
+            "multiple or no regions gotten from zones, got: map[eu-west1:{} us-east1:{}]",
+        ),
+    ],
+)
+def test_a_volume_that_its_driver_cannot_take_over_is_an_error_where_the_driver_is(zones: str, words: str) -> None:
+    """Upstream's sentence; and only about rows that an earlier claim leaves."""
+    storage = Storage()
+    labels = {"topology.kubernetes.io/zone": zones}
+    storage.put(
+        PV, volume("old", labels=labels, source={"gcePersistentDisk": {"pdName": "d"}}), volume("near", host="n2")
+    )
+    storage.put(PVC, claim("c", bound="old"), claim("near", bound="near"))
+    assert storage.refused(pod("p", "c")) == {}
+    for name in ("n0", "n2"):
+        node = csi_node(name)
+        node["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/gce-pd"}
+        storage.put(CSI_NODE, node)
+
+    error = Status(Code.ERROR, "VolumeBinding", (f"could not translate pv: failed to get region from zones: {words}",))
+    conflict = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "VolumeBinding", (NODE_CONFLICT,))
+    assert storage.statuses(pod("p", "c")) == {"n0": error, "n2": error}
+    assert storage.statuses(pod("p", "near", "c")) == {"n0": conflict, "n1": conflict, "n2": error, "n3": conflict}
+    assert storage.ledger.fits(pod("p", "c"), storage.row("n0")) == error.message
+
+
 # -- unbound claims ----------------------------------------------------------------------------------------------------
 
 

@@ -125,15 +125,16 @@ def test_a_claim_that_is_missing_or_another_pods_is_named() -> None:
     assert verdict(missing) == (Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (sentence,))
     put(missing.objects, CLAIM, claim("pending-scratch", owner="somebody"))
     sentence = "PVC default/pending-scratch was not created for pod default/pending (pod is not owner)"
-    assert verdict(missing) == (Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (sentence,))
+    assert verdict(missing) == (Code.ERROR, (sentence,))
     put(missing.objects, CLAIM, claim("pending-scratch", owner="uid-pending"))
     assert verdict(missing) is None
 
 
-def test_a_disk_that_its_driver_cannot_find_is_refused_where_drivers_are() -> None:
+def test_a_disk_that_its_driver_cannot_find_is_an_error_where_drivers_are() -> None:
     found = scene([{"name": "v", "awsElasticBlockStore": {"volumeID": "aws://z/nonsense"}}])
     refusal = verdict(found)
     assert refusal is not None
+    assert refusal[0] is Code.ERROR
     assert refusal[1][0].startswith("converting volume(v) from inline to csi: failed to translate Kubernetes ID")
     found.objects.remove(NODE, "", "n0")
     assert verdict(found) is None

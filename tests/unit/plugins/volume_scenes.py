@@ -63,14 +63,18 @@ class Storage:
 
     def refused(self, pod: Pod) -> dict[str, tuple[str, ...]]:
         """Node -> why not; nodes that pass are left out."""
+        found = self.statuses(pod)
+        assert all(status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE for status in found.values())
+        return {name: status.reasons for name, status in found.items()}
+
+    def statuses(self, pod: Pod) -> dict[str, Status]:
+        """Node -> what Filter says of it, errors too; nodes that pass are left out."""
         view = self.view()
         status = self.plugin.pre_filter(view, pod).status
         assert status.is_success, status
         rows = np.array([self.row(name) for name in ZONES], np.intp)
         codes = self.plugin.filter(view, pod, rows)
-        found = {name: self.plugin.reasons.status(int(code)) for name, code in zip(ZONES, codes, strict=True) if code}
-        assert all(status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE for status in found.values())
-        return {name: status.reasons for name, status in found.items()}
+        return {name: self.plugin.reasons.status(int(code)) for name, code in zip(ZONES, codes, strict=True) if code}
 
     def assume(self, pod: Pod, node: str) -> None:
         """As commit does."""
