@@ -365,7 +365,6 @@ class Decoder:
                 for i in wire.status.images or ()
             ),
             declared_features=tuple(self._name(f) for f in (wire.status.declared_features or ())[:FEATURES_MAX]),
-            is_deleting=wire.metadata.deletion_timestamp is not None,
             malformed=refusal,
         )
 

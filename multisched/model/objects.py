@@ -171,7 +171,6 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     images: tuple[Image, ...] = ()
     declared_features: tuple[str, ...] = ()
     """status.declaredFeatures: features of the kubelet that not every node has."""
-    is_deleting: bool = False
     malformed: str = ""
     """Why nothing may be placed here: the field and what is wrong with it. Empty for a good node."""
 

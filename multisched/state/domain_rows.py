@@ -32,7 +32,7 @@ class DomainRows:
         while row >= len(self._member):
             self._member = grown(self._member, 2 * len(self._member))
             self._joined = grown(self._joined, len(self._member))
-        belongs = node is not None and not node.malformed and not node.is_deleting and self._is_usable(node)
+        belongs = node is not None and not node.malformed and self._is_usable(node)
         if belongs != bool(self._member[row]):
             self._member[row] = belongs
             self._is_stale = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given
@@ -169,6 +170,13 @@ def test_a_node_of_absurd_capacity_is_malformed_and_offers_nothing(allocatable: 
     assert node.malformed.startswith("status.allocatable")
     assert next(iter(allocatable)) in node.malformed
     assert not node.allocatable
+
+
+def test_a_node_that_is_going_is_a_node_like_any_other() -> None:
+    """kube-scheduler places pods on it, too: only taints and spec.unschedulable say that nothing is to come."""
+    staying = node_document(cpu="4")
+    going = {**staying, "metadata": {**staying["metadata"], "deletionTimestamp": "2026-01-01T00:00:30Z"}}
+    assert msgspec.structs.asdict(decode_node(going)) == msgspec.structs.asdict(decode_node(staying))
 
 
 def test_a_node_without_capacity_is_a_good_node_with_no_room() -> None:

@@ -37,7 +37,6 @@ def test_a_heartbeat_raises_no_version_and_the_newest_object_is_kept() -> None:
         {"taints": (Taint("k"),)},
         {"is_unschedulable": True},
         {"allocatable": {"cpu": 2000, "pods": 10}},
-        {"is_deleting": True},
         {"malformed": "status: broken"},
     ],
 )
