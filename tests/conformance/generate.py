@@ -17,6 +17,7 @@ import orjson
 
 from tests.conformance.random_cluster import NAMESPACES, Draw, Json, Wishes, make_nodes, make_pod
 from tests.conformance.random_disks import add_disks
+from tests.conformance.random_oddities import add_oddities
 from tests.conformance.random_profiles import make_profile
 from tests.conformance.random_relations import (
     add_node_affinity,
@@ -262,6 +263,14 @@ def _dense(draw: Draw, made: Json) -> None:
         made["profile"] = make_profile(draw)
 
 
+def _odd(draw: Draw, made: Json) -> None:
+    """A problem of another family, with rare values and forms in it."""
+    draw.choice(ORDINARY)(draw, made)
+    add_oddities(draw, made)
+
+
+ORDINARY = (_resources, _spread, _pod_affinity, _preemption, _nominated, _volumes, _disks, _mixed, _profiles, _dense)
+
 FAMILIES: dict[str, Callable[[Draw, Json], None]] = {
     "resources": _resources,
     "scoring": _scoring,
@@ -280,6 +289,7 @@ FAMILIES: dict[str, Callable[[Draw, Json], None]] = {
     "profiles": _profiles,
     "large": _large,
     "dense": _dense,
+    "odd": _odd,
 }
 
 
