@@ -4,7 +4,8 @@ pod one attempt and never the loop.
 An isolated plugin stands in the profile as an `AskingPlugin`: the cycle yields a frozen `Question` (the pod, and what the
 plugin declared to read of the nodes), goes on with other pods, and takes the checked `Answer`. PreFilter, Filter,
 PreScore, Score and NormalizeScore run in one go in the worker, on a cycle state of their own; every other point of the
-plugin runs inline, in the object the profile built. What is told differently from inline: a PreFilter refusal counts per
+plugin runs inline, in the object the profile built. A plugin that `reads_objects` sees in its thread the live view it was
+built with: each look-up is whole, but a collection may change while it is gone through; copy it. What is told differently from inline: a PreFilter refusal counts per
 row, and NormalizeScore sees the rows that passed this plugin, before other plugins that ask have filtered theirs.
 
 Owns the snapshots; `shell.plugin_workers` owns threads and processes and runs `consider` in them. Called by `registry`
@@ -58,6 +59,7 @@ _INLINE = (
     "bind",
     "post_bind",
     "events_to_register",
+    "reads_objects",
 )
 _ELSEWHERE = frozenset({"PreFilter", "Filter", "PreScore", "Score", "NormalizeScore"})
 
@@ -148,6 +150,8 @@ def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
         return f"{', '.join(others)} would run in another object than Filter and Score; use thread"
     if "context" in inspect.signature(factory).parameters:
         return "it takes a context, which means nothing in another process; use thread"
+    if getattr(plugin, "reads_objects", ()):
+        return "it reads objects, which are not there in another process; use thread"
     return ""
 
 

@@ -44,6 +44,7 @@ PASSED_ON = (
     "bind",
     "post_bind",
     "events_to_register",
+    "reads_objects",
     "sign",
 )
 """Everything but Filter and Score is asked of the wrapped object itself, in the framework's own form."""

@@ -11,6 +11,7 @@ import pytest
 
 from multisched.framework.isolation import IsolatedError, IsolatedPlugin, Isolator
 from multisched.framework.node_view import Rows
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import (
     AskingPlugin,
     CycleView,
@@ -21,10 +22,11 @@ from multisched.framework.plugin import (
     ScorePlugin,
     SignPlugin,
 )
-from multisched.framework.registry import PluginSetupError, PluginUse, Registry
+from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupError, PluginUse, Registry
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
+from multisched.shell.object_watch import kinds_read_by
 from multisched.shell.plugin_processes import PROCESSES_MAX
 from multisched.shell.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
 from multisched.shell.plugin_workers import PluginWorkers
@@ -268,6 +270,13 @@ class Scalar:
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None: ...
 
 
+class ReadsClaims(Roomy):
+    reads_objects = (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+
 class OnlySorts:
     name = "OnlySorts"
 
@@ -296,6 +305,7 @@ class Extends(Roomy):
         (Asks({}), Isolation.THREAD, "it asks by itself"),
         (Extends({}), Isolation.THREAD, "AddPod and RemovePod"),
         (ScalarPlugin(Scalar()), Isolation.PROCESS, "Reserve would run in another object"),
+        (ReadsClaims(), Isolation.PROCESS, "it reads objects"),
     ],
 )
 def test_what_cannot_be_isolated_is_refused_when_the_profile_is_built(
@@ -312,6 +322,13 @@ def test_a_context_means_nothing_in_a_process() -> None:
     use = PluginUse("x:Y", isolation=Isolation.PROCESS)
     with pytest.raises(PluginSetupError, match="takes a context"):
         Isolator(PluginWorkers())(Roomy({}), use, factory)
+
+
+@pytest.mark.parametrize("wrap", [lambda plugin: plugin, ScalarPlugin])
+def test_what_an_isolated_plugin_reads_is_watched(wrap: Callable[[object], Plugin]) -> None:
+    use = PluginUse("x:Y", isolation=Isolation.THREAD)
+    adapter = Isolator(PluginWorkers())(wrap(ReadsClaims()), use, ReadsClaims)
+    assert kinds_read_by([PluginSet([BuiltPlugin(adapter, use)])]) == (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
 
 
 def test_the_adapter_has_the_points_of_its_plugin_and_asks() -> None:
