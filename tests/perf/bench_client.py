@@ -11,6 +11,7 @@ import base64
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -25,6 +26,9 @@ PAGE_SIZE: Final = 1_000
 REQUEST_TIMEOUT_S: Final = 120
 WATCH_TIMEOUT_S: Final = 3_600
 MAX_RESUMES: Final = 1_000
+ATTEMPTS_MAX: Final = 6
+RETRY_FIRST_S: Final = 0.25
+"""Doubles from attempt to attempt: an API server that was restarted is back within seconds."""
 CLEAN_TIMEOUT_S: Final = 300
 CLEAN_POLL_S: Final = 0.5
 ERROR_CHARS: Final = 300
@@ -34,6 +38,8 @@ EVENTS: Final = f"/api/v1/namespaces/{NAMESPACE}/events"
 NODES: Final = "/api/v1/nodes"
 PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 LEASES: Final = "/apis/coordination.k8s.io/v1/leases"
+RETRIED_STATUSES: Final = (429, 502, 503, 504)
+LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -42,10 +48,27 @@ class UnexpectedAnswerError(RuntimeError):
     """The API server refused something that the benchmark needs."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    method: str
+    status: int
+    body: bytes
+    is_repeated: bool
+    """Whether an earlier attempt's answer was lost: it may have been carried out."""
+
+
 class BenchClient:
-    """Requests as cluster admin. Every method raises UnexpectedAnswerError on an answer that is no success."""
+    """Requests as cluster admin. Every method raises UnexpectedAnswerError on an answer that is no success.
+
+    A request whose answer was lost (connection closed under it, 429, a server that is not there) is sent again, since all
+    that is sent here may be sent twice: reads, deletions of what should go, creations under a name of its own and binds.
+    If the first was carried out after all, the second is refused with 409. For a creation that says that it is done; for
+    a bind, the pod is read: it must be on the node that was asked for.
+    """
 
     def __init__(self, plane: ControlPlane, session: aiohttp.ClientSession) -> None:
+        self.repeated = 0
+        """Requests that were sent again."""
         self._plane = plane
         self._session = session
 
@@ -60,15 +83,30 @@ class BenchClient:
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
             await client.create("/api/v1/namespaces", namespace)
             yield client
+            if client.repeated:
+                print(f"the benchmark's client sent {client.repeated} requests again", flush=True)
 
     async def create(self, path: str, body: Mapping[str, Any]) -> float:
         """POST; the client's time at which the answer was here."""
-        async with self._session.post(
-            self._plane.url + path, data=orjson.dumps(body), headers={"Content-Type": "application/json"}
-        ) as answer:
-            await _checked(answer, path)
-            await answer.read()
-            return time.monotonic()
+        answer = await self._send("POST", self._plane.url + path, body=body)
+        if answer.status != 409 or not answer.is_repeated:
+            _checked(answer, path)
+        return time.monotonic()
+
+    async def bind(self, pod: str, node: str) -> float:
+        """POSTs a Binding; the client's time at which the answer was here."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        answer = await self._send("POST", f"{self._plane.url}{PODS}/{pod}/binding", body=body)
+        answered_at = time.monotonic()
+        is_bound = answer.status == 409 and answer.is_repeated and await self._node_of(pod) == node
+        if not is_bound:
+            _checked(answer, pod)
+        return answered_at
+
+    async def _node_of(self, pod: str) -> str:
+        found = await self._get(f"{PODS}/{pod}", {}, "application/json")
+        return str(found["spec"].get("nodeName") or "")
 
     async def create_all(self, path: str, bodies: Iterable[Mapping[str, Any]], in_flight: int = IN_FLIGHT) -> None:
         """POSTs every body, `in_flight` at a time."""
@@ -88,9 +126,7 @@ class BenchClient:
 
         async def work(waiting: Iterator[tuple[str, str]]) -> None:
             for pod, node in waiting:
-                target = {"apiVersion": "v1", "kind": "Node", "name": node}
-                body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
-                times.append(await self.create(f"{PODS}/{pod}/binding", body))
+                times.append(await self.bind(pod, node))
 
         shared = iter(bindings)
         async with anyio.create_task_group() as tasks:
@@ -123,10 +159,9 @@ class BenchClient:
         with anyio.fail_after(CLEAN_TIMEOUT_S):
             while await self.count(path):
                 # The API server gives one such request a minute; what is left then is asked for again.
-                async with self._session.delete(self._plane.url + path, params={"gracePeriodSeconds": "0"}) as answer:
-                    await answer.read()
-                    if answer.status not in (200, 504):
-                        await _checked(answer, path)
+                answer = await self._send("DELETE", self._plane.url + path, {"gracePeriodSeconds": "0"})
+                if answer.status != 504:
+                    _checked(answer, path)
                 await anyio.sleep(CLEAN_POLL_S)
 
     async def delete_leases(self, name_part: str) -> None:
@@ -138,8 +173,9 @@ class BenchClient:
         for namespace, name in names:
             if name_part in name or name_part in namespace:
                 path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-                async with self._session.delete(self._plane.url + path) as answer:
-                    await _checked(answer, path)
+                answer = await self._send("DELETE", self._plane.url + path)
+                if answer.status != 404:
+                    _checked(answer, path)
 
     async def compact(self) -> None:
         """Drops etcd's history, so that the last round runs on as small a store as the first."""
@@ -168,20 +204,50 @@ class BenchClient:
         async with self._session.get(
             self._plane.url + PODS, params=query, headers={"Accept": METADATA_ONLY}, timeout=timeout
         ) as answer:
-            await _checked(answer, PODS)
+            if answer.status != 200:
+                _checked(_Answer("GET", answer.status, await answer.read(), is_repeated=False), PODS)
             yield answer
 
     async def _get(self, path: str, query: Mapping[str, str], accept: str) -> dict[str, Any]:
-        async with self._session.get(self._plane.url + path, params=query, headers={"Accept": accept}) as answer:
-            await _checked(answer, path)
-            document: dict[str, Any] = orjson.loads(await answer.read())
-            return document
+        answer = await self._send("GET", self._plane.url + path, query, accept=accept)
+        _checked(answer, path)
+        document: dict[str, Any] = orjson.loads(answer.body)
+        return document
 
     async def _etcd(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        async with self._session.post(f"{self._plane.etcd_url}/v3/{method}", data=orjson.dumps(body)) as answer:
-            await _checked(answer, method)
-            document: dict[str, Any] = orjson.loads(await answer.read())
-            return document
+        answer = await self._send("POST", f"{self._plane.etcd_url}/v3/{method}", body=body)
+        _checked(answer, method)
+        document: dict[str, Any] = orjson.loads(answer.body)
+        return document
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Mapping[str, Any] | None = None,
+        accept: str = "application/json",
+    ) -> _Answer:
+        """One request, sent again while its answer is lost; raises what the last of ATTEMPTS_MAX attempts raised."""
+        headers = {"Accept": accept, "Content-Type": "application/json"}
+        data = None if body is None else orjson.dumps(body)
+        for attempt in range(ATTEMPTS_MAX):
+            wait_s = RETRY_FIRST_S * 2**attempt
+            try:
+                async with self._session.request(method, url, params=query, data=data, headers=headers) as found:
+                    answer = _Answer(method, found.status, await found.read(), attempt > 0)
+                    retry_after = found.headers.get("Retry-After", "")
+                    wait_s = float(retry_after) if retry_after.isdigit() else wait_s
+            except LOST:
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise
+            else:
+                if answer.status not in RETRIED_STATUSES or attempt == ATTEMPTS_MAX - 1:
+                    return answer
+            self.repeated += 1
+            await anyio.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
 
 
 class BindWatch:
@@ -201,8 +267,11 @@ class BindWatch:
 
     async def read(self) -> None:
         for _ in range(MAX_RESUMES):
-            async with self._open(self._version) as answer:
-                await self._read_stream(answer)
+            try:
+                async with self._open(self._version) as answer:
+                    await self._read_stream(answer)
+            except LOST:
+                await anyio.sleep(RETRY_FIRST_S)
             self.resumed += 1
         raise UnexpectedAnswerError(f"the API server closed the benchmark's watch {MAX_RESUMES} times")
 
@@ -242,7 +311,7 @@ def _text_after(line: bytes, key: bytes) -> str:
     return line[start : line.index(b'"', start)].decode()
 
 
-async def _checked(answer: aiohttp.ClientResponse, path: str) -> None:
+def _checked(answer: _Answer, path: str) -> None:
     if answer.status >= 400:
-        text = (await answer.text())[:ERROR_CHARS]
+        text = answer.body[:ERROR_CHARS].decode(errors="replace")
         raise UnexpectedAnswerError(f"{answer.method} {path}: {answer.status} {text}")
