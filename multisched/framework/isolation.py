@@ -5,8 +5,9 @@ An isolated plugin stands in the profile as an `AskingPlugin`: the cycle yields 
 plugin declared to read of the nodes), goes on with other pods, and takes the checked `Answer`. PreFilter, Filter,
 PreScore, Score and NormalizeScore run in one go in the worker, on a cycle state of their own; every other point of the
 plugin runs inline, in the object the profile built. A plugin that `reads_objects` sees in its thread the live view it was
-built with: each look-up is whole, but a collection may change while it is gone through; copy it. What is told differently from inline: a PreFilter refusal counts per
-row, and NormalizeScore sees the rows that passed this plugin, before other plugins that ask have filtered theirs.
+built with: each look-up is whole, but a collection may change while it is gone through; copy it. What is told differently
+from inline: a PreFilter refusal counts per row, and NormalizeScore sees the rows that passed this plugin, before other
+plugins that ask have filtered theirs.
 
 Owns the snapshots; `shell.plugin_workers` owns threads and processes and runs `consider` in them. Called by `registry`
 when it builds a profile, and by the cycle.

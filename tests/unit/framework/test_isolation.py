@@ -31,6 +31,7 @@ from multisched.shell.plugin_processes import PROCESSES_MAX
 from multisched.shell.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
 from multisched.shell.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
+from tests.unit.cycle.cycle_kit import ByName
 from tests.unit.domains.builders import all_rows, make_cache, make_context, make_node, make_pod, make_view
 from tests.unit.framework.isolated_plugins import FULL, Roomy
 
@@ -328,7 +329,8 @@ def test_a_context_means_nothing_in_a_process() -> None:
 def test_what_an_isolated_plugin_reads_is_watched(wrap: Callable[[object], Plugin]) -> None:
     use = PluginUse("x:Y", isolation=Isolation.THREAD)
     adapter = Isolator(PluginWorkers())(wrap(ReadsClaims()), use, ReadsClaims)
-    assert kinds_read_by([PluginSet([BuiltPlugin(adapter, use)])]) == (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
+    profile = PluginSet([BuiltPlugin(adapter, use), BuiltPlugin(ByName(), PluginUse("ByName"))])
+    assert kinds_read_by([profile]) == (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
 
 
 def test_the_adapter_has_the_points_of_its_plugin_and_asks() -> None:
