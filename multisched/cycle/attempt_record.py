@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
-
 from multisched.cycle.diagnosis import Diagnosis
+from multisched.cycle.placement_log import PlacementLog
 from multisched.cycle.pod_class import Finals, PodClass, Totals
 from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.plugin import FilterPlugin, QueuedPod
@@ -26,8 +25,6 @@ from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
-PLACED_KEPT = 16_384
-"""Attempts of one domain that placed a pod, the latest: some 250 bytes each."""
 REFUSED_PODS_KEPT = 8_192
 """Pods of one domain with attempts that did not go plainly, the latest: some 500 bytes for each attempt. At most; the older
 half goes at once."""
@@ -218,11 +215,6 @@ class AttemptRecord:
     """What ended an attempt that was given up or failed."""
 
 
-_Placed = tuple[str, int, float, str, int, bytes, int, Picture]
-"""A placed attempt as it is kept: uid, attempt, time, node, position, moving final scores, total, latest picture. A plain tuple in a
-log and no entry of a mapping: every pod leaves one, and nearly none is read."""
-
-
 class _Generations:
     """uid -> attempts of at most `most` pods, the latest: the older half is dropped whole, which costs nothing per pod."""
 
@@ -274,7 +266,7 @@ class AttemptRecords:
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self._stopwatch = stopwatch
         self._sampled_every = SAMPLED_EVERY
-        self._placed: deque[_Placed] = deque(maxlen=PLACED_KEPT)
+        self._placed = PlacementLog()
         self._rare = _Generations(REFUSED_PODS_KEPT)
         self._samples = _Pictures(SAMPLED_BYTES_MAX)
         self._refusals = _Pictures(REFUSED_BYTES_MAX)
@@ -292,12 +284,11 @@ class AttemptRecords:
         if picture is None or group.unrecorded <= 0:
             picture = self._sample(pod, attempt, group, now_s)
         group.unrecorded -= 1
-        # Only what moves with every pod is read here: each column is memory that no cache holds any more. Of the others the
-        # picture tells, which is taken anew when they change.
-        finals = bytes([column.final.item(at) for column in group.moving_scores])
         # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
         total = group.total.item(at) if group.is_scored else 0
-        self._placed.append((pod.uid, attempt, now_s, node, at, finals, total, picture))
+        # Of the scores, only what moves with every pod is read: each column is memory that no cache holds any more. Of the
+        # others the picture tells, which is taken anew when they change.
+        self._placed.add(pod.uid, attempt, now_s, node, at, group.moving_scores, total, picture)
 
     def placed_run(
         self, entries: Sequence[QueuedPod], group: PodClass, ats: Sequence[int], nodes: Sequence[str]
@@ -313,19 +304,13 @@ class AttemptRecords:
         if picture is None or group.unrecorded <= 0:
             picture = self._sample(first.pod, first.attempts, group, now_s)
         group.unrecorded -= count
-        chosen = np.array(ats[:count], np.intp)
-        width = len(group.moving_scores)
-        moving = [column.final.take(chosen) for column in group.moving_scores]
-        finals = np.stack(moving, axis=1).tobytes() if width else b""
+        chosen = ats[:count]
         totals = group.total.take(chosen).tolist()
-        for index, (entry, at, node, total) in enumerate(zip(entries, ats, nodes, totals, strict=False)):
-            part = finals[index * width : (index + 1) * width]
-            self._placed.append((entry.pod.uid, entry.attempts, now_s, node, at, part, total, picture))
+        self._placed.add_run(entries, now_s, nodes, chosen, group.moving_scores, totals, picture)
 
     def take_back(self, count: int) -> None:
         """The last so many placed pods were not placed after all: their attempts are still to come."""
-        for _ in range(count):
-            self._placed.pop()
+        self._placed.take_back(count)
 
     def _sample(self, pod: Pod, attempt: int, group: PodClass, now_s: float) -> Picture:
         picture = group.picture = Picture(group, now_s)
@@ -343,10 +328,9 @@ class AttemptRecords:
     ) -> None:
         """As `placed`, for an attempt that waited: `picture` is its own, complete with the answers."""
         self._samples.keep(picture)
-        finals = bytes([column.final.item(at) for column in picture.scores if column.is_moving])
-        total, now_s = picture.total.item(at), self._stopwatch()
         picture.of = (pod.uid, attempt)
-        self._placed.append((pod.uid, attempt, now_s, node, at, finals, total, picture))
+        now_s, moving = self._stopwatch(), [column for column in picture.scores if column.is_moving]
+        self._placed.add(pod.uid, attempt, now_s, node, at, moving, picture.total.item(at), picture)
         if passed_over:
             self._add(pod, AttemptRecord(attempt, now_s, Outcome.PLACED, passed_over=passed_over))
 
@@ -420,18 +404,17 @@ class AttemptRecords:
     def _placed_of(self, uid: str) -> list[AttemptRecord]:
         return [
             AttemptRecord(
-                attempt,
-                at_s,
+                one.attempt,
+                one.at_s,
                 Outcome.PLACED,
-                node=node,
-                at=at,
-                scores=picture.scores_at(at, finals, total),
-                total=total,
-                picture=picture,
-                is_own_picture=picture.of == (uid, attempt),
+                node=one.node,
+                at=one.at,
+                scores=one.picture.scores_at(one.at, one.finals, one.total),
+                total=one.total,
+                picture=one.picture,
+                is_own_picture=one.picture.of == (uid, one.attempt),
             )
-            for kept, attempt, at_s, node, at, finals, total, picture in self._placed
-            if kept == uid
+            for one in self._placed.of(uid)
         ]
 
     def statistics(self) -> dict[str, int]:

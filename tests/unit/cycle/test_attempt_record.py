@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle import attempt_record
+from multisched.cycle import attempt_record, placement_log
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome, Picture
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.scheduling_cycle import Conflicted, Placed, Unplaced
@@ -260,7 +260,7 @@ def test_a_conflict_names_the_nodes_that_others_took() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_record, "PLACED_KEPT", 8)
+    monkeypatch.setattr(placement_log, "PLACED_KEPT", 8)
     monkeypatch.setattr(attempt_record, "REFUSED_PODS_KEPT", 8)
     monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
     monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
@@ -270,7 +270,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         domain.schedule(make_pod(f"large-{number}", cpu=10**6, priority=number))
 
     sizes = domain.cycle.records.statistics()
-    assert sizes["placed"] == 8
+    assert 8 <= sizes["placed"] <= 16
     assert 4 <= sizes["rare_pods"] <= 8
     assert max(sizes["sampled_bytes"], sizes["refused_bytes"]) <= 3 * attempt_record.PICTURE_BYTES_MIN
     first = domain.cycle.records.read("uid-small-92")[-1]
