@@ -110,12 +110,14 @@ class Runner:
         """Tells the observer and makes the Error status."""
         self._observer.plugin_failed(plugin.name, point, error)
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        return PluginFailure(Status(Code.ERROR, plugin.name, (f'running {point} plugin "{plugin.name}": {text}',)))
+        return PluginFailure(Status(Code.ERROR, plugin.name, (sentence(plugin, point, text),)))
 
     def pre_filter(self, plugin: PreFilterPlugin, cycle: CycleView, pod: Pod) -> PreFilterResult:
         result = self.call(plugin, "PreFilter", plugin.pre_filter, cycle, pod)
         if not isinstance(result, PreFilterResult):
             raise self.failure(plugin, "PreFilter", f"returned {type(result).__name__}, not PreFilterResult")
+        if result.status.code is Code.ERROR:
+            raise self.failure(plugin, "PreFilter", result.status.message)
         return result
 
     def filter(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
@@ -146,7 +148,7 @@ class Runner:
         if not isinstance(status, Status):
             raise self.failure(plugin, "PreScore", f"returned {type(status).__name__}, not Status")
         if status.code not in (Code.SUCCESS, Code.SKIP):
-            raise PluginFailure(status.by(plugin.name))
+            raise self.failure(plugin, "PreScore", status.message)
         return status
 
     def score(self, plugin: ScorePlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
@@ -184,7 +186,7 @@ class Runner:
             return PermitResult(failure.status)
         if not isinstance(result, PermitResult):
             return PermitResult(self.failure(plugin, "Permit", f"returned {type(result).__name__}").status)
-        return PermitResult(result.status.by(plugin.name), result.timeout_s)
+        return PermitResult(in_full(plugin, "Permit", result.status), result.timeout_s)
 
     def status(self, plugin: Plugin, point: str, function: Callable[..., Status], *args: Any) -> Status:
         """A point that answers with a Status; a failure is an Error status."""
@@ -197,9 +199,30 @@ class Runner:
             return failure.status
         if not isinstance(status, Status):
             return self.failure(plugin, point, f"returned {type(status).__name__}, not Status").status
-        return status.by(plugin.name)
+        return in_full(plugin, point, status)
 
     def _check(self, plugin: Plugin, point: str, found: Any, dtype: np.dtype[Any], rows: Any) -> None:
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (len(rows),):
             shape = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
             raise self.failure(plugin, point, f"returned {shape}, not {dtype}[{len(rows)}]")
+
+
+def in_full(plugin: Plugin, point: str, status: Status) -> Status:
+    """A plugin's own status, with its name on it. The sentence of an Error says where it happened, as upstream's does."""
+    if status.code is not Code.ERROR:
+        return status.by(plugin.name)
+    return Status(Code.ERROR, plugin.name, (sentence(plugin, point, status.message),), status.is_denied)
+
+
+def sentence(plugin: Plugin, point: str, text: str) -> str:
+    """What the owner of a pod is told of an error, in upstream's form."""
+    where = _WHERE.get(point, f"{point} plugin")
+    return f'running {where} "{plugin.name}": {text}'
+
+
+_WHERE = {
+    "AddPod": "AddPod on PreFilter plugin",
+    "RemovePod": "RemovePod on PreFilter plugin",
+    "PreBindPreFlight": "PreBindPreFlight",
+}
+"""Points that upstream names otherwise in its sentences."""

@@ -55,7 +55,7 @@ def alike(words: str, node: str) -> str:
 
     A scheduler without rights or credentials is refused for every pod, and gets them back without any event here.
     """
-    if words == "Unauthorized" or ('" cannot ' in words and ' resource "' in words):
+    if words.endswith("Unauthorized") or ('" cannot ' in words and ' resource "' in words):
         return ""
     return (words.replace(node, "NODE") if node else words)[:WORDS_CHARS_MAX]
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.abc
@@ -38,7 +38,7 @@ from multisched.framework.ports import (
     UnreachableError,
 )
 from multisched.framework.registry import PluginSet
-from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.runner import PluginFailure, Runner, sentence
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import UNIT_S
@@ -524,7 +524,7 @@ class DomainWorker:
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 return self._runner.failure(plugin, "Bind", error)
             if isinstance(reply, BindReply):
-                return reply
+                return replace(reply, message=sentence(plugin, "Bind", reply.message)) if reply.message else reply
             if reply is not None:
                 return self._runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
         return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)

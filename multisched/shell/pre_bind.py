@@ -15,7 +15,7 @@ import anyio
 from multisched.cycle.scheduling_cycle import Placed
 from multisched.framework.plugin import PreBindPlugin
 from multisched.framework.registry import PluginSet
-from multisched.framework.runner import Runner
+from multisched.framework.runner import Runner, in_full
 from multisched.framework.status import Code, Status
 
 PRE_BIND_MAX_S = 900.0
@@ -63,7 +63,7 @@ class PreBindStage:
             for plugin in plugins:
                 status = await self._run_one(placed, plugin)
                 if not status.is_success:
-                    return status.by(plugin.name)
+                    return status
         return Status()
 
     def close(self) -> None:
@@ -108,4 +108,4 @@ class PreBindStage:
             return self._runner.failure(plugin, "PreBind", f"not done within {timeout_s:.0f} s").status
         if not isinstance(status, Status):
             return self._runner.failure(plugin, "PreBind", f"returned {type(status).__name__}, not Status").status
-        return status
+        return in_full(plugin, "PreBind", status)

@@ -305,7 +305,7 @@ def test_a_refused_reserve_unreserves_all_in_reverse_and_forgets() -> None:
         (Status.unschedulable("too early"), "0/1 nodes are available: 1 too early.", {"Gate"}, set(), False),
         (Status.unresolvable("never"), "0/1 nodes are available: 1 never.", {"Gate"}, set(), False),
         (Status.pending("claim"), "0/1 nodes are available: 1 claim.", set(), {"Gate"}, False),
-        (Status.error("broken"), "broken", set(), set(), True),
+        (Status.error("broken"), 'running Permit plugin "Gate": broken', set(), set(), True),
     ],
 )
 def test_a_refused_permit_reads_as_upstream(

@@ -11,7 +11,7 @@ import pytest
 
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.plugin import CycleView, PermitResult, PostFilterResult, PreFilterResult
-from multisched.framework.runner import SAMPLED_EVERY, PluginFailure, Runner
+from multisched.framework.runner import SAMPLED_EVERY, PluginFailure, Runner, in_full, sentence
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.state.node_table import NodeTable
 from tests.unit.domains.builders import make_pod
@@ -107,7 +107,24 @@ def test_refusals_bear_the_plugins_name() -> None:
 def test_pre_score_may_skip_but_not_refuse() -> None:
     with pytest.raises(PluginFailure) as failed:
         Runner(Ears(), lambda: 0.0).pre_score(answering(REFUSED), VIEW, POD, ROWS)
-    assert failed.value.status == REFUSED.by("P")
+    assert failed.value.status == Status.error(f'running PreScore plugin "P": {REFUSED.message}').by("P")
+
+
+def test_an_error_that_a_plugin_answers_with_says_where_in_upstreams_words() -> None:
+    runner, broken = Runner(Ears(), lambda: 0.0), Status.error("odd", "disk")
+    for point, result, ask in (
+        ("PreFilter", PreFilterResult(broken), lambda p: runner.pre_filter(p, VIEW, POD)),
+        ("PreScore", broken, lambda p: runner.pre_score(p, VIEW, POD, ROWS)),
+    ):
+        with pytest.raises(PluginFailure) as failed:
+            ask(answering(result))
+        assert failed.value.status == Status.error(f'running {point} plugin "P": odd, disk').by("P")
+    told = runner.reserve(answering(broken), VIEW, POD, "n")
+    assert told == Status.error('running Reserve plugin "P": odd, disk').by("P")
+    told = runner.permit(answering(PermitResult(broken)), VIEW, POD, "n").status
+    assert told == Status.error('running Permit plugin "P": odd, disk').by("P")
+    assert in_full(answering(None), "PreBind", Status.denied("quota")).is_denied
+    assert sentence(answering(None), "AddPod", "odd") == 'running AddPod on PreFilter plugin "P": odd'
 
 
 @pytest.mark.parametrize("scores", [[0, -1, 5], [0, 101, 5]])

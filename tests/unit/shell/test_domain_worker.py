@@ -344,6 +344,16 @@ def test_room_that_a_refused_bind_frees_wakes_those_who_wait_for_it() -> None:
     play(scene)
 
 
+def test_a_refused_bind_is_told_in_upstreams_words() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [BindReply(BindAnswer.REJECTED, message='pods "p" is forbidden: no')]
+        house.see_pod("p")
+        await asyncio.sleep(0.5)
+        assert house.told("p") == ['running Bind plugin "ByName": pods "p" is forbidden: no']
+
+    play(scene)
+
+
 def test_a_burst_is_bound_in_full_and_never_overcommits() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         for number in range(40):
