@@ -521,10 +521,14 @@ class DomainWorker:
             try:
                 async with asyncio.timeout(self._bind_timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
                     reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
+            except ExtenderError as error:  # told bare, as upstream, where an extender is no Bind plugin
+                self._runner.failure(plugin, "Bind", error)
+                return PluginFailure(Status.error(str(error)).by(plugin.name))
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 return self._runner.failure(plugin, "Bind", error)
             if isinstance(reply, BindReply):
-                return replace(reply, message=sentence(plugin, "Bind", reply.message)) if reply.message else reply
+                is_bare = not reply.message or any(plugin.name == extender.name for extender in self.plugins.extenders)
+                return reply if is_bare else replace(reply, message=sentence(plugin, "Bind", reply.message))
             if reply is not None:
                 return self._runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
         return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)
