@@ -16,8 +16,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.cycle.pod_class import FilterColumn, Finals, PodClass, ScoreColumn
+from multisched.cycle.pod_class import FilterColumn, Finals, PodClass, ScoreColumn, Totals
 from multisched.cycle.pod_run import is_rowwise
+from multisched.cycle.row_groups import RowGroupBook, RowGroups
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
 from multisched.framework.plugin import (
@@ -25,6 +26,7 @@ from multisched.framework.plugin import (
     CycleView,
     Dependency,
     FilterPlugin,
+    GroupingPlugin,
     Plugin,
     PreScorePlugin,
     ScorePlugin,
@@ -130,6 +132,8 @@ class ClassCache:
             if isinstance(p, StampPlugin)
         }
         self._stamp_plugins = tuple(stamps.values())
+        self._grouping = {name: p for name, p in stamps.items() if isinstance(p, GroupingPlugin)}
+        self._groups = RowGroupBook(table, rows)
         self._stamp_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in stamps}
         self._for_one_attempt = frozenset(
             p.name for p in (*plugins.pre_score, *plugins.score) if _is_for_one_attempt(p)
@@ -318,9 +322,19 @@ class ClassCache:
     def _ask_filters(self, entry: PodClass) -> None:
         for plugin in self._plugins.filter:
             if plugin.name not in entry.skipped and plugin.name not in self._asking:
-                ask = partial(self._runner.filter, plugin, entry.view, entry.pod, entry.rows)
-                entry.add_filter(FilterColumn(plugin, self._shared_answer("Filter", plugin, entry, ask)))
+                groups = self._groups_of(entry, plugin)
+                rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
+                ask = partial(self._runner.filter, plugin, entry.view, entry.pod, rows)
+                entry.add_filter(FilterColumn(plugin, self._shared_answer("Filter", plugin, entry, ask), groups))
         self._join_filters(entry)
+
+    def _groups_of(self, entry: PodClass, plugin: Plugin) -> RowGroups | None:
+        """The groups of rows that are alike to the plugin; None: it is to be asked about every row."""
+        grouping = self._grouping.get(plugin.name)
+        if grouping is None or entry.narrowed is not None:
+            return None
+        keys = self._runner.call(grouping, "Stamp", grouping.groups_by, entry.view, entry.pod)
+        return None if keys is None else self._groups.by_labels(keys)
 
     def _shared_answer(
         self, point: str, plugin: FilterPlugin | ScorePlugin, entry: PodClass, ask: Callable[[], A]
@@ -470,12 +484,15 @@ class ClassCache:
 
     def _renew_filters(self, entry: PodClass, changes: _Changes) -> bool:
         """True if some row became feasible, or ceased to be."""
-        must_join = False
+        must_join, far = False, _NO_ROWS
         passing = entry.fixed_pass.take(changes.rows)
         for column in entry.filters if changes.is_everywhere else entry.moving_filters:
             at = changes.concerning(column)
             if at is None:
-                must_join |= self._ask_all_again(entry, column, changes)
+                moved = self._ask_all_again(entry, column, changes)
+                if len(moved):
+                    far = np.union1d(far, moved) if len(far) else moved
+                    must_join |= not column.depends_on.reads_pods
                 passing &= column.codes.take(changes.rows) == 0
             elif not len(at):
                 if column.depends_on.reads_stamp:
@@ -492,20 +509,28 @@ class ClassCache:
             self._join_filters(entry)
             changes.is_far = before.tobytes() != entry.feasible.tobytes()
             return changes.is_far
-        if passing.tobytes() == before.take(changes.rows).tobytes():
-            return False
-        before[changes.rows] = passing
-        return True
+        has_moved = passing.tobytes() != before.take(changes.rows).tobytes()
+        if has_moved:
+            before[changes.rows] = passing
+        changes.is_far = bool(len(far)) and _join_filters_at(entry, far)
+        return has_moved or changes.is_far
 
-    def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: _Changes) -> bool:
-        """Renews a filter's codes of all rows; True if one changed that is not among the changed rows."""
-        codes = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows)
-        moved = np.flatnonzero(codes != column.codes)
-        if not len(moved):
-            return False
-        column.codes[:] = codes
-        is_far = len(moved) > len(changes.rows) or not set(moved.tolist()) <= set(changes.rows.tolist())
-        return is_far or not column.depends_on.reads_pods
+    def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: _Changes) -> Rows:
+        """Renews a filter's codes of all rows; the positions of those that changed."""
+        groups = self._groups_of(entry, column.plugin) if changes.is_everywhere else column.groups
+        rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
+        codes = self._runner.filter(column.plugin, entry.view, entry.pod, rows)
+        if groups is not None and groups is column.groups:
+            differs = codes != column.by_group
+            if not any_true(differs):
+                return _NO_ROWS
+            moved = groups.rows_in(differs)
+            column.by_group[:] = codes
+            column.codes[moved] = codes.take(groups.of.take(moved))
+            return moved
+        before = column.codes
+        column.answer(codes, groups)
+        return np.flatnonzero(column.codes != before)
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
@@ -522,6 +547,7 @@ class ClassCache:
             if not is_left_out and scorer.name not in self._asking:
                 custom, weight = self._plugins.normalize.get(scorer.name), self._plugins.weight(scorer)
                 column = ScoreColumn(scorer, custom, weight)
+                column.groups = self._groups_of(entry, scorer)
                 self._score_all(entry, column, is_skipped=scorer.name in skipped)
                 entry.add_score(column)
         self._join_scores(entry)
@@ -542,6 +568,10 @@ class ClassCache:
         column.is_skipped = is_skipped
         if is_skipped:
             column.final = np.zeros(len(entry.rows), np.uint8)
+            column.by_group = np.zeros(0 if column.groups is None else column.groups.count, np.uint8)
+            return
+        if column.groups is not None:
+            self._score_groups(entry, column, column.groups, feasible_moved=True)
             return
         if plugin.name in self._for_one_attempt or plugin.name in self._feasible_readers:
             raw = self._raw_of_feasible(entry, plugin)
@@ -563,46 +593,58 @@ class ClassCache:
         raw[at] = self._runner.score(plugin, entry.view, entry.pod, entry.rows.take(at))
         return raw
 
+    def _score_groups(self, entry: PodClass, column: ScoreColumn, groups: RowGroups, *, feasible_moved: bool) -> None:
+        """Renews the scores of a plugin that is asked about groups; `final` is another array if one of them changed."""
+        if feasible_moved:
+            column.asked = groups.firsts if all_true(entry.feasible) else groups.firsts_among(entry.feasible)
+        by_group = np.zeros(groups.count, np.uint8)
+        if len(column.asked):
+            final = self._runner.score(column.plugin, entry.view, entry.pod, entry.rows.take(column.asked))
+            if column.custom is not None:
+                final = self._runner.normalize(column.custom, entry.view, entry.pod, final)
+            else:
+                self._runner.check_range(column.plugin, final)
+            by_group[groups.of.take(column.asked)] = final
+        if len(column.final) != len(entry.rows) or by_group.tobytes() != column.by_group.tobytes():
+            column.by_group, column.final = by_group, by_group.take(groups.of)
+
     def _join_scores(self, entry: PodClass) -> None:
-        """Computes both totals from the columns."""
+        """Computes all totals from the columns."""
         fixed = np.zeros(len(entry.rows), np.int32)
         for column in entry.scores:
             if not column.depends_on.reads_pods:
-                fixed += np.multiply(column.final, column.weight, dtype=np.int32)
-        total = fixed.copy()
+                fixed += _weighed(column.final, column.weight)
+        entry.sum = fixed.copy()
         for column in entry.moving_scores:
-            total += np.multiply(column.final, column.weight, dtype=np.int32)
-        np.copyto(total, NOWHERE, where=~entry.feasible)
-        if not np.array_equal(fixed, entry.fixed_total):
+            entry.sum += _weighed(column.final, column.weight)
+        entry.total = np.where(entry.feasible, entry.sum, NOWHERE)
+        if fixed.tobytes() != entry.fixed_total.tobytes():
             entry.unrecorded = 0  # the latest picture no longer tells the fixed scores
-        entry.fixed_total, entry.total = fixed.astype(np.int64), total
+        entry.fixed_total = fixed
 
     def _renew_scores(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> None:
         skipped = self._pre_score(entry, self._pre_scores_due(entry, changes, feasible_moved=feasible_moved))
-        must_join = changes.is_far
+        must_join = must_mask = False
         total = entry.fixed_total.take(changes.rows)
-        replaced: list[tuple[ScoreColumn, Finals]] = []
         for column in entry.scores if changes.is_everywhere or feasible_moved else entry.moving_scores:
             at = changes.concerning(column)
             if column.depends_on.reads_stamp:
                 before = column.final
-                if at is None or (feasible_moved and column.plugin.name in self._feasible_readers):
-                    self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
-                elif not column.is_skipped and (len(at) or feasible_moved):
-                    self._score_some(entry, column, changes, at)
+                self._renew_by_stamp(entry, column, changes, skipped, feasible_moved=feasible_moved)
                 if before is not column.final and before.tobytes() != column.final.tobytes():
-                    replaced.append((column, before))
-                total += np.multiply(column.final.take(changes.rows), column.weight, dtype=np.int64)
+                    _replace_in_sum(entry, column, before)
+                    must_mask = True
+                total += _weighed(column.final.take(changes.rows), column.weight)
             elif at is None:
                 self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
                 must_join = True
             elif column.is_plain:
                 if len(at):
                     raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
-                    final = self._in_range(entry, column.plugin, raw, at)
-                    column.final[at] = final.astype(np.uint8)  # assigning across types takes twice as long
+                    final = self._in_range(entry, column.plugin, raw, at).astype(np.uint8)
+                    column.final[at] = final
                     if column.depends_on.reads_pods:
-                        total += final if column.weight == 1 else final * column.weight
+                        total += _weighed(final, column.weight)
                     else:
                         must_join = True
             elif len(at) or feasible_moved:
@@ -612,19 +654,38 @@ class ClassCache:
                 moved = self._normalize(entry, column, at)
                 if column.depends_on.reads_pods:
                     must_join |= moved
-                    total += np.multiply(column.final.take(changes.rows), column.weight, dtype=np.int64)
+                    total += _weighed(column.final.take(changes.rows), column.weight)
                 else:
                     must_join |= moved or bool(len(at))
         if must_join:
             self._join_scores(entry)
             return
-        for column, before in replaced:
-            _replace_in_total(entry, column, before)
-        if len(changes.rows):
+        entry.sum[changes.rows] = total
+        if must_mask or changes.is_far:
+            entry.total = np.where(entry.feasible, entry.sum, NOWHERE)
+        elif len(changes.rows):
             feasible = entry.feasible.take(changes.rows)
-            if not all_true(feasible):
-                np.copyto(total, NOWHERE, where=~feasible)
-            entry.total[changes.rows] = total.astype(np.int32)
+            entry.total[changes.rows] = total if all_true(feasible) else np.where(feasible, total, NOWHERE)
+
+    def _renew_by_stamp(
+        self, entry: PodClass, column: ScoreColumn, changes: _Changes, skipped: set[str], *, feasible_moved: bool
+    ) -> None:
+        """Renews the scores of a plugin that has a stamp, into a new array of final scores."""
+        at, is_skipped = changes.concerning(column), column.plugin.name in skipped
+        if changes.is_everywhere:
+            column.groups, column.by_group = self._groups_of(entry, column.plugin), column.by_group[:0]
+        elif column.groups is not None:
+            was_skipped = column.is_skipped
+            if at is None and (is_skipped or was_skipped):
+                if not (is_skipped and was_skipped):
+                    self._score_all(entry, column, is_skipped=is_skipped)
+            elif (at is None or feasible_moved) and not was_skipped:
+                self._score_groups(entry, column, column.groups, feasible_moved=feasible_moved)
+            return
+        if at is None or (feasible_moved and column.plugin.name in self._feasible_readers):
+            self._score_all(entry, column, is_skipped=is_skipped)
+        elif not column.is_skipped and (len(at) or feasible_moved):
+            self._score_some(entry, column, changes, at)
 
     def _pre_scores_due(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> Sequence[PreScorePlugin]:
         """The PreScore plugins whose last answer does not hold any more."""
@@ -682,13 +743,29 @@ class ClassCache:
                 column.final[at] = final.astype(np.uint8)
 
 
-def _replace_in_total(entry: PodClass, column: ScoreColumn, before: Finals) -> None:
-    """Puts a column's final scores into the total in place of those it had."""
-    change = np.subtract(column.final, before, dtype=np.int32)
-    change *= column.weight
-    if not all_true(entry.feasible):
-        change *= entry.feasible
-    entry.total += change
+def _weighed(final: Finals, weight: int) -> Totals:
+    """int32[rows]. Converted first: numpy multiplies and adds mixed types in chunks, at three times the cost."""
+    found = final.astype(np.int32)
+    if weight != 1:
+        found *= weight
+    return found
+
+
+def _replace_in_sum(entry: PodClass, column: ScoreColumn, before: Finals) -> None:
+    """Puts a column's final scores into the sum in place of those it had."""
+    entry.sum += _weighed(column.final, column.weight)
+    entry.sum -= _weighed(before, column.weight)
+
+
+def _join_filters_at(entry: PodClass, at: Rows) -> bool:
+    """Renews the mask at these positions; True if it changed."""
+    passing = entry.fixed_pass.take(at)
+    for column in entry.moving_filters:
+        passing &= column.codes.take(at) == 0
+    if passing.tobytes() == entry.feasible.take(at).tobytes():
+        return False
+    entry.feasible[at] = passing
+    return True
 
 
 def _largest(entry: PodClass, column: ScoreColumn) -> int:

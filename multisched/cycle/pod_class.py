@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.cycle.pod_run import Pace
+from multisched.cycle.row_groups import RowGroups
 from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
@@ -27,22 +28,31 @@ Totals = NDArray[np.int32]
 class FilterColumn:
     """One Filter plugin's codes over the class's rows."""
 
-    __slots__ = ("codes", "depends_on", "plugin")
+    __slots__ = ("by_group", "codes", "depends_on", "groups", "plugin")
 
-    def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
+    def __init__(self, plugin: FilterPlugin, codes: Codes, groups: RowGroups | None = None) -> None:
         self.plugin = plugin
         self.depends_on = plugin.depends_on
-        # The plugin may keep its array, or have made it read-only; this one is renewed in place.
-        self.codes = codes.copy()
+        self.answer(codes, groups)
+
+    def answer(self, codes: Codes, groups: RowGroups | None) -> None:
+        """`codes`: of all rows, or of all groups where there are any."""
+        self.groups = groups
+        # The plugin may keep its array, or have made it read-only; these are renewed in place.
+        self.by_group = codes[:0] if groups is None else codes.copy()
+        self.codes = codes.copy() if groups is None else codes.take(groups.of)
 
 
 class ScoreColumn:
     """One Score plugin's raw and normalised scores over the class's rows."""
 
     __slots__ = (
+        "asked",
+        "by_group",
         "custom",
         "depends_on",
         "final",
+        "groups",
         "is_plain",
         "is_skipped",
         "largest",
@@ -66,6 +76,12 @@ class ScoreColumn:
         """Kept where something normalises it: plain scores are final as they come."""
         self.final: Finals = np.zeros(0, np.uint8)
         self.largest = -1
+        self.groups: RowGroups | None = None
+        """Rows that are alike to the plugin, if it is asked about groups."""
+        self.by_group: Finals = np.zeros(0, np.uint8)
+        """`final` by group."""
+        self.asked: Rows = np.zeros(0, np.intp)
+        """Positions of the rows that stand for their groups: one for each group with feasible rows."""
         self.is_skipped = False
         """True while PreScore said Skip: the plugin has no part in the total."""
 
@@ -104,8 +120,10 @@ class PodClass:
         self.fixed_pass: Bools = np.zeros(0, np.bool_)
         """Rows that pass every filter which does not read the pods on them."""
         self.feasible: Bools = np.zeros(0, np.bool_)
-        self.fixed_total: Scores = np.zeros(0, np.int64)
+        self.fixed_total: Totals = np.zeros(0, np.int32)
         """Weighted sum of the final scores that do not read the pods on a row."""
+        self.sum: Totals = np.zeros(0, np.int32)
+        """Weighted sum of all final scores, feasible or not."""
         self.total: Totals = np.zeros(0, np.int32)
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
         self.generation = -1

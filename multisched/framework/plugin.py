@@ -383,6 +383,35 @@ class StampPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class GroupingPlugin(Plugin, Protocol):
+    """A StampPlugin on `Dependency.STAMP` that goes by topology domains: it says the same of rows with the same labels.
+
+    It is then asked about one row of each group in place of all. Its NormalizeScore, if it has one, sees one row of each group
+    that has feasible rows, so it must go by which raw scores there are and not by how often; ByLargest will not do.
+    """
+
+    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+        """The keys of all node labels by which its codes and raw scores differ; None: they differ by more than labels.
+
+        The same for all pods of a class, as long as the stamp is not None.
+        """
+        ...
+
+
+@runtime_checkable
+class CatchUpPlugin(Plugin, Protocol):
+    """A plugin that counts incrementally what many events may change at once: the first lists, a relist, a rollout.
+
+    The shell lets it count ahead while no cycle runs, so that no pod's attempt has to do it all. Filter and the other points
+    must still be right whenever they are asked.
+    """
+
+    def catch_up(self) -> bool:
+        """Counts a piece, some ten milliseconds' worth; True if there is more. Cheap when nothing changed."""
+        ...
+
+
+@runtime_checkable
 class AskingPlugin(Plugin, Protocol):
     """A plugin whose Filter or Score needs an answer from outside. Those must depend on `Dependency.ATTEMPT`.
 

@@ -126,6 +126,14 @@ class InterPodAffinity:
         rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
         return None if rules is None else versions(rules.sources, cycle.nodes.pod_counts)
 
+    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+        """The topology keys of all terms."""
+        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        if rules is None:
+            return None
+        groups = (rules.affinity, rules.anti, rules.existing, rules.soft)
+        return tuple(sorted({key for group in groups for key in group}))
+
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Brings the pods per domain up to date; skips a pod that wants nothing and that nobody keeps away."""
         rules = self._book.rules_of(pod, cycle.nodes.pod_counts)

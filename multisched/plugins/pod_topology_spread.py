@@ -17,7 +17,7 @@ from multisched.plugins.columns import floor_ratio
 from multisched.plugins.default_selector import KINDS
 from multisched.plugins.domain_tally import versions
 from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
-from multisched.plugins.spread_counts import LEFT_OUT, HardSpread, SoftSpread
+from multisched.plugins.spread_counts import HOSTNAME, LEFT_OUT, HardSpread, SoftSpread
 from multisched.plugins.spread_rules import SpreadRule, SpreadRuleBook
 
 _HARD: StateKey[HardSpread] = StateKey("PodTopologySpread.hard")
@@ -49,6 +49,13 @@ class PodTopologySpread:
     def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         rules = self._book.rules_of(pod)
         return None if rules is None else versions(rules.sources, cycle.nodes.pod_counts)
+
+    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+        """The topology keys; the soft hostname counts each row's own pods."""
+        rules = self._book.rules_of(pod)
+        if rules is None or any(rule.key == HOSTNAME for rule in rules.soft):
+            return None
+        return tuple(sorted({rule.key for rule in (*rules.hard, *rules.soft)}))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Brings the pods per domain of the hard constraints up to date; skips pods without any."""

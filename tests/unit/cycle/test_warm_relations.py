@@ -29,6 +29,9 @@ from multisched.state.domain_rows import DomainRows
 Document = dict[str, Any]
 
 STEPS = 10
+FEW, MANY = 4, 30
+"""Nodes; of many so many share a zone or a rack that plugins are asked about one of each."""
+
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
@@ -142,7 +145,7 @@ class Drawn:
 class Bench:
     """A small cluster, a warm class cache, and pods that are asked about again and again."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, nodes: int = FEW) -> None:
         self.draw = Drawn(seed)
         self.decoder = Decoder()
         self.cache = ClusterCache()
@@ -151,7 +154,7 @@ class Bench:
         context = PluginContext("test", self.cache.nodes, WaitingPodTable(), self.cache.ledgers, self.cache.objects)
         self.plugins = build_profile(PROFILE, plugin_registry(), context)
         self.runner = Runner(FailuresAreFatal(), lambda: 0.0)
-        for name in ("n0", "n1", "n2", "n3", "foreign"):
+        for name in (*(f"n{number}" for number in range(nodes)), "foreign"):
             self.set_node(name)
         self.cache.objects.set(ObjectKind.NAMESPACE, Namespace(name="other", labels={"team": "x"}))
         self.waiting = [self.pod(f"waiting-{number}") for number in range(3)]
@@ -240,6 +243,54 @@ def test_a_warm_cache_answers_as_a_cold_one_whatever_happened(seed: int) -> None
         for pod in bench.waiting:
             assert answers(bench.warm, pod) == answers(bench.cold(), pod), f"step {number}"
     bench.cache.validate()
+
+
+@given(st.integers(0, 2**32))
+def test_rows_that_are_asked_about_in_groups_get_what_each_would_get_alone(seed: int) -> None:
+    bench = Bench(seed, MANY)
+    for number in range(STEPS):
+        bench.step(number)
+        for pod in bench.waiting:
+            said = answers(bench.warm, pod)
+            assert said == answers(bench.cold(), pod), f"step {number}"
+            assert said | row_by_row(bench, bench.warm.find(pod, 1), pod) == said, f"step {number}"
+
+
+def test_the_rows_of_a_zone_are_asked_about_as_one() -> None:
+    bench = Bench(2, MANY)
+    document = bench.draw.pod("spread")
+    document["spec"] = {
+        "containers": [{"name": "c"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+        ],
+    }
+    group = bench.warm.find(bench.decoder.pod(orjson.dumps(document)), 1)
+    [column] = [column for column in group.filters if column.plugin.name == "PodTopologySpread"]
+
+    assert column.groups is not None
+    assert column.groups.count == 4, "three zones, and the nodes without one"
+
+
+def row_by_row(bench: Bench, group: PodClass, pod: Pod) -> dict[str, Any]:
+    """What the plugins say when they are asked about every row, in the form of `answers`."""
+    if group.refusal is not None:
+        return {}
+    ask = bench.runner
+    codes = {c.plugin.name: ask.filter(c.plugin, group.view, pod, group.rows).tolist() for c in group.filters}
+    found: dict[str, Any] = {"codes": codes}
+    feasible = group.rows[group.feasible]
+    if len(feasible):
+        found["scores"] = {
+            c.plugin.name: ask.normalize(
+                c.custom, group.view, pod, ask.score(c.plugin, group.view, pod, feasible)
+            ).tolist()
+            if c.custom is not None
+            else c.final[group.feasible].tolist()
+            for c in group.scores
+            if not c.is_skipped
+        }
+    return found
 
 
 def test_a_pod_that_relates_to_nobody_hears_nothing_of_those_who_do() -> None:
