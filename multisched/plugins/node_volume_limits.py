@@ -15,7 +15,7 @@ from multisched.framework.status import SKIP, Code, Status
 from multisched.model.cluster_objects import CsiNode, PersistentVolumeClaim, VolumeAttachment
 from multisched.model.objects import Pod
 from multisched.model.volumes import COUNTED_PLUGINS, PodVolume, may_name
-from multisched.plugins.attached_volumes import NO_LIMIT, Attached, AttachedVolumes
+from multisched.plugins.attached_volumes import NO_LIMIT, Attached, attached_volumes
 from multisched.plugins.columns import positions, zeros
 from multisched.plugins.volume_restrictions import claim_not_found
 
@@ -36,9 +36,13 @@ class NodeVolumeLimits:
 
     def __init__(self, context: PluginContext) -> None:
         self._objects = context.objects
-        self._attached = AttachedVolumes(context.nodes, context.objects)
+        self._attached = attached_volumes(context.nodes, context.objects)
         self.reasons = ReasonTable(self.name)
         self._full = self.reasons.code(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
+
+    def catch_up(self) -> bool:
+        """Counts some of what changed, ahead of the next pod with volumes; True if there is more."""
+        return self._attached.catch_up()
 
     def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """Anything that volumes are counted by; only rows with another number of them get another answer."""

@@ -41,6 +41,7 @@ from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit import Audit, NodeSide, PodSide, Side
+from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.ingest import NodeIngest, PodIngest
@@ -131,6 +132,7 @@ class Program:
         self._listing_from_s = float("-inf")
         self._held_before_list: set[str] = set()
         self._relisting = asyncio.Lock()
+        self._profiles: list[tuple[PluginSet, Runner]] = []
         tolerations: dict[str, tuple[Toleration, ...]] = {}
         nodes = NodeRouter(configuration)
         registry = outside.registry if outside.registry is not None else plugin_registry()
@@ -169,6 +171,7 @@ class Program:
             events=self.events,
             reporter=reporter,
         )
+        self.catch_up = CatchUp(self._profiles)
         self.audit = self._audit()
 
     # -- building --------------------------------------------------------------------------------------------------
@@ -218,6 +221,7 @@ class Program:
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)
         observer = self._outside.observer(domain.name)
         runner = Runner(observer, self.clock.monotonic)
+        self._profiles.append((plugins, runner))
         worker = DomainWorker(
             domain.name,
             cycle=SchedulingCycle(
@@ -310,6 +314,7 @@ class Program:
             tasks.start_soon(self.conditions.run)
             tasks.start_soon(self.preemptor.run)
             tasks.start_soon(self.audit.run)
+            tasks.start_soon(self.catch_up.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)
@@ -341,6 +346,7 @@ class Program:
         for reflector in self.reflectors.values():
             await reflector.wait_synced()
         await self.objects.wait_settled()
+        await self.catch_up.once()
         if not self._is_ready:
             self._is_ready = True
             self._outside.on_ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import orjson
@@ -19,6 +20,7 @@ from multisched.framework.plugin import CycleView
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import CsiNode
 from multisched.model.objects import Pod
+from multisched.plugins import attached_volumes
 from multisched.plugins.attached_volumes import AttachedVolumes
 from multisched.plugins.node_volume_limits import NodeVolumeLimits
 from multisched.state.overlay import Overlay
@@ -313,6 +315,7 @@ def test_after_any_events_the_counts_equal_a_walk_over_all_pods(
     cluster.settle()
     plugin = NodeVolumeLimits(cluster.scene.context())
     attached = AttachedVolumes(cluster.scene.table, cluster.scene.objects)
+    behind = AttachedVolumes(cluster.scene.table, cluster.scene.objects)
     for step in drawn:
         if step[0] == "no claim" and step[1] in [one.claim_of("p0") for one in cluster.scene.pod.spec.volumes]:
             continue
@@ -321,6 +324,11 @@ def test_after_any_events_the_counts_equal_a_walk_over_all_pods(
         assert cluster.says(plugin, table) == [cluster.must_say(table, int(row)) for row in cluster.rows()]
         attached.renew()
         assert counted(attached, cluster) == walked(cluster)
+        with mock.patch.object(attached_volumes, "VOLUMES_PER_PIECE", 1):  # a row at a time
+            behind.catch_up()
+    while behind.catch_up():
+        pass
+    assert counted(behind, cluster) == walked(cluster)
     overlay = Overlay(cluster.scene.table)
     for number, (node, some) in enumerate(in_thought):
         if (row := cluster.scene.table.row_of(node)) is not None:

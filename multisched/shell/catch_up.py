@@ -1,0 +1,49 @@
+"""CatchUp: lets plugins that keep counts keep up with the watch, a piece at a time, while no cycle runs.
+
+Owns nothing but its list of plugins. Before a domain leads, `once` lets them count what the first lists brought; after that
+`run` looks every CATCH_UP_EVERY_S. A plugin that fails is told to its domain's observer and asked again next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import anyio
+import anyio.lowlevel
+
+from multisched.framework.plugin import CatchUpPlugin
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import PluginFailure, Runner
+
+CATCH_UP_EVERY_S = 1.0
+"""Between two looks whether there is anything to count; what came in between is the most that one attempt has to count."""
+
+
+class CatchUp:
+    """See the module."""
+
+    def __init__(self, domains: Iterable[tuple[PluginSet, Runner]]) -> None:
+        self._plugins = [
+            (built.plugin, runner)
+            for plugins, runner in domains
+            for built in plugins.built
+            if isinstance(built.plugin, CatchUpPlugin)
+        ]
+
+    async def once(self) -> None:
+        """Returns when all that has happened until now is counted; others have their turn after each piece."""
+        for plugin, runner in self._plugins:
+            while _has_more(plugin, runner):
+                await anyio.lowlevel.checkpoint()
+
+    async def run(self) -> None:
+        while self._plugins:
+            await anyio.sleep(CATCH_UP_EVERY_S)
+            await self.once()
+
+
+def _has_more(plugin: CatchUpPlugin, runner: Runner) -> bool:
+    try:
+        return bool(runner.call(plugin, "CatchUp", plugin.catch_up))
+    except PluginFailure:
+        return False
