@@ -87,6 +87,8 @@ class FaultyTransport:
         self._is_cut = False
         self.stalled_until_s = 0.0
         """Until then lines of open watches are on their way."""
+        self.pods_late_until_s = 0.0
+        """The same for watches of pods alone: each kind has its own, and falls behind by itself."""
         self.loses_leases = False
         """While true, no request about a lease arrives: a partition that hits the elector alone."""
 
@@ -191,10 +193,11 @@ class FaultyTransport:
         await asyncio.sleep(self._faults.rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S))
         self._check_uncut()
 
-    async def stall(self) -> None:
-        """Before each line of a watch: waits while watches are stalled."""
+    async def stall(self, *, is_about_pods: bool) -> None:
+        """Before each line of a watch: waits while such watches are stalled."""
         self._check_uncut()
-        late_s = self.stalled_until_s - asyncio.get_running_loop().time()
+        until_s = max(self.stalled_until_s, self.pods_late_until_s) if is_about_pods else self.stalled_until_s
+        late_s = until_s - asyncio.get_running_loop().time()
         if late_s > 0:
             await asyncio.sleep(late_s)
             self._check_uncut()
@@ -233,7 +236,7 @@ class _FaultyLines:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         earlier: list[bytes] = []
         async for line in self._inner:
-            await self._transport.stall()
+            await self._transport.stall(is_about_pods=self._is_about_pods)
             faults = self._faults
             if faults.strikes("truncated line", faults.line_truncated):
                 yield line[: len(line) // 2]

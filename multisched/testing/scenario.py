@@ -211,12 +211,11 @@ class Run:
         return next((p for p in free if self.door.holds_lease(p.identity)), free[0] if free else None)
 
     async def kill(self, process: Process) -> None:
-        """SIGKILL in the middle of whatever it does; its container is started again."""
+        """SIGKILL in the middle of whatever it does."""
         self._leave(process)
         process.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await process.task
-        self.start()
 
     async def stop(self, process: Process) -> None:
         """SIGTERM: it must end in time, with nothing half done (I11)."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from multisched.model.objects import CPU, Pod
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
+from multisched.testing.relations import HOSTNAME
 from multisched.testing.world import NODES, PODS
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ HEAVY = 2
 
 STALL_S = 4.0
 """How late watches are when a leader stops."""
+LATE_S = 24.0
+"""How late a standby's watch of pods is when a leader is killed: for longer than the lease and the last binds last."""
+HIDDEN = 8
+"""Pods of 500m that fill the node that is added for them."""
+FILLED_S = 6.0
+RESTART_MAX_S = 25.0
+"""How long the container of a killed process may take to come back: long enough for another process to lead meanwhile."""
 
 UNHEARD = 0.25
 """Of all runs: in these the audit must find a deletion that no watch told of, which takes up to two of its periods."""
@@ -50,6 +58,7 @@ class Storm:
         self._world = run.world
         self._rng = run.rng
         self.struck: Counter[str] = Counter()
+        self._nodes_added = 0
         self._light: dict[str, Callable[[], Awaitable[bool]]] = {
             "watches dropped": self._drop_watches,
             "history compacted": self._compact,
@@ -271,14 +280,60 @@ class Storm:
             process.transport.stalled_until_s = self._run.loop.time() + STALL_S
         await asyncio.sleep(self._rng.uniform(0.005, 0.03))
 
+    async def _fill_behind(self, standbys: Sequence[Process], late_s: float) -> str:
+        """A cordoned node is filled while the standbys' watches of pods fall behind; pods that they know wait for it.
+
+        To them it is empty. Whoever leads next has to list before its first decision. Returns the node, still cordoned.
+        """
+        number = NODES + self._nodes_added
+        name = f"node-{number}"
+        self._nodes_added += 1
+        await self._world.add_node(number, is_cordoned=True)
+        for _ in range(HIDDEN):
+            await self._world.add_pod(scheduler="forecast-scheduler", node=name)
+        await self._until(lambda: all(self._knows(process, name) for process in self._run.processes))
+        for process in standbys:
+            process.transport.pods_late_until_s = self._run.loop.time() + late_s
+        for _ in range(HIDDEN):
+            await self._world.add_pod(scheduler="forecast-scheduler", node=name, heeds_cordons=False)
+        await self._until(lambda: sum(pod.node == name for pod in self._world.pods()) >= HIDDEN - 1)
+        return name
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Or until FILLED_S have passed: faults may be in the way."""
+        until_s = self._run.loop.time() + FILLED_S
+        while self._run.loop.time() < until_s and not holds():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+
+    def _knows(self, process: Process, node: str) -> bool:
+        """The node, and the pods that wait for it."""
+        pods = [pod for pod in self._world.pods() if _wants(pod, node)]
+        has_pods = all(pod.uid in process.program.pods.pending for pod in pods if not pod.node)
+        return has_pods and process.program.cache.nodes.row_of(node) is not None
+
+    def _others(self, process: Process) -> list[Process]:
+        return [other for other in self._run.processes if other is not process]
+
     async def _kill_leader(self) -> bool:
-        return await self._disturb(self._run.kill)
+        async def kill(process: Process) -> None:
+            """With binds on the wire, and others that have not heard of the last ones."""
+            name = await self._fill_behind(self._others(process), LATE_S)
+            await self._burst()
+            await self._run.kill(process)
+            await self._world.patch_node(name, {"spec": {"unschedulable": None}})
+            await asyncio.sleep(self._rng.uniform(0.0, RESTART_MAX_S))
+            self._run.start()
+
+        return await self._disturb(kill)
 
     async def _stop_leader(self) -> bool:
         async def stop(process: Process) -> None:
             """In a burst, of which the others hear late: the successor of a lease given back does not wait."""
-            await self._burst(stalled=[other for other in self._run.processes if other is not process])
+            name = await self._fill_behind(self._others(process), 2 * STALL_S)
+            await self._burst(stalled=self._others(process))
             await self._run.stop(process)
+            await self._world.patch_node(name, {"spec": {"unschedulable": None}})
+            await asyncio.sleep(self._rng.uniform(0.0, STALL_S))  # before its container is there again
             self._run.start()
 
         return await self._disturb(stop)
@@ -309,3 +364,8 @@ class Storm:
         await act(process)
         self._run.disturbed.discard(process.identity)
         return True
+
+
+def _wants(pod: Pod, node: str) -> bool:
+    """The pod names this one node."""
+    return any(rule.key == HOSTNAME and rule.matches_value(node) for rule in pod.spec.affinity.node_selector)

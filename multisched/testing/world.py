@@ -55,8 +55,11 @@ class World:
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
-    async def add_node(self, number: int) -> None:
-        answer = await self.send("POST", "/api/v1/nodes", _node(number))
+    async def add_node(self, number: int, *, is_cordoned: bool = False) -> None:
+        node = _node(number)
+        if is_cordoned:
+            node["spec"]["unschedulable"] = True
+        answer = await self.send("POST", "/api/v1/nodes", node)
         if answer.status not in (201, 409):
             raise AssertionError(answer.body)
 
@@ -69,8 +72,8 @@ class World:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    async def add_pod(self, name: str = "", *, scheduler: str = "", node: str = "") -> None:
-        """A pod of the mixture; with a `scheduler`, a small plain one, perhaps for one node alone."""
+    async def add_pod(self, name: str = "", *, scheduler: str = "", node: str = "", heeds_cordons: bool = True) -> None:
+        """A pod of the mixture; with a `scheduler`, a small plain one, perhaps for one node alone, perhaps cordoned."""
         self._names += 1
         pod = _pod(name or f"pod-{self._names}", self._rng)
         if scheduler:
@@ -79,6 +82,8 @@ class World:
             pod["metadata"]["annotations"] = {}
         if node:
             pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        if not heeds_cordons:
+            pod["spec"]["tolerations"] = [{"operator": "Exists"}]
         if not scheduler:
             self._relations.add_rules(pod)
             await self.storage.add_claims(pod)

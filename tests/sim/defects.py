@@ -488,6 +488,16 @@ def expired_lease_not_waited_for() -> None:
 
 
 @_defect
+def no_list_before_leading() -> None:
+    """A new leader believes its watch, which may lag behind the last leader's binds."""
+
+    async def believe(self: Program, since_s: float) -> None:
+        del self, since_s
+
+    _put(Program, "_see_all_binds_before", believe)
+
+
+@_defect
 def lease_given_back_too_early() -> None:
     """SIGTERM gives the lease back at once, with binds on the wire."""
     _put(DomainWorker, "is_drained", property(lambda self: True))
