@@ -21,6 +21,7 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, target_of
+from multisched.testing.policies import Policies
 from multisched.testing.relations import allows
 
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
@@ -58,9 +59,15 @@ class Door(Books):
     """Books that also know the configuration, the time, and who sent what."""
 
     def __init__(
-        self, server: ApiServer, configuration: Configuration, now_s: Callable[[], float], broken: list[str]
+        self,
+        server: ApiServer,
+        configuration: Configuration,
+        now_s: Callable[[], float],
+        broken: list[str],
+        policies: Policies,
     ) -> None:
         super().__init__(server, broken)
+        self.policies = policies
         self._now_s = now_s
         self._router = NodeRouter(configuration)
         self._groups = lease_groups(configuration)
@@ -109,6 +116,18 @@ class Door(Books):
             for post in self._posts.get(uid, ()):
                 post.is_definite |= post.sender == sender
         self._open.pop((sender, uid), None)
+        self._judge_refusal(sender, uid, answer)
+
+    def claim_answered(self, sender: str, path: str, answer: Response) -> None:
+        uid = self.policies.uid_of_claimant(path)
+        if uid:
+            self._judge_refusal(sender, uid, answer)
+
+    def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:
+        """I10: attempts at what the server always refuses are bounded."""
+        fault = self.policies.answered(sender, uid, answer)
+        if fault:
+            self.complain(f"I10: {sender} tried {uid} again: {fault}")
 
     def _check_same_node(self, sender: str, key: str, uid: str, node: str, timeout_s: float) -> None:
         """I2: while an earlier POST may still take effect, only its own node is asked for again."""
@@ -190,7 +209,15 @@ class Door(Books):
     # -- at rest ---------------------------------------------------------------------------------------------------
 
     def unbound_feasible(self) -> list[Pod]:
-        """Pods that wait although some node of their domain has room for them (I3): counted with plain arithmetic."""
+        """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
+        return [pod for pod in self._feasible() if not self.policies.policy_of(pod.name)]
+
+    def refused_feasible(self) -> list[Pod]:
+        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside."""
+        return [pod for pod in self._feasible() if self.policies.policy_of(pod.name)]
+
+    def _feasible(self) -> list[Pod]:
+        """Waiting pods for which some node has room: counted with plain arithmetic."""
         pods = self.pods().values()
         nodes = self.nodes()
         free = {name: dict(node.allocatable) for name, node in nodes.items()}

@@ -38,6 +38,10 @@ class BindWatcher(Protocol):
         """What the sender got; None: it cannot know."""
         ...
 
+    def claim_answered(self, sender: str, path: str, answer: Response) -> None:
+        """The same of a claim that the sender has written."""
+        ...
+
 
 class Faults:
     """How likely each fault is while `is_on`; `injected` counts what was done."""
@@ -108,16 +112,19 @@ class FaultyTransport:
         if "/binding" in path and body is not None:
             self._check_uncut()
             self._watcher.bind_sent(self._sender, path, body)
-            answer: Response | None = None
+            told: Response | None = None
             try:
-                answer = await self._send(self._bind(path, body, content_type, timeout_s))
+                told = await self._send(self._bind(path, body, content_type, timeout_s))
             except ConnectFailedError:
-                answer = Response(0, b"")  # it certainly never arrived
+                told = Response(0, b"")  # it certainly never arrived
                 raise
             finally:
-                self._watcher.bind_answered(self._sender, body, answer)
-            return answer
-        return await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
+                self._watcher.bind_answered(self._sender, body, told)
+            return told
+        answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
+        if method == "PATCH" and "/persistentvolumeclaims/" in path:
+            self._watcher.claim_answered(self._sender, path, answer)
+        return answer
 
     async def _send(self, journey: Coroutine[None, None, Response]) -> Response:
         """The journey goes on if the caller is cancelled or paused."""

@@ -24,6 +24,7 @@ from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.testing.door import Door
 from multisched.testing.faults import Faults, FaultyTransport
 from multisched.testing.invariants import compare
+from multisched.testing.policies import Policies
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
 from multisched.testing.storm import Storm
 from multisched.testing.witness import Witness
@@ -35,6 +36,9 @@ lease runs out (15), its successor waits for the last binds (5), lists and works
 
 QUIET_LOST_MAX_S = 150.0
 """The same when a watch has lost a line: two periods of the audit, a list, and a backoff."""
+
+SET_ASIDE = "set aside: the API server has refused this pod"
+"""With what the owner of a pod that the server always refuses is told of it."""
 
 STOP_MAX_S = 20.0
 LOOK_S = 0.5
@@ -94,6 +98,8 @@ class Report:
     conflicts_false: int
     mended: int
     """Lost events that the audit found."""
+    set_aside: int
+    """Times a pod was set aside since the API server refused it again and again."""
     quiet_s: float
     """Virtual seconds from the last fault to rest."""
     virtual_s: float
@@ -157,7 +163,8 @@ class Run:
         self.server.request_log = self._log
         self.trace = 0
         self.faults = Faults(random.Random(self.seed ^ 0x5EED))  # noqa: S311 - a simulation
-        self.door = Door(self.server, self.configuration, self.loop.time, self.broken)
+        policies = Policies(self.server, self.seed)
+        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies)
         self.world = World(self.server, self.door, self.rng, self.seed)
         self.ended: list[Process] = []
         self.started = 0
@@ -289,7 +296,20 @@ class Run:
         return self.loop.time() - began_s
 
     def _is_settled(self) -> bool:
-        return not self.door.unbound_feasible() and not any(self._differences(p) for p in self.processes)
+        waiting = self.door.unbound_feasible() or self.not_set_aside()
+        return not waiting and not any(self._differences(p) for p in self.processes)
+
+    def not_set_aside(self) -> list[str]:
+        """Pods that the API server always refuses, and that some leader may try all the same."""
+        aside = {
+            entry.uid
+            for process in self.processes
+            for worker in process.program.router.workers()
+            if worker.is_leading
+            for entry in worker.queue.entries()
+            if entry.is_doomed and SET_ASIDE in self.door.policies.condition_of(entry.pod.name)
+        }
+        return [pod.key for pod in self.door.refused_feasible() if pod.uid not in aside]
 
     def _differences(self, process: Process) -> list[str]:
         return compare(process.program, self.door.pods(), self.door.nodes())
@@ -300,6 +320,11 @@ class Run:
         if late:
             self.door.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self.door.check_events()
+        aside = self.not_set_aside()
+        if aside:
+            self.door.complain(
+                f"I10: {len(aside)} pods are refused for ever and not set aside, for instance {aside[0]}"
+            )
         for process in self.processes:
             for sentence in self._differences(process):
                 self.door.complain(f"{sentence} ({process.identity})")
@@ -326,6 +351,7 @@ class Run:
             conflicts_true=sum(c.true for c in conflicts),
             conflicts_false=sum(c.false for c in conflicts),
             mended=sum(p.program.audit.statistics().lost for p in everybody),
+            set_aside=sum(w.queue.statistics().set_aside for p in everybody for w in p.program.router.workers()),
             quiet_s=quiet_s,
             virtual_s=self.loop.time(),
         )

@@ -91,6 +91,11 @@ class Storage:
             {"name": f"v{at}", "persistentVolumeClaim": {"claimName": claim}} for at, claim in enumerate(claims)
         ]
 
+    async def add_claim(self, claim: Mapping[str, Any] | None) -> None:
+        """A claim that was drawn elsewhere, if any was."""
+        if claim is not None:
+            await self._create(CLAIMS_PATH, claim)
+
     async def _create(self, path: str, document: Mapping[str, Any]) -> None:
         answer = await self._send("POST", path, document)
         if answer.status not in (201, 409):

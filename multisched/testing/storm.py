@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from multisched.model.objects import CPU, Pod
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
+from multisched.testing.policies import OWNER
 from multisched.testing.relations import HOSTNAME
 from multisched.testing.world import NODES, PODS
 
@@ -28,7 +29,10 @@ HEARD_S = 0.3
 COME_BACK_S = 8.0
 """Within this it is back: held for 2 s, then backing off for 1 s."""
 
-LIGHT = 23
+SET_ASIDE_MAX_S = 60.0
+"""A new leader may have to come first, and then five attempts with their backoffs (1, 2, 4 and 8 s)."""
+
+LIGHT = 24
 """Disruptions of a run that leave the leader alone."""
 HEAVY = 2
 """Those that make it lose its lease, give it back, or come back late."""
@@ -70,6 +74,7 @@ class Storm:
             "pod resized": self._resize,
             "infeasible pod shrunk": self._shrink_infeasible,
             "gate opened": self._open_gate,
+            "refused pod mended": self._heed_policy,
             "foreign binds": self._bind_from_outside,
             "crowd for one node": self._crowd,
             "node deleted": self._delete_node,
@@ -100,6 +105,7 @@ class Storm:
             if self._rng.random() < UNHEARD:  # at the end, where no other list comes to help
                 self.struck["pod deleted unheard"] += await self._delete_unheard()
             await self._tell_while_held()
+            await self._mend_refused()
         finally:
             for task in tasks:
                 task.cancel()
@@ -197,6 +203,23 @@ class Storm:
     async def _open_gate(self) -> bool:
         pod = self._any(lambda pod: bool(pod.gates))
         return pod is not None and await self._world.open_gates(pod)
+
+    async def _heed_policy(self) -> bool:
+        """One of those that the API server refuses, at whatever stage it is."""
+        pod = self._any(lambda pod: self._run.door.policies.policy_of(pod.name) == OWNER)
+        return pod is not None and await self._world.heed_policy(pod)
+
+    async def _mend_refused(self) -> None:
+        """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
+        self._run.faults.is_on = False
+        until_s = self._run.loop.time() + SET_ASIDE_MAX_S
+        while self._run.loop.time() < until_s and self._run.not_set_aside():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(1.0)
+        for pod in self._world.pods():
+            if self._run.door.policies.policy_of(pod.name) == OWNER:
+                self.struck["refused pod mended"] += await self._world.heed_policy(pod)
+        await self._world.trust_namespace()
+        self.struck["namespace trusted"] += 1
 
     async def _bind_from_outside(self) -> bool:
         await asyncio.gather(*(self._world.bind_from_outside() for _ in range(3)))

@@ -16,6 +16,7 @@ from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN
+from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import Relations
 from multisched.testing.storage import Storage
 
@@ -87,6 +88,7 @@ class World:
         if not scheduler:
             self._relations.add_rules(pod)
             await self.storage.add_claims(pod)
+            await self.storage.add_claim(self._door.policies.add_policy(pod))
         _add_urgency(pod)
         answer = await self.send("POST", PODS_PATH, pod)
         if answer.status not in (201, 409):
@@ -103,6 +105,20 @@ class World:
         patch = {"spec": {"schedulingGates": None}}
         answer = await self.send("PATCH", f"{PODS_PATH}/{pod.name}", patch, MERGE_PATCH)
         return answer.status == 200
+
+    async def heed_policy(self, pod: Pod) -> bool:
+        """The pod is changed so that its policy refuses it no longer."""
+        self._door.policies.pod_changed(pod.uid)
+        patch = {"metadata": {"labels": {POLICY: HEEDED}}}
+        answer = await self.send("PATCH", f"{PODS_PATH}/{pod.name}", patch, MERGE_PATCH)
+        return answer.status == 200
+
+    async def trust_namespace(self) -> None:
+        """One policy does not hold in this namespace any more."""
+        self._door.policies.namespace_changed()
+        await self.send(
+            "PATCH", f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": {TRUSTED: "yes"}}}, MERGE_PATCH
+        )
 
     async def resize(self, pod: Pod, cpu: str) -> bool:
         """In place, whether it is bound or waits."""

@@ -21,6 +21,7 @@ from multisched.cycle import scheduling_cycle
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.scheduling_cycle import Conflicted, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.events import Hint
 from multisched.framework.pod_counts import PodCounts
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
@@ -28,8 +29,10 @@ from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.volume_binder import VolumeBinder
 from multisched.plugins.volume_ledger import VolumeLedger
 from multisched.plugins.volume_masks import RowMasks
+from multisched.queueing import doomed
 from multisched.queueing.backoff import BackoffPods
-from multisched.queueing.entry import Moved
+from multisched.queueing.doomed import ServerRefusals
+from multisched.queueing.entry import Entry, Moved
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
 from multisched.queueing.pod_queue import PodQueue
@@ -378,6 +381,24 @@ def own_updates_lost() -> None:
 def freed_room_tells_nobody() -> None:
     """Pods that wait for room do not hear of deleted pods."""
     _put(PodQueue, "on_event", lambda self, event, old, new, now_s, **told: Moved())
+
+
+@_defect
+def refused_pods_never_set_aside() -> None:
+    """What the API server always refuses is tried for ever."""
+    _put(Entry, "note_refusal", lambda self, words: False)
+
+
+@_defect
+def set_aside_for_good() -> None:
+    """No event brings back what was set aside for the API server's refusals."""
+    _put(ServerRefusals, "events_to_register", lambda self: ())
+
+
+@_defect
+def set_aside_unheard_by_namespaces() -> None:
+    """What was set aside comes back when it is changed itself, and not when its namespace is."""
+    _put(doomed, "_is_its_namespace", lambda pod, old, new: Hint.SKIP)
 
 
 # -- what the watch says -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.testing.door import Door
+from multisched.testing.policies import Policies
 from multisched.testing.scenario import CONFIGURATION
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
@@ -29,7 +30,8 @@ class Stand:
         self.clock = SimClock(loop)
         self.server = ApiServer(self.clock, rbac=False)
         self.api = DirectTransport(self.server)
-        self.door = Door(self.server, config.parse(CONFIGURATION, "test"), loop.time, self.broken)
+        policies = Policies(self.server, seed=0)
+        self.door = Door(self.server, config.parse(CONFIGURATION, "test"), loop.time, self.broken, policies)
 
     async def post(self, path: str, document: Mapping[str, Any]) -> Response:
         return await self.api.request("POST", path, body=orjson.dumps(document))

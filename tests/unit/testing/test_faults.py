@@ -25,6 +25,8 @@ class Watcher(Books):
 
     def bind_answered(self, sender: str, body: bytes, answer: object) -> None: ...
 
+    def claim_answered(self, sender: str, path: str, answer: object) -> None: ...
+
 
 def _wire(loop: SimLoop) -> tuple[DirectTransport, FaultyTransport, Watcher, Faults]:
     server = ApiServer(SimClock(loop), rbac=False)
