@@ -30,7 +30,7 @@ REFUSED_PODS_KEPT = 8_192
 half goes at once."""
 ATTEMPTS_KEPT = 4
 """Attempts of one pod, the latest."""
-SAMPLED_EVERY = 128
+SAMPLED_EVERY = 256
 """Placed pods of a class from one picture to the next."""
 REFUSED_BYTES_MAX = 8 * 1024 * 1024
 """Pictures of refused attempts of one domain: some 200 at 5,000 nodes."""
@@ -134,17 +134,27 @@ class Picture:
         """uid and attempt of the placed pod that it was taken for."""
 
     def scores_at(self, at: int, moving: bytes, total: int) -> tuple[Score, ...]:
-        """The scores of a row that was chosen under this picture: `moving` as they were then, the others as they are here.
+        """The scores of a row that was chosen under this picture, where it had `total`.
 
-        Once the picture is dropped, what the others gave is told in one sum.
+        `moving`: those by plugins that read pods, as they were then, all but the last; the others are as they are here, and
+        the last has what is left. Once the picture is dropped, what is not in `moving` is told in one sum.
         """
-        finals = iter(moving)
-        if self.is_kept:
-            scores = (Score(c.plugin, c.weight, next(finals) if c.is_moving else int(c.final[at])) for c in self.scores)
-            return tuple(scores)
-        known = [Score(name, weight, next(finals)) for name, weight, is_moving in self._names if is_moving]
-        rest = total - sum(score.weight * score.final for score in known)
-        return (*known, Score(OTHERS, 1, rest)) if rest else tuple(known)
+        if not self.is_kept:
+            names = [(name, weight) for name, weight, is_moving in self._names if is_moving]
+            known = [Score(name, weight, final) for (name, weight), final in zip(names, moving, strict=False)]
+            rest = total - sum(score.weight * score.final for score in known)
+            return (*known, Score(OTHERS, 1, rest)) if rest else tuple(known)
+        finals, last, rest = iter(moving), -1, total
+        scores: list[Score] = []
+        for column in self.scores:
+            final = next(finals, None) if column.is_moving else int(column.final[at])
+            if final is None:
+                last, final = len(scores), 0
+            rest -= column.weight * final
+            scores.append(Score(column.plugin, column.weight, final))
+        if last >= 0:
+            scores[last] = scores[last]._replace(final=rest // scores[last].weight)
+        return tuple(scores)
 
     def add_answers(self, total: Totals, scores: Sequence[ScoreCopy]) -> None:
         """What plugins that asked outside made of it, once they were answered."""
@@ -287,8 +297,10 @@ class AttemptRecords:
         # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
         total = group.total.item(at) if group.is_scored else 0
         # Of the scores, only what moves with every pod is read: each column is memory that no cache holds any more. Of the
-        # others the picture tells, which is taken anew when they change.
-        self._placed.add(pod.uid, attempt, now_s, node, at, group.moving_scores, total, picture)
+        # others the picture tells, which is taken anew when they change; and what is left of the total is the last one's.
+        moving = group.moving_scores
+        finals = bytes([column.final.item(at) for column in moving[:-1]]) if len(moving) > 1 else b""
+        self._placed.add((pod.uid, attempt, now_s, node, at, finals, total, picture))
 
     def placed_run(
         self, entries: Sequence[QueuedPod], group: PodClass, ats: Sequence[int], nodes: Sequence[str]
@@ -306,7 +318,10 @@ class AttemptRecords:
         group.unrecorded -= count
         chosen = ats[:count]
         totals = group.total.take(chosen).tolist()
-        self._placed.add_run(entries, now_s, nodes, chosen, group.moving_scores, totals, picture)
+        known = [column.final.take(chosen).tolist() for column in group.moving_scores[:-1]]
+        finals = [bytes(one) for one in zip(*known, strict=True)] if known else [b""] * count
+        for entry, node, at, total, one in zip(entries, nodes, chosen, totals, finals, strict=False):
+            self._placed.add((entry.pod.uid, entry.attempts, now_s, node, at, one, total, picture))
 
     def take_back(self, count: int) -> None:
         """The last so many placed pods were not placed after all: their attempts are still to come."""
@@ -329,8 +344,9 @@ class AttemptRecords:
         """As `placed`, for an attempt that waited: `picture` is its own, complete with the answers."""
         self._samples.keep(picture)
         picture.of = (pod.uid, attempt)
-        now_s, moving = self._stopwatch(), [column for column in picture.scores if column.is_moving]
-        self._placed.add(pod.uid, attempt, now_s, node, at, moving, picture.total.item(at), picture)
+        now_s, total = self._stopwatch(), picture.total.item(at)
+        finals = bytes([column.final.item(at) for column in picture.scores if column.is_moving][:-1])
+        self._placed.add((pod.uid, attempt, now_s, node, at, finals, total, picture))
         if passed_over:
             self._add(pod, AttemptRecord(attempt, now_s, Outcome.PLACED, passed_over=passed_over))
 
