@@ -74,7 +74,8 @@ class ObjectsView(Protocol):
         ...
 
     def version(self, kind: ObjectKind) -> int:
-        """Raised when an object of the kind comes, goes, or changes in what is kept of it; never falls, 0 at first.
+        """Raised when an object of the kind comes, goes, or changes in what is kept of it, and when the kind ceases to be
+        readable or is again; never falls, 0 at first.
 
         An update that changes nothing but `version` does not raise it.
         """
@@ -130,3 +131,16 @@ class ObjectsView(Protocol):
     def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
         """Volume attachments that name the node."""
         ...
+
+
+def hidden(objects: ObjectsView, *kinds: ObjectKind) -> str:
+    """Why something that hangs on these kinds cannot be known, in words for a pod's owner; empty where all can be read.
+
+    What the API server does not show looks as if it did not exist. A plugin that would place a pod, or refuse it for good,
+    on that lets it wait with this sentence instead; the pod is woken when the kind can be read again.
+    """
+    for kind in kinds:
+        why = objects.unreadable(kind)
+        if why:
+            return f"{kind.value} objects cannot be read by the scheduler: {why}"
+    return ""

@@ -8,10 +8,10 @@ import numpy as np
 
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.objects_view import ObjectKind
+from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.status import SKIP, Code, Status
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.cluster_objects import CsiNode, PersistentVolumeClaim, VolumeAttachment
 from multisched.model.objects import Pod
 from multisched.model.volumes import COUNTED_PLUGINS, PodVolume, may_name
@@ -54,7 +54,10 @@ class NodeVolumeLimits:
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Skips pods without claims and without disks that a CSI driver took over."""
-        return PreFilterResult() if any(map(_may_count, pod.spec.volumes)) else PreFilterResult(SKIP)
+        if not any(map(_may_count, pod.spec.volumes)):
+            return PreFilterResult(SKIP)
+        unknown = hidden(self._objects, *self.reads_objects)
+        return PreFilterResult(Status.unresolvable(unknown).by(self.name) if unknown else SUCCESS)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: refuses rows where the pod's volumes, those there already left out, are more than there is room for.

@@ -22,7 +22,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
-from multisched.framework.objects_view import ObjectKind
+from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
@@ -45,6 +45,11 @@ from multisched.plugins.volume_planner import REASONS, Offer, PodClaims
 FULL_PERCENT = 100
 WRITES_MAX_S = 120.0
 """What PreBind may take beside the waiting: all writes of a pod, with their retries."""
+
+_READ_ALWAYS = tuple(
+    kind for kind in READ_KINDS if kind not in (ObjectKind.CSI_DRIVER, ObjectKind.CSI_STORAGE_CAPACITY)
+)
+"""The kinds that matter where nothing has to be provisioned."""
 
 _CLAIMS: StateKey[PodClaims] = StateKey("VolumeBinding")
 
@@ -87,13 +92,25 @@ class VolumeBinding:
         """Refuses pods with claims that are missing, leaving, another's, or have to be bound before."""
         if not pod.spec.volumes:
             return PreFilterResult(SKIP)
-        claims = self._ledger.planner.claims_of(pod)
+        claims = self._claims_of(pod)
         if claims is None:
             return PreFilterResult(SKIP)
         if isinstance(claims, Status):
             return PreFilterResult(claims.by(self.name))
         cycle.state.write(_CLAIMS, claims)
         return PreFilterResult()
+
+    def _claims_of(self, pod: Pod) -> PodClaims | Status | None:
+        """As the planner's, but for pods whose claims, or what they may be bound to, cannot be known now."""
+        if not self._ledger.concerns(pod):
+            return None
+        unknown = hidden(self._objects, *_READ_ALWAYS)
+        if unknown:
+            return Status.unresolvable(unknown)
+        claims = self._ledger.planner.claims_of(pod)
+        if isinstance(claims, PodClaims) and claims.delayed:
+            unknown = hidden(self._objects, *READ_KINDS)
+        return Status.unresolvable(unknown) if unknown else claims
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: refuses rows out of reach of bound volumes, and those that can serve some unbound claim no way.
@@ -115,7 +132,7 @@ class VolumeBinding:
         names = [name for volume in pod.spec.volumes if (name := volume.claim_of(pod.name)) is not None]
         if not names:
             return None
-        found: list[Hashable] = []
+        found: list[Hashable] = [hidden(self._objects, *READ_KINDS)]
         for name in names:
             claim = self._objects.claim(pod.namespace, name)
             found.append(claim)

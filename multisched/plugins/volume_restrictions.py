@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.objects_view import ObjectKind
+from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
@@ -52,7 +52,7 @@ class VolumeRestrictions:
         if not pod.spec.volumes:
             return None
         users = cycle.nodes.volume_users
-        return tuple(
+        return hidden(self._objects, *self.reads_objects), *(
             (self._objects.claim(pod.namespace, volume.claim), bool(users.claim_users(pod.namespace, volume.claim)))
             for volume in pod.spec.volumes
             if volume.claim is not None
@@ -66,6 +66,9 @@ class VolumeRestrictions:
         """Refuses a pod that names a missing claim; skips one that no other pod can be in the way of."""
         if not pod.spec.volumes:
             return PreFilterResult(SKIP)
+        unknown = hidden(self._objects, *self.reads_objects)
+        if unknown and any(volume.claim is not None for volume in pod.spec.volumes):
+            return PreFilterResult(Status.unresolvable(unknown).by(self.name))
         exclusive = set()
         for volume in pod.spec.volumes:
             if volume.claim is None:

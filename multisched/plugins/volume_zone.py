@@ -9,13 +9,12 @@ import numpy as np
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows
-from multisched.framework.objects_view import ObjectKind
+from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code, Status
 from multisched.model.cluster_objects import (
     WAIT_FOR_FIRST_CONSUMER,
-    ClusterObject,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -56,7 +55,7 @@ class VolumeZone:
         if not names:
             return None
         objects = self._objects
-        found: list[tuple[ClusterObject | None, ClusterObject | None]] = []
+        found: list[Hashable] = [hidden(objects, *self.reads_objects)]
         for name in names:
             claim = objects.claim(pod.namespace, name)
             if claim is None:
@@ -74,9 +73,12 @@ class VolumeZone:
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Finds where the pod's bound volumes are; refuses a claim that has no volume and will not get one by waiting."""
         places: list[_Place] = []
+        unknown = hidden(self._objects, *self.reads_objects)
         for volume in pod.spec.volumes:
             if volume.claim is None:
                 continue
+            if unknown:
+                return PreFilterResult(Status.unresolvable(unknown).by(self.name))
             found = self._places_of(pod.namespace, volume.claim)
             if isinstance(found, str):
                 return PreFilterResult(Status.unresolvable(found).by(self.name))

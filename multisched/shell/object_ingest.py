@@ -118,7 +118,8 @@ class ObjectIngest:
     def replaced(self, version: str) -> None:
         if self._store.unreadable(self.kind):
             logger.info("kind can be read again", extra={"kind": self.kind.value})
-        self._store.set_unreadable(self.kind, "")
+            self._store.set_unreadable(self.kind, "")
+            self._tell(ClusterEvent(Resource.WILDCARD, Action.ALL, f"{self.kind.value}Readable"), None, None)
         count = len(self._store.all(self.kind))
         logger.info("objects listed", extra={"kind": self.kind.value, "version": version, "objects": count})
 

@@ -105,6 +105,8 @@ class ObjectStore(ObjectsView):
 
     def set_unreadable(self, kind: ObjectKind, why: str) -> None:
         """The API server refuses to tell of the kind; an empty text: it does so again."""
+        if bool(why) != bool(self.unreadable(kind)):
+            self._shelves[kind].recency.sequence += 1
         self._unreadable[kind] = why
 
     def __len__(self) -> int:

@@ -111,8 +111,11 @@ def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
     ears.ingest.refused("403 Forbidden: no")
     assert ears.store.unreadable(PV) == "403 Forbidden: no"
     assert ears.store.volume("v") is not None
+    told = len(ears.told)
     ears.ingest.replaced("5")
     assert ears.store.unreadable(PV) == ""
+    ears.ingest.replaced("6")
+    assert [event.resource for event, _, _ in ears.told[told:]] == [Resource.WILDCARD]
 
 
 @pytest.mark.parametrize("kind", list(ObjectKind))
@@ -195,6 +198,37 @@ def test_a_kind_that_is_not_to_be_had_keeps_no_pod_waiting_and_makes_the_process
         await house.until(lambda: not house.program.objects.unreadable(), within_s=60.0)
 
     play(story, {"/apis/storage.k8s.io/v1/csinodes": status})
+
+
+@pytest.mark.parametrize("path", ["/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"])
+def test_a_pod_waits_while_what_its_claims_stand_for_cannot_be_read(path: str) -> None:
+    """It is not told that its claim does not exist, and not placed as if it had none; others go on."""
+    kind = PVC if path.endswith("claims") else PV
+
+    async def story(house: House, door: Closed) -> None:
+        spec = {"storageClassName": "c", "accessModes": ["ReadWriteOnce"]}
+        source = {"capacity": {"storage": "1Gi"}, "nfs": {"server": "s", "path": "/"}}
+        await house.post("persistentvolumes", "v", {}, spec={**spec, **source})
+        bound = {"namespace": "default", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+        asked = {"volumeName": "v", "resources": {"requests": {"storage": "1Gi"}}}
+        await house.post("namespaces/default/persistentvolumeclaims", "c", bound, spec={**spec, **asked})
+        await house.node("n")
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
+        containers = [{"name": "main", "image": "app:v1"}]
+        needy = {"schedulerName": "tests-scheduler", "containers": containers, "volumes": volumes}
+        await house.post("namespaces/default/pods", "p", {}, spec=needy)
+        await house.pod("plain")
+        await house.bound("plain")
+
+        words = f"{kind.value} objects cannot be read by the scheduler: 403 : not for you."
+        waiting = house.waiting("p")
+        assert waiting is not None
+        assert waiting.message.startswith(f"0/1 nodes are available: {words}")
+
+        door.closed.clear()
+        await house.bound("p", within_s=90.0)
+
+    play(story, {path: 403})
 
 
 def test_the_audit_finds_an_object_that_a_watch_has_lost() -> None:

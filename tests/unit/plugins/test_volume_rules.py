@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 
 from multisched.framework.events import EventRegistration, Hint
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import EnqueueExtensions
+from multisched.framework.plugin import EnqueueExtensions, PluginContext
 from multisched.framework.runner import Runner
-from multisched.framework.status import SKIP, Code
+from multisched.framework.status import SKIP, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
+from multisched.plugins.node_volume_limits import NodeVolumeLimits
+from multisched.plugins.volume_binding import VolumeBinding
 from multisched.plugins.volume_restrictions import VolumeRestrictions
 from multisched.plugins.volume_zone import VolumeZone
 from multisched.state.overlay import OverlayCycle
@@ -49,6 +52,28 @@ def hint(plugin: EnqueueExtensions, label: str, pod: Pod, old: Any, new: Any) ->
 
 def decoded(kind: ObjectKind, document: Document) -> Any:
     return DECODE_OBJECT[kind.value](orjson.dumps(document))
+
+
+@pytest.mark.parametrize("make", [VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone])
+def test_a_pod_with_claims_waits_while_a_kind_cannot_be_read(
+    make: Callable[[PluginContext], VolumeRestrictions | NodeVolumeLimits | VolumeBinding | VolumeZone],
+) -> None:
+    """What is not known is not said to be missing, and the answer is another one once it is known (also to warm classes)."""
+    scene = Scene([node_document("n0")], [], pod_document("p", volumes=uses("c")))
+    put(scene.objects, CLAIM, claim("c", storage_class="late"))
+    put(scene.objects, CLASS, storage_class("late"))
+    plugin, view = make(scene.context()), scene.view()
+    plain = decode_pod(pod_document("plain"))
+    before, readable = plugin.pre_filter(view, scene.pod), plugin.stamp(view, scene.pod)
+    for kind in plugin.reads_objects:
+        scene.objects.set_unreadable(kind, "403 Forbidden: no")
+        words = f"{kind.value} objects cannot be read by the scheduler: 403 Forbidden: no"
+        assert plugin.pre_filter(view, scene.pod).status == Status(UNRESOLVABLE, plugin.name, (words,))
+        assert plugin.pre_filter(view, plain).status is SKIP
+        hidden = plugin.stamp(view, scene.pod)
+        scene.objects.set_unreadable(kind, "")
+        assert plugin.pre_filter(view, scene.pod) == before
+        assert hidden not in (readable, plugin.stamp(view, scene.pod))
 
 
 # -- VolumeRestrictions ------------------------------------------------------------------------------------------------
