@@ -14,10 +14,10 @@ from typing import TypeVar
 
 import orjson
 
+from multisched.cluster.controller_events import EventWriter
 from multisched.cluster.object_cache import ObjectCache
 from multisched.cluster.object_client import (
     PODS,
-    Answer,
     Document,
     ObjectClient,
     RefusedError,
@@ -34,6 +34,7 @@ WRITES_AT_ONCE = 32
 WRITTEN_OWNERS_MAX = 10_000
 LAG_RECHECK_S = 1.0
 TERMINAL = ("Succeeded", "Failed")
+_CONFLICT = 409
 _CLAIMING = {"persistentVolumeClaim", "ephemeral"}
 _METADATA = (
     "name",
@@ -172,9 +173,14 @@ def _take(items: Iterator[T], count: int) -> Iterator[T]:
 class ControlledPods:
     """The pods of one controller's objects, by owner uid."""
 
-    def __init__(self, client: ObjectClient, cache: ObjectCache) -> None:
+    def __init__(
+        self, client: ObjectClient, cache: ObjectCache, *, owners: Resource, events: EventWriter | None = None
+    ) -> None:
+        """With `events`, each pod that came or went is told as an event of its owner."""
         self._client = client
         self._cache = cache
+        self._owners = owners
+        self._events = events
         self._written: dict[str, int] = {}
         self._going: set[str] = set()
         cache.listen(self._forget_gone)
@@ -208,12 +214,18 @@ class ControlledPods:
             nonlocal last, body
             if pod is not last:
                 last, body = pod, orjson.dumps(pod)
-            namespace = pod["metadata"]["namespace"]
-            self._note(owner["metadata"]["uid"], (await self._client.create(PODS, namespace, body)).expect(409))
+            answer = await self._client.create(PODS, pod["metadata"]["namespace"], body)
+            if answer.is_success:
+                created = answer.document
+                self._note(owner["metadata"]["uid"], version_of(created))
+                self._tell(owner, "SuccessfulCreate", f"Created pod: {created['metadata']['name']}")
+            elif answer.status != _CONFLICT:
+                self._tell(owner, "FailedCreate", f"Error creating: {answer.message}", kind="Warning")
+                raise RefusedError(answer)
 
         await each(pods, post)
 
-    async def delete(self, pods: Sequence[Document]) -> None:
+    async def delete(self, owner: Document, pods: Sequence[Document]) -> None:
         """Asks pods to go, each by its uid."""
 
         async def drop(pod: Document) -> None:
@@ -223,22 +235,26 @@ class ControlledPods:
                 answer = await self._client.delete(
                     PODS, metadata["namespace"], metadata["name"], uid=metadata["uid"], propagation="Background"
                 )
-                answer.expect(404, 409)
-            except (RefusedError, TransportError):
+                answer.expect(404, _CONFLICT)
+            except (RefusedError, TransportError) as error:
                 self._going.discard(metadata["uid"])
+                self._tell(owner, "FailedDelete", f"Error deleting: {error}", kind="Warning")
                 raise
+            self._tell(owner, "SuccessfulDelete", f"Deleted pod: {metadata['name']}")
             if self._cache.find(f"{metadata['namespace']}/{metadata['name']}") is None:
                 self._going.discard(metadata["uid"])
 
         await each(pods, drop)
 
-    def _note(self, owner_uid: str, answer: Answer) -> None:
-        if answer.is_success:
-            version = version_of(answer.document)
-            self._written[owner_uid] = max(version, self._written.get(owner_uid, 0))
-            if len(self._written) > WRITTEN_OWNERS_MAX:  # owners that went before they were judged again
-                seen = self._cache.version
-                self._written = {uid: written for uid, written in self._written.items() if written > seen}
+    def _tell(self, owner: Document, reason: str, message: str, *, kind: str = "Normal") -> None:
+        if self._events is not None:
+            self._events.tell(self._owners, owner, kind, reason, message)
+
+    def _note(self, owner_uid: str, version: int) -> None:
+        self._written[owner_uid] = max(version, self._written.get(owner_uid, 0))
+        if len(self._written) > WRITTEN_OWNERS_MAX:  # owners that went before they were judged again
+            seen = self._cache.version
+            self._written = {uid: written for uid, written in self._written.items() if written > seen}
 
     def _forget_gone(self, old: Document | None, new: Document | None) -> None:
         if old is not None and new is None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from multisched.cluster.controlled_pods import pod_index, slim_pod
+from multisched.cluster.controller_events import EventRecorder
 from multisched.cluster.object_cache import ObjectCache
 from multisched.cluster.object_client import (
     CLAIMS,
@@ -56,6 +57,7 @@ class ControllerContext:
         self.client = client
         self.clock = clock
         self.rng = rng
+        self.events = EventRecorder(client, clock)
         self.pods = ObjectCache(client, PODS, rng=rng, projection=slim_pod, index_by=pod_index)
         self.replica_sets = ObjectCache(client, REPLICA_SETS, rng=rng, index_by=_owner_index)
         self.deployments = ObjectCache(client, DEPLOYMENTS, rng=rng)

@@ -38,6 +38,7 @@ class CronJobController:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
+        self._events = context.events.writer("cronjob-controller")
         self.queue = ReconcileQueue("cronjob", self.reconcile, rng=context.rng, workers=CRON_JOBS_AT_ONCE)
         context.cron_jobs.listen(self._changed)
         context.jobs.listen(self._job_changed)
@@ -63,7 +64,7 @@ class CronJobController:
             return None
         uid = cron_job["metadata"]["uid"]
         jobs = [job for job in self._context.jobs.under(uid) if (controller_of(job) or {}).get("uid") == uid]
-        await self._clear(cron_job["spec"], jobs)
+        await self._clear(cron_job, jobs)
         active = [job for job in jobs if not _outcome(job)]
         now = self._context.now()
         spec, status = cron_job["spec"], cron_job.get("status") or {}
@@ -73,7 +74,7 @@ class CronJobController:
         if due is not None and timestamp(due) != last and not (active and spec.get("concurrencyPolicy") == "Forbid"):
             if spec.get("concurrencyPolicy") == "Replace":
                 for job in active:
-                    await self._delete(job)
+                    await self._delete(cron_job, job)
                 active = []
             active.append(await self._start(cron_job, due))
             last = timestamp(due)
@@ -102,10 +103,11 @@ class CronJobController:
         }
         answer = (await self._context.client.create(JOBS, namespace, job)).expect(409)
         if answer.is_success:
+            self._events.tell(CRON_JOBS, cron_job, "Normal", "SuccessfulCreate", f"Created job {name}")
             return answer.document
         return (await self._context.client.get(JOBS, namespace, name)).expect().document
 
-    async def _clear(self, spec: Document, jobs: Sequence[Document]) -> None:
+    async def _clear(self, cron_job: Document, jobs: Sequence[Document]) -> None:
         """Deletes the oldest finished Jobs beyond the history limits."""
         for outcome, field, default in (
             ("Complete", "successfulJobsHistoryLimit", 3),
@@ -113,15 +115,16 @@ class CronJobController:
         ):
             ended = sorted((job for job in jobs if _outcome(job) == outcome), key=_started)
             ended = [job for job in ended if not job["metadata"].get("deletionTimestamp")]
-            for job in ended[: max(0, len(ended) - int(spec.get(field, default)))]:
-                await self._delete(job)
+            for job in ended[: max(0, len(ended) - int(cron_job["spec"].get(field, default)))]:
+                await self._delete(cron_job, job)
 
-    async def _delete(self, job: Document) -> None:
+    async def _delete(self, cron_job: Document, job: Document) -> None:
         metadata = job["metadata"]
         answer = await self._context.client.delete(
             JOBS, metadata["namespace"], metadata["name"], uid=metadata["uid"], propagation="Background"
         )
         answer.expect(404, 409)
+        self._events.tell(CRON_JOBS, cron_job, "Normal", "SuccessfulDelete", f"Deleted job {metadata['name']}")
 
     async def _write(
         self, cron_job: Document, jobs: Sequence[Document], active: Sequence[Document], last: str | None

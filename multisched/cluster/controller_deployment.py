@@ -30,9 +30,10 @@ from multisched.cluster.rollout import Size, resolve_fenceposts, scale_new, scal
 DEPLOYMENTS_AT_ONCE = 8
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
+REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 DESIRED = "deployment.kubernetes.io/desired-replicas"
 MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
-_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION, DESIRED, MAX_REPLICAS)
+_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION, REVISION_HISTORY, DESIRED, MAX_REPLICAS)
 _RECREATE_RECHECK_S = 1.0
 
 
@@ -41,6 +42,7 @@ class DeploymentController:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
+        self._events = context.events.writer("deployment-controller")
         self._written: dict[str, int] = {}
         """Per Deployment, the newest version written to one of its ReplicaSets."""
         self.queue = ReconcileQueue("deployment", self.reconcile, rng=context.rng, workers=DEPLOYMENTS_AT_ONCE)
@@ -104,7 +106,7 @@ class DeploymentController:
         if new is not None:
             missing = _copied_annotations(deployment)
             if _revision(new) < revision:
-                missing[REVISION] = str(revision)
+                missing |= _renumbered(new, revision)
             if not missing.items() <= (new["metadata"].get("annotations") or {}).items():
                 await self._annotate(deployment, new, missing)
             await self._annotate_deployment(deployment, max(revision, _revision(new)))
@@ -120,6 +122,8 @@ class DeploymentController:
             return None
         created = answer.expect().document
         self._note(deployment, answer)
+        if body["spec"]["replicas"]:
+            self._tell_scaled(deployment, created, 0, body["spec"]["replicas"])
         await self._annotate_deployment(deployment, revision)
         return created
 
@@ -165,7 +169,10 @@ class DeploymentController:
         if annotations.get(REVISION) != str(revision):
             metadata = deployment["metadata"]
             body = {"metadata": {"uid": metadata["uid"], "annotations": {REVISION: str(revision)}}}
-            answer = await self._context.client.patch(DEPLOYMENTS, metadata["namespace"], metadata["name"], body=body)
+            client = self._context.client  # through the status, where annotations do not raise the generation
+            answer = await client.patch(
+                DEPLOYMENTS, metadata["namespace"], metadata["name"], body=body, subresource="status"
+            )
             answer.expect(404)
 
     # --- sizes ---------------------------------------------------------------------------------------------------
@@ -210,7 +217,14 @@ class DeploymentController:
         await self._patch(
             deployment, replica_set, {"metadata": {"annotations": annotations}, "spec": {"replicas": replicas}}
         )
+        if not has_size:
+            self._tell_scaled(deployment, replica_set, replica_set["spec"].get("replicas", 1), replicas)
         return not has_size
+
+    def _tell_scaled(self, deployment: Document, replica_set: Document, before: int, after: int) -> None:
+        name, way = replica_set["metadata"]["name"], "up" if before < after else "down"
+        text = f"Scaled {way} replica set {name} from {before} to {after}"
+        self._events.tell(DEPLOYMENTS, deployment, "Normal", "ScalingReplicaSet", text)
 
     async def _patch(self, deployment: Document, replica_set: Document, body: Document) -> None:
         metadata = replica_set["metadata"]
@@ -244,7 +258,7 @@ class DeploymentController:
         spec, status = deployment["spec"], dict(deployment.get("status") or {})
         numbers = {
             name: sum((rs.get("status") or {}).get(name, 0) for rs in owned)
-            for name in ("replicas", "readyReplicas", "availableReplicas")
+            for name in ("replicas", "readyReplicas", "availableReplicas", "terminatingReplicas")
         }
         expected = sum(rs["spec"].get("replicas", 1) for rs in owned)
         numbers["updatedReplicas"] = ((new or {}).get("status") or {}).get("replicas", 0)
@@ -267,7 +281,8 @@ class DeploymentController:
             DEPLOYMENTS,
             deployment,
             {
-                **numbers,
+                **{name: number or None for name, number in numbers.items()},
+                "terminatingReplicas": numbers["terminatingReplicas"],
                 "observedGeneration": deployment["metadata"].get("generation", 0),
                 "conditions": status["conditions"],
             },
@@ -324,6 +339,13 @@ def _without_hash(template: Document) -> Document:
 def _revision(replica_set: Document) -> int:
     text = (replica_set["metadata"].get("annotations") or {}).get(REVISION, "0")
     return int(text) if text.isdigit() else 0
+
+
+def _renumbered(replica_set: Document, revision: int) -> dict[str, str]:
+    """Annotations of a ReplicaSet that is used again: its new revision, and those that it had before."""
+    annotations = replica_set["metadata"].get("annotations") or {}
+    had = [name for name in (annotations.get(REVISION_HISTORY), annotations.get(REVISION)) if name]
+    return {REVISION: str(revision), **({REVISION_HISTORY: ",".join(had)} if had else {})}
 
 
 def _copied_annotations(deployment: Document) -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from multisched.cluster.controlled_pods import claim_index, is_terminating
 from multisched.cluster.controller_context import ControllerContext
-from multisched.cluster.controller_events import EventWriter
 from multisched.cluster.object_client import (
     CLAIMS,
     PODS,
@@ -27,7 +26,7 @@ class EphemeralVolumeController:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._events = EventWriter(context, "ephemeral_volume")
+        self._events = context.events.writer("ephemeral_volume")
         self.queue = ReconcileQueue("ephemeral volumes", self.reconcile, rng=context.rng, workers=PODS_AT_ONCE)
         context.pods.listen(self._pod_changed)
         context.claims.listen(self._claim_changed)
@@ -86,4 +85,4 @@ class EphemeralVolumeController:
             await self._complain(pod, volume, f"{who} {why}")
 
     async def _complain(self, pod: Document, volume: Document, why: str) -> None:
-        await self._events.write(PODS, pod, "Warning", "FailedBinding", f"ephemeral volume {volume['name']}: {why}")
+        self._events.tell(PODS, pod, "Warning", "FailedBinding", f"ephemeral volume {volume['name']}: {why}")

@@ -36,7 +36,8 @@ class JobController:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._pods = ControlledPods(context.client, context.pods)
+        self._events = context.events.writer("job-controller")
+        self._pods = ControlledPods(context.client, context.pods, owners=JOBS, events=self._events)
         self.queue = ReconcileQueue("job", self.reconcile, rng=context.rng, workers=JOBS_AT_ONCE)
         context.jobs.listen(self._changed)
         requeue_owner_of_pods(context.pods, kind="Job", queue=self.queue)
@@ -84,11 +85,12 @@ class JobController:
         if any(c["type"] == "Suspended" and c["status"] == "True" for c in status.get("conditions") or ()):
             condition = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
             fresh["conditions"] = set_condition(status, condition, timestamp(now))
+            self._events.tell(JOBS, job, "Normal", "Resumed", "Job resumed")
         await write_status(self._context.client, JOBS, job, fresh)
         wait_s = self._backoff_left_s(pods, failed)
         wanted = wanted_active(spec, done=done)
         if len(active) > wanted:
-            await self._pods.delete(active[wanted:])
+            await self._pods.delete(job, active[wanted:])
         elif len(active) < wanted and wait_s <= 0:
             await self._pods.create(job, self._new_pods(job, active, indexes, wanted - len(active)))
         deadline_s = self._deadline_left_s(job, fresh["startTime"])
@@ -126,7 +128,7 @@ class JobController:
     async def _finish(
         self, job: Document, fresh: Document, end: tuple[str, str, str], active: Sequence[Document]
     ) -> float | None:
-        await self._pods.delete(active)
+        await self._pods.delete(job, active)
         kind, reason, message = end
         now = timestamp(self._context.now())
         condition = {"type": kind, "status": "True", "reason": reason, "message": message}
@@ -135,13 +137,19 @@ class JobController:
         if kind == "Complete":
             fresh["completionTime"] = now
         await write_status(self._context.client, JOBS, job, fresh)
+        if kind == "Complete":
+            self._events.tell(JOBS, job, "Normal", "Completed", "Job completed")
+        else:
+            self._events.tell(JOBS, job, "Warning", reason, message)
         return None
 
     async def _suspend(self, job: Document, fresh: Document, active: Sequence[Document]) -> float | None:
-        await self._pods.delete(active)
+        await self._pods.delete(job, active)
         condition = {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}
-        now = timestamp(self._context.now())
-        fresh |= {"startTime": None, "conditions": set_condition(job.get("status") or {}, condition, now)}
+        now, before = timestamp(self._context.now()), job.get("status") or {}
+        fresh |= {"startTime": None, "conditions": set_condition(before, condition, now)}
+        if fresh["conditions"] != (before.get("conditions") or []):
+            self._events.tell(JOBS, job, "Normal", "Suspended", "Job suspended")
         await write_status(self._context.client, JOBS, job, fresh)
         return None
 

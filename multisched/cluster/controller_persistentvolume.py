@@ -8,7 +8,6 @@ others (`fake_provisioner`, or whoever runs as a class's provisioner); recycling
 from __future__ import annotations
 
 from multisched.cluster.controller_context import ControllerContext
-from multisched.cluster.controller_events import EventWriter
 from multisched.cluster.object_client import CLAIMS, VOLUMES, Document, Resource, key_of
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.volume_rules import (
@@ -41,7 +40,7 @@ class _Writes:
 
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
-        self.events = EventWriter(context, COMPONENT)
+        self.events = context.events.writer(COMPONENT)
 
     async def patch(self, resource: Resource, document: Document, body: Document, subresource: str = "") -> Document:
         """The object as it is afterwards. Raises RefusedError, 409 where somebody was faster."""
@@ -183,7 +182,7 @@ class ClaimController:
             return
         else:
             text = "no persistent volumes available for this claim and no storage class is set"
-            await self._writes.events.write(CLAIMS, claim, "Normal", "FailedBinding", text)
+            self._writes.events.tell(CLAIMS, claim, "Normal", "FailedBinding", text)
         await self._writes.claim_status(claim, "Pending", None)
 
     async def _takes_default_class(self, claim: Document) -> bool:
@@ -202,20 +201,20 @@ class ClaimController:
         if names:
             who = f"pod {names[0]}" if len(names) == 1 else f"pods {','.join(names)}"
             reason, text = "WaitForPodScheduled", f"waiting for {who} to be scheduled"
-        await self._writes.events.write(CLAIMS, claim, "Normal", reason, text)
+        self._writes.events.tell(CLAIMS, claim, "Normal", reason, text)
 
     async def _ask_provisioner(self, claim: Document, storage_class: Document | None) -> None:
         """Names the provisioner on the claim, which is how it hears of it."""
         events = self._writes.events
         if storage_class is None:
             text = f'storageclass.storage.k8s.io "{class_of(claim)}" not found'
-            await events.write(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
+            events.tell(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
             return
         wanted = str(storage_class["provisioner"])
         provisioner = CSI_DRIVER_OF_PLUGIN.get(wanted, wanted)
         if provisioner.startswith("kubernetes.io/"):
             text = f"no volume plugin matched name: {provisioner}"
-            await events.write(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
+            events.tell(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
             return
         if annotations_of(claim).get(PROVISIONER) != provisioner:
             names = {BETA_PROVISIONER: provisioner, PROVISIONER: provisioner}
@@ -225,7 +224,7 @@ class ClaimController:
             " system administrator. If volume creation is delayed, please verify that the provisioner is running and"
             " correctly registered."
         )
-        await events.write(CLAIMS, claim, "Normal", "ExternalProvisioning", text)
+        events.tell(CLAIMS, claim, "Normal", "ExternalProvisioning", text)
 
     async def _bind_to_named(self, claim: Document) -> None:
         volume = self._context.volumes.find(f"/{claim['spec']['volumeName']}")
@@ -244,7 +243,7 @@ class ClaimController:
             return
         else:
             reason, text = "FailedBinding", f'volume "{name}" already bound to a different claim.'
-        await self._writes.events.write(CLAIMS, claim, "Warning", reason, text)
+        self._writes.events.tell(CLAIMS, claim, "Warning", reason, text)
         await self._writes.claim_status(claim, "Pending", None)
 
     # -- claims that were bound ------------------------------------------------------------------------------------
@@ -266,7 +265,7 @@ class ClaimController:
     async def _lose(self, claim: Document, reason: str, text: str) -> None:
         if (claim.get("status") or {}).get("phase") != "Lost":
             claim = await self._writes.claim_status(claim, "Lost", None)
-            await self._writes.events.write(CLAIMS, claim, "Warning", reason, text)
+            self._writes.events.tell(CLAIMS, claim, "Warning", reason, text)
 
 
 class VolumeController:
@@ -339,7 +338,7 @@ class VolumeController:
         name = volume["metadata"]["name"]
         text = f'error getting deleter volume plugin for volume "{name}": no deletable volume plugin matched'
         volume = await self._writes.patch(VOLUMES, volume, {"status": {"phase": "Failed", "message": text}}, "status")
-        await self._writes.events.write(VOLUMES, volume, "Warning", "VolumeFailedDelete", text)
+        self._writes.events.tell(VOLUMES, volume, "Warning", "VolumeFailedDelete", text)
 
     async def _give_back(self, volume: Document) -> None:
         """The claim took another volume: one that was made for it goes, any other is free again."""
@@ -356,6 +355,6 @@ class VolumeController:
     async def _say_modes_differ(self, volume: Document, claim: Document) -> None:
         events, why = self._writes.events, "due to incompatible volumeMode."
         text = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim["metadata"]["name"]}" {why}'
-        await events.write(VOLUMES, volume, "Warning", "VolumeMismatch", text)
+        events.tell(VOLUMES, volume, "Warning", "VolumeMismatch", text)
         text = f'Cannot bind PersistentVolume "{volume["metadata"]["name"]}" to requested PersistentVolumeClaim {why}'
-        await events.write(CLAIMS, claim, "Warning", "VolumeMismatch", text)
+        events.tell(CLAIMS, claim, "Warning", "VolumeMismatch", text)

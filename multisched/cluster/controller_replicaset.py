@@ -34,7 +34,8 @@ class ReplicaSetController:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._pods = ControlledPods(context.client, context.pods)
+        events = context.events.writer("replicaset-controller")
+        self._pods = ControlledPods(context.client, context.pods, owners=REPLICA_SETS, events=events)
         self.queue = ReconcileQueue("replicaset", self.reconcile, rng=context.rng, workers=REPLICA_SETS_AT_ONCE)
         context.replica_sets.listen(self._changed)
         requeue_owner_of_pods(context.pods, kind="ReplicaSet", queue=self.queue)
@@ -56,7 +57,7 @@ class ReplicaSetController:
         if not self._pods.is_current(uid):
             return LAG_RECHECK_S
         active = self._pods.active(uid)
-        requeue_s = await self._write_status(replica_set, active)
+        requeue_s = await self._write_status(replica_set, active, sum(map(self._pods.is_going, self._pods.of(uid))))
         if replica_set["metadata"].get("deletionTimestamp"):
             return None
         missing = replica_set["spec"].get("replicas", 1) - len(active)
@@ -64,10 +65,10 @@ class ReplicaSetController:
             pod = pod_from_template(replica_set["spec"]["template"], owner=replica_set, resource=REPLICA_SETS)
             await self._pods.create(replica_set, [pod] * min(missing, PODS_PER_RECONCILE))
         elif missing < 0:
-            await self._pods.delete(victims(active, min(-missing, PODS_PER_RECONCILE)))
+            await self._pods.delete(replica_set, victims(active, min(-missing, PODS_PER_RECONCILE)))
         return LAG_RECHECK_S if abs(missing) > PODS_PER_RECONCILE else requeue_s
 
-    async def _write_status(self, replica_set: Document, active: Sequence[Document]) -> float | None:
+    async def _write_status(self, replica_set: Document, active: Sequence[Document], terminating: int) -> float | None:
         spec, now = replica_set["spec"], self._context.now()
         min_ready_s = spec.get("minReadySeconds") or 0
         wanted = (spec["template"].get("metadata") or {}).get("labels") or {}
@@ -76,9 +77,10 @@ class ReplicaSetController:
         available = [p for p in ready if is_available(p, min_ready_s, now)]
         status = {
             "replicas": len(active),
-            "fullyLabeledReplicas": len(labelled),
-            "readyReplicas": len(ready),
-            "availableReplicas": len(available),
+            "fullyLabeledReplicas": len(labelled) or None,
+            "readyReplicas": len(ready) or None,
+            "availableReplicas": len(available) or None,
+            "terminatingReplicas": terminating,
             "observedGeneration": replica_set["metadata"].get("generation", 0),
         }
         await write_status(self._context.client, REPLICA_SETS, replica_set, status)

@@ -23,7 +23,6 @@ from multisched.cluster.controlled_pods import (
     ready_since,
 )
 from multisched.cluster.controller_context import ControllerContext, requeue_owner_of_pods, write_status
-from multisched.cluster.controller_events import EventWriter
 from multisched.cluster.object_client import (
     CLAIMS,
     PODS,
@@ -70,9 +69,9 @@ class StatefulSetController:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._pods = ControlledPods(context.client, context.pods)
+        self._pods = ControlledPods(context.client, context.pods, owners=STATEFUL_SETS)
         self._revisions = TemplateRevisions(context, STATEFUL_SETS)
-        self._events = EventWriter(context, "statefulset-controller")
+        self._events = context.events.writer("statefulset-controller")
         self.queue = ReconcileQueue("statefulset", self.reconcile, rng=context.rng, workers=STATEFUL_SETS_AT_ONCE)
         context.stateful_sets.listen(self._changed)
         requeue_owner_of_pods(context.pods, kind="StatefulSet", queue=self.queue)
@@ -204,9 +203,9 @@ class StatefulSetController:
                 await self._create_claims(stateful_set, ordinal)
                 await self._pods.create(stateful_set, [pod])
             except RefusedError as refused:
-                await self._tell(stateful_set, "Create", pod, refused)
+                self._tell(stateful_set, "Create", pod, refused)
                 raise
-            await self._tell(stateful_set, "Create", pod)
+            self._tell(stateful_set, "Create", pod)
 
         await each(missing, make)
 
@@ -241,21 +240,19 @@ class StatefulSetController:
 
     async def _delete(self, stateful_set: Document, pod: Document) -> None:
         try:
-            await self._pods.delete([pod])
+            await self._pods.delete(stateful_set, [pod])
         except RefusedError as refused:
-            await self._tell(stateful_set, "Delete", pod, refused)
+            self._tell(stateful_set, "Delete", pod, refused)
             raise
-        await self._tell(stateful_set, "Delete", pod)
+        self._tell(stateful_set, "Delete", pod)
 
-    async def _tell(
-        self, stateful_set: Document, verb: str, pod: Document, refused: RefusedError | None = None
-    ) -> None:
+    def _tell(self, stateful_set: Document, verb: str, pod: Document, refused: RefusedError | None = None) -> None:
         names = f"{verb} Pod {pod['metadata']['name']} in StatefulSet {stateful_set['metadata']['name']}"
         if refused is None:
             kind, reason, message = "Normal", f"Successful{verb}", f"{names} successful"
         else:
             kind, reason, message = "Warning", f"Failed{verb}", f"{names} failed error: {refused.answer.message}"
-        await self._events.write(STATEFUL_SETS, stateful_set, kind, reason, message)
+        self._events.tell(STATEFUL_SETS, stateful_set, kind, reason, message)
 
     # --- claims --------------------------------------------------------------------------------------------------
 
@@ -277,7 +274,7 @@ class StatefulSetController:
             if answer.expect(_CONFLICT).status != _CONFLICT:
                 pod, name = stateful_pods.pod_name(stateful_set, ordinal), stateful_set["metadata"]["name"]
                 message = f"Create Claim {metadata['name']} Pod {pod} in StatefulSet {name} success"
-                await self._events.write(STATEFUL_SETS, stateful_set, "Normal", "SuccessfulCreate", message)
+                self._events.tell(STATEFUL_SETS, stateful_set, "Normal", "SuccessfulCreate", message)
 
     async def _own_claims(self, stateful_set: Document, pod: Document) -> None:
         for _, claim in stateful_pods.claims_of(stateful_set, ordinal_of(stateful_set, pod)):

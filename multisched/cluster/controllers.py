@@ -50,5 +50,6 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
             group.create_task(cache.watch.run(), name=f"watch {cache.resource.plural}")
         for cache in context.caches():
             await cache.watch.synced.wait()
+        group.create_task(context.events.run(), name="events")
         for controller in controllers:
             group.create_task(controller.run(), name=controller.queue.name)

@@ -11,7 +11,6 @@ import asyncio
 import random
 
 from multisched.cluster.controller_context import ControllerContext
-from multisched.cluster.controller_events import EventWriter
 from multisched.cluster.object_client import CLAIMS, NODES, VOLUMES, Document, ObjectClient, WallClock, key_of
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.volume_rules import (
@@ -52,7 +51,7 @@ class FakeProvisioner:
     def __init__(self, context: ControllerContext, name: str = FAKE_PROVISIONER) -> None:
         self._context = context
         self._name = name
-        self._events = EventWriter(context, name)
+        self._events = context.events.writer(name)
         self.queue = ReconcileQueue("provisioner", self.reconcile, rng=context.rng, workers=CLAIMS_AT_ONCE)
         context.claims.listen(self._changed)
         context.volumes.listen(self._changed)
@@ -111,12 +110,12 @@ class FakeProvisioner:
             return
         who = f"{metadata['namespace']}/{metadata['name']}"
         text = f'External provisioner is provisioning volume for claim "{who}"'
-        await self._events.write(CLAIMS, claim, "Normal", "Provisioning", text)
+        self._events.tell(CLAIMS, claim, "Normal", "Provisioning", text)
         volume = self._volume(name, claim, storage_class, terms)
         answer = (await self._context.client.create(VOLUMES, "", volume)).expect(409)
         if answer.is_success:
             text = f"Successfully provisioned volume {name}"
-            await self._events.write(CLAIMS, claim, "Normal", "ProvisioningSucceeded", text)
+            self._events.tell(CLAIMS, claim, "Normal", "ProvisioningSucceeded", text)
 
     async def _accessible_from(self, claim: Document, storage_class: Document) -> list[Document] | None:
         """Node selector terms of the new volume, none for one that every node reaches; None: the chosen node is gone."""
@@ -137,7 +136,7 @@ class FakeProvisioner:
         """The scheduler chooses again when its choice is taken from the claim."""
         metadata = claim["metadata"]
         text = f'failed to get target node: nodes "{annotations_of(claim)[SELECTED_NODE]}" not found'
-        await self._events.write(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
+        self._events.tell(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
         versions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         body = {"metadata": {**versions, "annotations": {SELECTED_NODE: None}}}
         client = self._context.client

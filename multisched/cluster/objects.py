@@ -185,6 +185,9 @@ class Objects:
         if subresource in ("status", "binding"):  # resourceclaims/binding writes the status as well
             new = dict(old)
             new["status"] = given.get("status") or {}
+            annotations = (given.get("metadata") or {}).get("annotations")
+            if not resource.is_custom and annotations != old["metadata"].get("annotations"):
+                new["metadata"] = {**old["metadata"], "annotations": annotations or {}}
             if resource.storage_key == "persistentvolumes":
                 storage_rules.note_phase(new, old, self.minting.now())
             return {key: value for key, value in new.items() if key not in ("kind", "apiVersion")}
@@ -222,7 +225,7 @@ class Objects:
         check = self.checks.get(resource.storage_key)
         if check is not None and not subresource:
             check(new, old)
-        if resource.has_generation and subresource != "status" and _desired(new) != _desired(old):
+        if resource.has_generation and subresource != "status" and _wants_other(resource, new, old):
             metadata["generation"] = int(old["metadata"].get("generation") or 0) + 1
         if _same(new, old):
             return stored.raw
@@ -362,6 +365,15 @@ def _kept_metadata(old: Mapping[str, Any], given: Mapping[str, Any]) -> Document
     if kept.get("managedFields") == [{}]:
         kept["managedFields"] = None
     return kept
+
+
+def _wants_other(resource: Resource, new: Document, old: Document) -> bool:
+    """Whether a change raises the generation; of Deployments one of the annotations does, too."""
+    if resource.storage_key == "deployments.apps":
+        annotations, before = (document["metadata"].get("annotations") or {} for document in (new, old))
+        if annotations != before:
+            return True
+    return _desired(new) != _desired(old)
 
 
 def _desired(document: Mapping[str, Any]) -> Document:

@@ -27,6 +27,7 @@ def test_scale_up_and_down(ctl: Kubectl, node: str) -> None:
     ctl("scale", "deployment/web", "--replicas=3")
     rolled_out(ctl)
     assert rows(ctl("get", "deployment", "web"))[0]["READY"] == "3/3"
+    assert "from 1 to 3" in ctl("describe", "deployment", "web")
     ctl("scale", "deployment/web", "--replicas=1", "--current-replicas=3")
     ctl("wait", "--for=jsonpath={.status.replicas}=1", "deployment/web", "--timeout=20s")
     assert (
@@ -111,7 +112,9 @@ def test_a_job_completes(ctl: Kubectl, node: str) -> None:
     [row] = rows(ctl("get", "jobs"))
     assert (row["STATUS"], row["COMPLETIONS"]) == ("Complete", "3/3")
     assert len(ctl.names("pods", "-l", "job-name=j", "--field-selector", "status.phase=Succeeded")) == 3
-    assert "3 Succeeded" in ctl("describe", "job", "j")
+    described = ctl("describe", "job", "j")
+    assert "3 Succeeded" in described
+    assert "Created pod: j-" in described
     ctl("delete", "job", "j")
     ctl("wait", "--for=delete", "pod", "-l", "job-name=j", "--timeout=20s")
 

@@ -8,8 +8,10 @@ from datetime import timedelta
 
 import pytest
 
+from multisched.cluster.controller_events import BURST_PER_OBJECT
 from multisched.cluster.object_client import (
     DEPLOYMENTS,
+    EVENTS,
     JOBS,
     PODS,
     REPLICA_SETS,
@@ -132,7 +134,8 @@ async def test_a_pod_created_and_gone_while_history_was_lost_is_replaced() -> No
         await cluster.wait_until(REPLICA_SETS, "web", lambda rs: rs["status"].get("readyReplicas") == 1)
         first = (await cluster.list_all(PODS))[0]["metadata"]["name"]
         await cluster.patch(REPLICA_SETS, "web", {"spec": {"replicas": 2}})
-        second = (await cluster.wait_listed(PODS, lambda pods: len(pods) == 2))[-1]["metadata"]["name"]
+        pods = await cluster.wait_listed(PODS, lambda pods: len(pods) == 2)
+        [second] = {p["metadata"]["name"] for p in pods} - {first}
 
         cluster.server.drop_watches()  # the cache may have seen neither the second pod nor its end
         for name in (first, second):
@@ -300,3 +303,48 @@ async def test_a_finished_job_goes_after_its_time_to_live() -> None:
         await cluster.wait_gone(JOBS, "brief")
 
         assert 29 <= cluster.clock.monotonic() - ended <= 33
+
+
+def told(events: list[Document], kind: str) -> list[tuple[str, str]]:
+    return [(e["reason"], e["message"]) for e in events if e["involvedObject"]["kind"] == kind]
+
+
+async def test_what_controllers_do_is_told_in_events() -> None:
+    async with a_cluster(a_node()) as cluster:
+        await cluster.create(DEPLOYMENTS, a_deployment("web", 1))
+        await roll_out(cluster, "web", 1)
+        [replica_set] = await cluster.list_all(REPLICA_SETS)
+        await cluster.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 0}})
+        await cluster.wait_until(DEPLOYMENTS, "web", lambda found: not found["status"].get("replicas"))
+        await cluster.create(JOBS, a_job("done"))
+        events = await cluster.wait_listed(EVENTS, lambda events: len(told(events, "Job")) == 2)
+
+        name = replica_set["metadata"]["name"]
+        assert set(told(events, "Deployment")) == {
+            ("ScalingReplicaSet", f"Scaled up replica set {name} from 0 to 1"),
+            ("ScalingReplicaSet", f"Scaled down replica set {name} from 1 to 0"),
+        }
+        assert {reason for reason, _ in told(events, "ReplicaSet")} == {"SuccessfulCreate", "SuccessfulDelete"}
+        assert ("Completed", "Job completed") in told(events, "Job")
+
+
+async def test_one_object_does_not_fill_the_store_with_events() -> None:
+    async with a_cluster(a_node()) as cluster:
+        await cluster.create(REPLICA_SETS, a_replica_set("web", 3 * BURST_PER_OBJECT))
+        await cluster.wait_until(
+            REPLICA_SETS, "web", lambda rs: rs["status"].get("readyReplicas") == 3 * BURST_PER_OBJECT
+        )
+        await asyncio.sleep(10)
+        assert len(told(await cluster.list_all(EVENTS), "ReplicaSet")) == BURST_PER_OBJECT
+
+
+async def test_a_change_of_annotations_raises_the_generation_of_deployments_only() -> None:
+    async with a_cluster(a_node()) as cluster:
+        await cluster.create(DEPLOYMENTS, a_deployment("web", 1))
+        deployment = await roll_out(cluster, "web", 1)
+        assert deployment["metadata"]["generation"] == 1  # the controller's own annotation is no change of a user's
+        note = {"metadata": {"annotations": {"note": "x"}}}
+        assert (await cluster.patch(DEPLOYMENTS, "web", note))["metadata"]["generation"] == 2
+        [replica_set] = await cluster.list_all(REPLICA_SETS)
+        before, name = replica_set["metadata"]["generation"], replica_set["metadata"]["name"]
+        assert (await cluster.patch(REPLICA_SETS, name, note))["metadata"]["generation"] == before
