@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from multisched.cycle import placement_log
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.placement_log import PlacementLog
 from multisched.cycle.pod_class import Finals, PodClass, Totals
@@ -44,6 +45,9 @@ OTHERS = "(all others)"
 """Stands for the score plugins of which nothing is kept any more."""
 STATUS_BYTES = 160
 """What one refusal by name costs: those of plugins that asked outside, and of rows held for nominated pods."""
+
+_BYTES = tuple(bytes((final,)) for final in range(256))
+"""Made once: a final score as it is kept."""
 
 
 class Score(NamedTuple):
@@ -299,8 +303,13 @@ class AttemptRecords:
         # Of the scores, only what moves with every pod is read: each column is memory that no cache holds any more. Of the
         # others the picture tells, which is taken anew when they change; and what is left of the total is the last one's.
         moving = group.moving_scores
-        finals = bytes([column.final.item(at) for column in moving[:-1]]) if len(moving) > 1 else b""
-        self._placed.add((pod.uid, attempt, now_s, node, at, finals, total, picture))
+        # Two: kube-scheduler's profile, unless pods relate to each other.
+        is_two = len(moving) == 2
+        finals = _BYTES[moving[0].final.item(at)] if is_two else bytes([one.final.item(at) for one in moving[:-1]])
+        log = self._placed
+        if len(log.young) >= placement_log.FULL:
+            log.turn_over()
+        log.young += (pod.uid, attempt, now_s, node, at, finals, total, picture)
 
     def placed_run(
         self, entries: Sequence[QueuedPod], group: PodClass, ats: Sequence[int], nodes: Sequence[str]
@@ -320,8 +329,12 @@ class AttemptRecords:
         totals = group.total.take(chosen).tolist()
         known = [column.final.take(chosen).tolist() for column in group.moving_scores[:-1]]
         finals = [bytes(one) for one in zip(*known, strict=True)] if known else [b""] * count
+        log = self._placed
+        if len(log.young) >= placement_log.FULL:
+            log.turn_over()
+        young = log.young
         for entry, node, at, total, one in zip(entries, nodes, chosen, totals, finals, strict=False):
-            self._placed.add((entry.pod.uid, entry.attempts, now_s, node, at, one, total, picture))
+            young += (entry.pod.uid, entry.attempts, now_s, node, at, one, total, picture)
 
     def take_back(self, count: int) -> None:
         """The last so many placed pods were not placed after all: their attempts are still to come."""
@@ -346,7 +359,10 @@ class AttemptRecords:
         picture.of = (pod.uid, attempt)
         now_s, total = self._stopwatch(), picture.total.item(at)
         finals = bytes([column.final.item(at) for column in picture.scores if column.is_moving][:-1])
-        self._placed.add((pod.uid, attempt, now_s, node, at, finals, total, picture))
+        log = self._placed
+        if len(log.young) >= placement_log.FULL:
+            log.turn_over()
+        log.young += (pod.uid, attempt, now_s, node, at, finals, total, picture)
         if passed_over:
             self._add(pod, AttemptRecord(attempt, now_s, Outcome.PLACED, passed_over=passed_over))
 

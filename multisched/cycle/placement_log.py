@@ -36,34 +36,34 @@ class Placement(NamedTuple):
 
 WIDTH = len(Placement._fields)
 """Places that one attempt takes up in the list."""
+FULL = WIDTH * PLACED_KEPT
 
 
 class PlacementLog:
-    """Placements in the order in which they were made."""
+    """Placements in the order in which they were made. Their writer adds to `young`, and turns over when it is full."""
 
-    __slots__ = ("_old", "_young")
+    __slots__ = ("_old", "young")
 
     def __init__(self) -> None:
-        self._young: list[object] = []
+        self.young: list[object] = []
+        """Field by field, WIDTH for each: plain extension with a tuple is all that writing one costs."""
         self._old: list[object] = []
 
     def __len__(self) -> int:
-        return (len(self._young) + len(self._old)) // WIDTH
+        return (len(self.young) + len(self._old)) // WIDTH
 
-    def add(self, placement: tuple[str, int, float, str, int, bytes, int, Picture]) -> None:
-        """`placement`: what a Placement tells, in its order; a plain tuple, since it does not outlive the call."""
-        if len(self._young) >= WIDTH * PLACED_KEPT:
-            self._old, self._young = self._young, []
-        self._young += placement
+    def turn_over(self) -> None:
+        """Drops the older half."""
+        self._old, self.young = self.young, []
 
     def take_back(self, count: int) -> None:
         """Removes the last so many, none of which was added before the older half was last dropped."""
         if count:
-            del self._young[-WIDTH * count :]
+            del self.young[-WIDTH * count :]
 
     def of(self, uid: str) -> Iterator[Placement]:
         """Those of one pod, oldest first. Looks at all: some milliseconds."""
-        for half in (self._old, self._young):
+        for half in (self._old, self.young):
             for index, known in enumerate(half[::WIDTH]):
                 if known == uid:
                     yield Placement._make(half[WIDTH * index : WIDTH * (index + 1)])

@@ -260,7 +260,7 @@ def test_a_conflict_names_the_nodes_that_others_took() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_log, "PLACED_KEPT", 8)
+    monkeypatch.setattr(placement_log, "FULL", 8 * placement_log.WIDTH)
     monkeypatch.setattr(attempt_record, "REFUSED_PODS_KEPT", 8)
     monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
     monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
