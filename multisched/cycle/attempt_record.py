@@ -340,6 +340,10 @@ class AttemptRecords:
         """The last so many placed pods were not placed after all: their attempts are still to come."""
         self._placed.take_back(count)
 
+    def take_back_refusal(self, pod: Pod) -> None:
+        """The pod's latest attempt did not count: those before it in its run are to be made again, and so is its own."""
+        self._rare.put(pod.uid, self._rare.get(pod.uid)[:-1])
+
     def _sample(self, pod: Pod, attempt: int, group: PodClass, now_s: float) -> Picture:
         picture = group.picture = Picture(group, now_s)
         picture.of = (pod.uid, attempt)

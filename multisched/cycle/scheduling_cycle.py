@@ -182,6 +182,8 @@ class SchedulingCycle:
         group.pace.ran(len(entries), right)
         if right < len(placed):
             self._take_back(placed[right:])
+            if len(placed) < len(results):
+                self.records.take_back_refusal(entries[len(placed)].pod)
             del results[right:]
         return self._reserve_all(results)
 
@@ -226,7 +228,10 @@ class SchedulingCycle:
             if isinstance(result, Placed):
                 results[index] = self._reserve(result)
                 if not isinstance(results[index], Placed):
-                    self._take_back([later for later in results[index + 1 :] if isinstance(later, Placed)])
+                    later = results[index + 1 :]
+                    self._take_back([one for one in later if isinstance(one, Placed)])
+                    if later and not isinstance(later[-1], Placed):
+                        self.records.take_back_refusal(later[-1].pod)
                     return results[: index + 1]
         return results
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.cycle.attempt_record import Outcome
 from multisched.cycle.pod_run import RUN_MAX, SINGLES_MAX, Pace, count_right, draw
 from multisched.cycle.scheduling_cycle import Placed, Result, Unplaced
 from multisched.framework.node_view import Rows, Scores
@@ -234,6 +235,23 @@ def test_a_ledger_that_refuses_ends_a_run_with_a_conflict() -> None:
         return said(decide(domain, pods))
 
     assert decided(in_runs) == decided(one_by_one)
+
+
+@pytest.mark.parametrize("hold_up", [(), (Refusing(frozenset(), frozenset({"p1"})),)])
+@pytest.mark.parametrize("steps", [(50, 40), (50, 50, 40), (50, 60)])
+def test_a_pod_behind_a_run_that_was_cut_back_leaves_no_attempt(
+    steps: Sequence[int], hold_up: Sequence[Plugin]
+) -> None:
+    """It met a conflict, but those before it are decided again first: until then nothing has happened to it."""
+    domain = Domain(*(make_node(f"n{n}") for n in range(6)), plugins=[ByPods(steps), *hold_up])
+    domain.cache.ledgers.register(Tickets(0))
+    wanting = make_pod("p3", spec=SPEC, annotations=WANTS)
+    pods = [make_pod(f"p{n}", spec=SPEC) for n in range(3)] + [wanting]
+    decided = domain.cycle.attempt_run([QueuedPod(pod, 0.0, 1) for pod in pods])
+    records = domain.cycle.records.read(wanting.uid)
+    assert [one.outcome for one in records] == ([Outcome.CONFLICT] if len(decided) == len(pods) else [])
+    assert all(len(domain.cycle.records.read(one.pod.uid)) == 1 for one in decided)
+    assert all(not domain.cycle.records.read(pod.uid) for pod in pods[len(decided) :])
 
 
 SPEC = PodSpec(requests={CPU: 100}, scoring_cpu_milli=100, placed_cpu_milli=100)
