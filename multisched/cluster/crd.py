@@ -10,7 +10,7 @@ from typing import Any
 
 from multisched.cluster import errors
 from multisched.cluster.objects import Objects
-from multisched.cluster.resources import SCALE, STATUS, Catalog, Document, Resource
+from multisched.cluster.resources import SCALE, STATUS, Catalog, Document, Resource, selectable_fields
 from multisched.cluster.storage import Event, Store
 from multisched.cluster.watch import WatchStream
 
@@ -145,4 +145,5 @@ def _resource(spec: Document, names: Document, version: Document, *, has_sibling
         has_siblings=has_siblings,
         schema=schema,
         columns=tuple(version.get("additionalPrinterColumns") or ()),
+        **selectable_fields(*(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ())),
     )

@@ -140,6 +140,11 @@ def too_long(field: str, limit: int) -> dict[str, str]:
     return cause("FieldValueTooLong", field, f"Too long: may not be more than {limit} bytes")
 
 
+def too_many(field: str, count: int, limit: int) -> dict[str, str]:
+    """More entries than allowed."""
+    return cause("FieldValueTooMany", field, f"Too many: {count}: must have at most {limit} items")
+
+
 def _shown(value: Any) -> str:
     return orjson.dumps(value, default=str).decode()
 

@@ -64,7 +64,9 @@ class Objects:
         if defaulting is not None:
             defaulting(document)
         if resource.has_status and storage not in KEEPS_STATUS_ON_CREATE:
-            document["status"] = _initial_status(resource)
+            document.pop("status", None)
+            if not resource.is_custom:
+                document["status"] = _initial_status(resource)
         self.admission.admit_create(resource, document, namespace, metadata["creationTimestamp"])
         causes = validation.create(resource, document)
         if resource.is_custom:

@@ -176,7 +176,8 @@ def _event_fields(event: Document) -> tuple[str, ...]:
     )
 
 
-def _fields(*paths: str) -> dict[str, Any]:
+def selectable_fields(*paths: str) -> dict[str, Any]:
+    """What a Resource needs for field selectors over plain paths, e.g. `spec.type`."""
     return {"selectable": paths, "read_fields": _reader(paths)}
 
 
@@ -207,10 +208,17 @@ def _core() -> Iterator[Resource]:
     yield Resource(
         "", "v1", "namespaces", "Namespace", False, short_names=("ns",),
         verbs=tuple(verb for verb in STORED_VERBS if verb != "deletecollection"),
-        subresources=(STATUS, Subresource("finalize", ("update",))), **_fields("status.phase"),
+        subresources=(STATUS, Subresource("finalize", ("update",))), **selectable_fields("status.phase"),
     )  # fmt: skip
     yield Resource(
-        "", "v1", "nodes", "Node", False, short_names=("no",), subresources=(STATUS,), **_fields("spec.unschedulable")
+        "",
+        "v1",
+        "nodes",
+        "Node",
+        False,
+        short_names=("no",),
+        subresources=(STATUS,),
+        **selectable_fields("spec.unschedulable"),
     )
     yield Resource(
         "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short_names=("pvc",), subresources=(STATUS,)
@@ -225,15 +233,15 @@ def _core() -> Iterator[Resource]:
     yield Resource("", "v1", "podtemplates", "PodTemplate", has_generation=True)
     yield Resource(
         "", "v1", "replicationcontrollers", "ReplicationController", short_names=("rc",), categories=("all",),
-        subresources=(SCALE, STATUS), has_generation=True, **_fields("status.replicas"),
+        subresources=(SCALE, STATUS), has_generation=True, **selectable_fields("status.replicas"),
     )  # fmt: skip
     yield Resource("", "v1", "resourcequotas", "ResourceQuota", short_names=("quota",), subresources=(STATUS,))
-    yield Resource("", "v1", "secrets", "Secret", **_fields("type"))
+    yield Resource("", "v1", "secrets", "Secret", **selectable_fields("type"))
     token = Subresource("token", ("create",), "TokenRequest", "authentication.k8s.io", "v1")
     yield Resource("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",), subresources=(token,))
     yield Resource(
         "", "v1", "services", "Service", short_names=("svc",), categories=("all",), subresources=(STATUS,),
-        **_fields("spec.clusterIP", "spec.type"),
+        **selectable_fields("spec.clusterIP", "spec.type"),
     )  # fmt: skip
 
 
@@ -266,7 +274,7 @@ def _workloads() -> Iterator[Resource]:
     )
     yield Resource(
         "apps", "v1", "replicasets", "ReplicaSet", True, "", ("rs",), everywhere, subresources=scaled, has_generation=True,
-        **_fields("status.replicas"),
+        **selectable_fields("status.replicas"),
     )  # fmt: skip
     yield Resource(
         "apps",
@@ -285,7 +293,7 @@ def _workloads() -> Iterator[Resource]:
     )
     yield Resource(
         "batch", "v1", "jobs", "Job", True, "", (), everywhere, subresources=(STATUS,), has_generation=True,
-        **_fields("status.successful"),
+        **selectable_fields("status.successful"),
     )  # fmt: skip
     yield Resource(
         "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", True, "", ("hpa",), everywhere,
@@ -345,7 +353,7 @@ def _cluster_wide() -> Iterator[Resource]:
         "ResourceSlice",
         False,
         has_generation=True,
-        **_fields("spec.nodeName", "spec.driver"),
+        **selectable_fields("spec.nodeName", "spec.driver"),
     )
     admission, category = "admissionregistration.k8s.io", ("api-extensions",)
     for plural, kind in (

@@ -180,7 +180,8 @@ def _bounds(schema: Mapping[str, Any], size: int, path: str, causes: Causes, low
     if low in schema and size < schema[low]:
         causes.append(errors.invalid_value(path, size, f"{path} in body should have at least {schema[low]} {unit}"))
     if high in schema and size > schema[high]:
-        causes.append(errors.invalid_value(path, size, f"{path} in body should have at most {schema[high]} {unit}"))
+        is_text = high == "maxLength"
+        causes.append(errors.too_long(path, schema[high]) if is_text else errors.too_many(path, size, schema[high]))
 
 
 def _wrong_type(path: str, value: Any, wanted: str) -> dict[str, str]:

@@ -38,6 +38,9 @@ RETURNS_DELETED = frozenset(
 )
 """Kinds whose delete answers with the object and not with a Status."""
 
+_OF_CONTAINERS = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+"""What a real API server passes on to a kubelet."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -357,7 +360,7 @@ class Verbs:
         name, verb = call.target.subresource, call.target.verb
         known = call.resource.subresource(name)
         if known is None:
-            raise errors.path_not_found()
+            raise self._missing_below(call)
         if verb not in known.verbs:
             raise call.refuse_method()
         if name == "binding" and call.resource.storage_key == "pods":
@@ -373,6 +376,16 @@ class Verbs:
         handler = getattr(self, "_" + verb)
         answer: Response = handler(call)
         return answer
+
+    def _missing_below(self, call: Call) -> errors.ApiError:
+        """What a path below an object is answered that is not there; why not, where a user of pods would wonder."""
+        if call.resource.storage_key != "pods" or call.target.subresource not in _OF_CONTAINERS:
+            return errors.path_not_found()
+        self._get(call)  # a pod that is not there is told first
+        return errors.bad_request(
+            f'{call.target.subresource} of pod "{call.target.name}" is not available: the fake kubelets of the embedded'
+            " cluster run no containers"
+        )
 
     def _bind(self, call: Call) -> Response:
         target = call.target

@@ -261,7 +261,11 @@ def crd(group: str) -> Document:
         "spec": {
             "type": "object",
             "required": ["size"],
-            "properties": {"size": {"type": "integer", "minimum": 1}, "colour": {"type": "string", "default": "blue"}},
+            "properties": {
+                "size": {"type": "integer", "minimum": 1},
+                "colour": {"type": "string", "default": "blue"},
+                "tags": {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+            },
         },
         "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     }
@@ -280,6 +284,7 @@ def crd(group: str) -> Document:
                     "storage": True,
                     "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
                     "subresources": {"status": {}},
+                    "selectableFields": [{"jsonPath": ".spec.size"}],
                     "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}],
                 }
             ],
@@ -296,7 +301,12 @@ def test_a_custom_kind_from_definition_to_removal(ctl: Kubectl) -> None:
         ctl("wait", "--for=condition=Established", f"crd/{kind}", "--timeout=20s")
         assert ctl("apply", "-f", "-", stdin=widget) == f"widget.{group}/w created\n"
         assert ctl("apply", "-f", "-", stdin=widget) == f"widget.{group}/w unchanged\n"
-        assert ctl.get(kind, "w")["spec"] == {"size": 3, "colour": "blue"}
+        stored = ctl.get(kind, "w")
+        assert stored["spec"] == {"size": 3, "colour": "blue"}
+        assert "status" not in stored
+        assert ctl.names(kind, "--field-selector", "spec.size=3") == [f"widget.{group}/w"]
+        assert ctl.names(kind, "--field-selector", "spec.size=4") == []
+        assert "field label not supported" in ctl.fails("get", kind, "--field-selector", "spec.colour=blue")
         assert ctl("get", kind).split()[:2] == ["NAME", "SIZE"]
         assert ctl.names(kind) == [f"widget.{group}/w"]
         ctl("patch", kind, "w", "--type=merge", "-p", '{"spec": {"size": 4}}')
@@ -306,6 +316,8 @@ def test_a_custom_kind_from_definition_to_removal(ctl: Kubectl) -> None:
         assert "size" in ctl("explain", f"{kind}.spec")
         bad = {**widget, "metadata": {"name": "bad"}, "spec": {"size": 0}}
         assert "should be greater than or equal to 1" in ctl.fails("apply", "-f", "-", stdin=bad)
+        bad["spec"] = {"size": 1, "tags": ["a", "b"]}
+        assert "spec.tags: Too many: 2: must have at most 1 items" in ctl.fails("apply", "-f", "-", stdin=bad)
         assert 'unknown field "spec.sise"' in ctl.fails(
             "create", "-f", "-", stdin={**widget, "metadata": {"name": "x"}, "spec": {"size": 1, "sise": 2}}
         )
