@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from multisched.framework.durations import Durations
 
 NAMESPACE: Final = "multisched"
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
@@ -65,6 +69,8 @@ class DomainReading:
     records: Mapping[str, int] = field(default_factory=dict)
     """What attempts left behind for explanations -> how many, or how many bytes."""
     is_lease_held: bool = False
+    hints: Mapping[tuple[str, str, str], Durations] = field(default_factory=dict)
+    """(plugin, event, answer) -> how long the sampled queueing hints took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,10 @@ class Readings:
     audit_differences: int = 0
     throttled: int = 0
     """Answers 429."""
+    event_durations: Mapping[str, Durations] = field(default_factory=dict)
+    """Event -> how long the sampled ones took to handle."""
+    volume_writes: Mapping[tuple[str, str], Durations] = field(default_factory=dict)
+    """(kind, answer) -> how long such writes took."""
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
     """Unix time at which the server's certificate ends; None without one."""
@@ -114,6 +124,7 @@ class ReadingsCollector(Collector):
         yield from _reflectors(now.reflectors)
         yield from _domain_gauges(now.domains)
         yield from _domain_counters(now.domains)
+        yield from _durations(now)
 
 
 def _process(now: Readings) -> Iterator[Metric]:
@@ -195,6 +206,28 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield _counter("unsigned_pods", "Pods a plugin could not sign.", ("plugin", "domain"), unsigned)
     fallbacks = {(reason, name): n for name, d in domains.items() for reason, n in d.forecast_fallbacks.items()}
     yield _counter("forecast_fallback", "Scores without a forecast.", ("reason", "domain"), fallbacks)
+
+
+def _durations(now: Readings) -> Iterator[Metric]:
+    text = "Handling of one watch event (sampled)."
+    handled = {(event,): durations for event, durations in now.event_durations.items()}
+    yield _histogram("event_handling_duration_seconds", text, ("event",), handled)
+    hints = {(*key, name): durations for name, d in now.domains.items() for key, durations in d.hints.items()}
+    label = ("plugin", "event", "hint", "domain")
+    yield _histogram("queueing_hint_execution_duration_seconds", "One queueing hint (sampled).", label, hints)
+    text = "One write to a PersistentVolume or claim by PreBind, with what was sent again, by its end."
+    yield _histogram("volume_write_duration_seconds", text, ("kind", "result"), now.volume_writes)
+
+
+def _histogram(
+    name: str, text: str, labels: tuple[str, ...], found: Mapping[_Labels, Durations]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    for values, durations in found.items():
+        ends = (*map(floatToGoString, durations.bounds_s), "+Inf")
+        buckets = list(zip(ends, accumulate(durations.counts), strict=True))
+        family.add_metric(values, buckets, durations.sum_s)
+    return family
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...], totals: Mapping[_Labels, float]) -> Metric:

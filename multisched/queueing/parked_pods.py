@@ -112,7 +112,7 @@ class ParkedPods:
                 continue
             for members in classes.values():
                 asked = next(iter(members.values())).pod
-                how = table.decide(listeners, pending, asked, old, new)
+                how = table.decide(event, listeners, pending, asked, old, new)
                 if how is not Requeue.SKIP:
                     found += [(e, how) for e in members.values()]
         return found

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
 from multisched.framework.plugin import Plugin, PreEnqueuePlugin, QueuedPod, QueueSortPlugin
 from multisched.framework.status import SUCCESS, Status
@@ -73,11 +74,15 @@ class PodQueue:
         backoff: BackoffPolicy = BackoffPolicy(),  # noqa: B008  (frozen)
         leftover_s: float = LEFTOVER_S,
         in_flight_events_max: int = IN_FLIGHT_EVENTS_MAX,
+        stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """`plugins`: all of the profile, for their EnqueueExtensions; those of `pre_enqueue` need not be repeated."""
+        """`plugins`: all of the profile, for their EnqueueExtensions; those of `pre_enqueue` need not be repeated.
+
+        `stopwatch`: seconds of a monotonic clock, to time hints by; without one nothing is timed.
+        """
         self._queue_sort = queue_sort
         self._gates = Gates(pre_enqueue, on_error)
-        self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error)
+        self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
         self._on_error = on_error
         self._policy = backoff
         self._leftover_s = leftover_s
@@ -240,6 +245,10 @@ class PodQueue:
                     self._requeue(entry, how, _label(event), tally)
         return tally.moved()
 
+    def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
+        """(plugin, event, answer) -> how long the sampled hints took. Live: copy to keep."""
+        return self._hints.durations
+
     def hears(self, event: ClusterEvent) -> bool:
         """True if a plugin has registered this kind of event."""
         return self._hints.is_of_interest(event)
@@ -349,7 +358,7 @@ class PodQueue:
         how = Requeue.AFTER_BACKOFF
         if entry.place is Place.UNSCHEDULABLE:
             listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
-            how = self._hints.decide(listeners, entry.pending, entry.pod, known, entry.pod)
+            how = self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)
         if how is not Requeue.SKIP:
             self._requeue(entry, how, _label(event))
 
@@ -436,7 +445,7 @@ class PodQueue:
             if (heard := listeners.get(id(event))) is None:
                 heard = listeners[id(event)] = self._hints.listeners(event, plugins)
             if heard:
-                how = max(how, self._hints.decide(heard, pending, entry.pod, happened.old, happened.new))
+                how = max(how, self._hints.decide(event, heard, pending, entry.pod, happened.old, happened.new))
         return how
 
     def _requeue(self, entry: Entry, how: Requeue, event: str, tally: _Tally | None = None) -> None:

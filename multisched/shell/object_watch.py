@@ -19,6 +19,7 @@ from multisched.framework.registry import PluginSet
 from multisched.model.cluster_objects import ClusterObject, VolumeAttachment
 from multisched.model.decode_objects import decoders
 from multisched.shell.audit import Here, Side
+from multisched.shell.event_timing import EventTimes
 from multisched.shell.object_ingest import ObjectIngest, Tell, path_of
 from multisched.state.object_store import ObjectStore
 
@@ -52,12 +53,14 @@ class ObjectWatch:
         tell: Tell,
         events: EventSink,
         reporter: str,
+        times: EventTimes,
     ) -> None:
         decode = decoders()
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, decode[k.value], tell, events, reporter) for k in kinds}
         self.reflectors: Mapping[ObjectKind, Reflector] = {
-            kind: build(path_of(kind), ingest, on_refused=ingest.refused) for kind, ingest in self.ingests.items()
+            kind: build(path_of(kind), times.watching(kind.value, ingest), on_refused=ingest.refused)
+            for kind, ingest in self.ingests.items()
         }
 
     async def wait_settled(self) -> None:

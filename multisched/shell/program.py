@@ -43,6 +43,7 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit import Audit, NodeSide, PodSide, Side
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker, Outside
+from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
@@ -50,6 +51,7 @@ from multisched.shell.observer import DomainObserver
 from multisched.shell.plugin_workers import PluginWorkers
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.router import Router
+from multisched.shell.volume_writes import CountedVolumeWriter
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -105,17 +107,19 @@ class Program:
         self._outside = outside
         self.clock = outside.clock
         self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
-        limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
-        self.binder = ApiBinder(outside.transport, limiter)
-        self.volumes = ApiVolumeWriter(outside.transport, limiter)
-        self.events = ApiEventSink(outside.transport, limiter, outside.clock, instance=outside.identity)
-        self.conditions = ApiConditionWriter(outside.transport, limiter, outside.clock)
+        self.limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
+        self.binder = ApiBinder(outside.transport, self.limiter)
+        writer = ApiVolumeWriter(outside.transport, self.limiter)
+        self.volumes = CountedVolumeWriter(writer, outside.clock.monotonic)
+        self.events = ApiEventSink(outside.transport, self.limiter, outside.clock, instance=outside.identity)
+        self.conditions = ApiConditionWriter(outside.transport, self.limiter, outside.clock)
         self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.router = Router()
+        self.event_times = EventTimes(outside.clock.monotonic, self.router)
         self.preemptor = Preemptor(
-            ApiPodWriter(outside.transport, limiter, outside.clock),
+            ApiPodWriter(outside.transport, self.limiter, outside.clock),
             self.events,
             outside.clock,
             self.nominator,
@@ -160,8 +164,10 @@ class Program:
             disputed=nodes.disputed,
         )
         self.reflectors = {
-            "nodes": self._reflector("/api/v1/nodes", self._extenders.watching(self.nodes)),
-            "pods": self._reflector("/api/v1/pods", self.pods, RUNNING_PODS),
+            "nodes": self._reflector(
+                "/api/v1/nodes", self.event_times.watching("Node", self._extenders.watching(self.nodes))
+            ),
+            "pods": self._reflector("/api/v1/pods", self.event_times.watching("Pod", self.pods), RUNNING_PODS),
         }
         self.objects = ObjectWatch(
             kinds_read_by(worker.plugins for worker in self.router.workers()),
@@ -170,6 +176,7 @@ class Program:
             tell=self._tell_all,
             events=self.events,
             reporter=reporter,
+            times=self.event_times,
         )
         self.catch_up = CatchUp(self._profiles)
         self.audit = self._audit()
@@ -227,7 +234,7 @@ class Program:
             cycle=SchedulingCycle(
                 plugins, runner, self.cache, rows, self.nominator, seed=self._outside.rng.getrandbits(32)
             ),
-            queue=_queue(domain, plugins, observer),
+            queue=_queue(domain, plugins, observer, self.clock.monotonic),
             waiting=waiting,
             runner=runner,
             cache=self.cache,
@@ -406,7 +413,9 @@ def lease_groups(configuration: Configuration) -> dict[str, str]:
     return group
 
 
-def _queue(domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:
+def _queue(
+    domain: DomainConfig, plugins: PluginSet, observer: DomainObserver, stopwatch: Callable[[], float]
+) -> PodQueue:
     def on_error(plugin: str, error: BaseException) -> None:
         observer.plugin_failed(plugin, "QueueingHint", error)
 
@@ -417,4 +426,5 @@ def _queue(domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -
         on_error=on_error,
         backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
         leftover_s=domain.queue.unschedulable_flush_s,
+        stopwatch=stopwatch,
     )

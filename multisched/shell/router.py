@@ -32,6 +32,8 @@ class Router:
     def __init__(self) -> None:
         self._workers: list[tuple[DomainWorker, DomainRows]] = []
         self._by_name: dict[str, DomainWorker] = {}
+        self.told = ""
+        """What was told last, by its label; whoever wants to know what one step tells empties it before."""
 
     def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
         self._workers.append((worker, rows))
@@ -57,11 +59,13 @@ class Router:
 
     def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
         """Wakes the pods the event may help, in every domain."""
+        self.told = event.label
         for worker, _ in self._workers:
             self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
     def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
         """As `tell`, of a pod on this row: domains that may not use it hear of a distant pod."""
+        self.told = event.label
         distant = None
         for worker, rows in self._workers:
             if row is not None and rows.has(row):
@@ -73,6 +77,7 @@ class Router:
 
     def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
+        self.told = event.label
         for worker, _ in self._workers:
             if worker.queue.hears(event):
                 self._wake(worker, worker.queue.on_event(event, old, new, now_s))
@@ -84,11 +89,14 @@ class Router:
         changes = node_events(before, after) if before is not None and after is not None else ()
         for (worker, _), did, does in zip(self._workers, used, uses, strict=True):
             if does and not did:
+                self.told = NODE_ADD.label
                 self._wake(worker, worker.queue.on_event(NODE_ADD, None, after, now_s))
             elif did and not does:
+                self.told = NODE_DELETE.label
                 self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
             elif does:
                 for event in changes:
+                    self.told = event.label
                     self._wake(worker, worker.queue.on_event(event, before, after, now_s))
 
     def tell_promise_ended(self, pod: Pod, now_s: float) -> None:

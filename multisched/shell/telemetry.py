@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
+
 from multisched.client.reflector import Reflector
+from multisched.framework.durations import Durations
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
 from multisched.observe.readings import DomainReading, Readings, ReflectorReading
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.object_ingest import plural
 from multisched.shell.program import Program
+
+K = TypeVar("K", bound=Hashable)
 
 
 class ProgramQueues:
@@ -114,7 +120,15 @@ def read(program: Program) -> Readings:
         events={"stored": events.stored, "aggregated": events.aggregated, "dropped": dropped},
         audits=audit.audits,
         audit_differences=audit.differences,
+        throttled=program.limiter.statistics().throttled,
+        event_durations=_copied(program.event_times.durations),
+        volume_writes=_copied(program.volumes.durations),
     )
+
+
+def _copied(durations: Mapping[K, Durations]) -> dict[K, Durations]:
+    """As they are now: they are rendered in a thread while the loop goes on counting."""
+    return {key: one.copy() for key, one in durations.items()}
 
 
 def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
@@ -146,6 +160,7 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         preemption_attempts=sum(getattr(p, "preemption_attempts", 0) for p in worker.plugins.post_filter),
         forecast_fallbacks=_fallbacks(worker),
         records=worker.cycle.records.statistics(),
+        hints=_copied(worker.queue.hint_durations()),
         is_lease_held=worker.is_leading if lease is None else lease.may_bind(),
     )
 

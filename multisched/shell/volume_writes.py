@@ -1,0 +1,46 @@
+"""CountedVolumeWriter: the writes of VolumeBinding's PreBind, counted and timed by what was written and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from multisched.framework.durations import Durations, growing
+from multisched.framework.ports import ObjectRef, VolumeReply, VolumeWriter
+
+BUCKETS_S = growing(0.001, 2, 15)
+"""1 ms to 16 s: one write with what is sent again."""
+
+RAISED = "error"
+
+
+class CountedVolumeWriter:
+    """A `framework.ports.VolumeWriter` around another."""
+
+    def __init__(self, inner: VolumeWriter, stopwatch: Callable[[], float]) -> None:
+        """`stopwatch`: seconds of a monotonic clock."""
+        self.durations: dict[tuple[str, str], Durations] = {}
+        """(kind, answer) -> how long such writes took."""
+        self._inner = inner
+        self._stopwatch = stopwatch
+
+    async def bind_volume(
+        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+    ) -> VolumeReply:
+        write = self._inner.bind_volume(
+            volume, version, claim, claim_version=claim_version, is_by_scheduler=is_by_scheduler
+        )
+        return await self._counted(volume.kind, write)
+
+    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+        return await self._counted(claim.kind, self._inner.select_node(claim, version, node))
+
+    async def _counted(self, kind: str, write: Awaitable[VolumeReply]) -> VolumeReply:
+        """A write that raises, or is cancelled, ended in an error."""
+        started_s, result = self._stopwatch(), RAISED
+        try:
+            reply = await write
+            result = reply.answer.name.lower()
+        finally:
+            found = self.durations.setdefault((kind, result), Durations(BUCKETS_S))
+            found.observe(self._stopwatch() - started_s)
+        return reply
