@@ -14,7 +14,9 @@ import msgspec
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
-_NAME_MAX, _SUBDOMAIN_MAX = 63, 253
+LABEL_CHARS_MAX = 63
+"""Characters of a label's value, and of its key without the prefix."""
+_SUBDOMAIN_MAX = 253
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?\Z")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*\Z")
 
@@ -87,7 +89,12 @@ def is_qualified_name(text: str) -> bool:
 
 def is_label_value(text: str) -> bool:
     """Empty, or at most 63 of A-Z a-z 0-9 - _ . with a letter or digit at both ends (source: IsLabelValue)."""
-    return not text or (len(text) <= _NAME_MAX and _NAME.match(text) is not None)
+    return len(text) <= LABEL_CHARS_MAX and has_label_form(text)
+
+
+def has_label_form(text: str) -> bool:
+    """A label value but for its length."""
+    return not text or _NAME.match(text) is not None
 
 
 class LabelSelector(msgspec.Struct, frozen=True, gc=False):

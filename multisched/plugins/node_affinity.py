@@ -26,6 +26,7 @@ from multisched.model.selectors import (
 from multisched.plugins.columns import zeros
 from multisched.plugins.config_fields import Fields, PluginArgsError
 from multisched.plugins.node_matching import NodeMatcher
+from multisched.plugins.preference_errors import unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,8 @@ class NodeAffinity:
         preferred = pod.spec.affinity.preferred
         if not preferred and not self._added:
             return SKIP
-        for index, term in enumerate(preferred):
-            if term.weight and not term.term.is_valid:
-                where = f"preferredDuringSchedulingIgnoredDuringExecution[{index}].preference"
-                return Status.error(f"{where}: is no node selector term; mend its operator, key or values").by(
-                    self.name
-                )
-        return SUCCESS
+        why = unreadable(preferred)
+        return Status.error(why).by(self.name) if why else SUCCESS
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows]: the sum of the weights of the preferences that match."""

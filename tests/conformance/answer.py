@@ -200,10 +200,18 @@ def evaluate(scene: Scene) -> Answer:
             return {**result, **refusal_of(scene)}
         feasible = np.array([status.is_success for status in refused], np.bool_)
         group = scene.cycle.classes.reduced(group, feasible)  # rows promised to other pods are left out
-        scene.cycle.classes.score(group)
-        return {**result, **scores(group, names, feasible.tolist())}
+        return {**result, **scored(scene, group, names, feasible.tolist())}
     except PluginFailure as failure:
         return {"feasible": [], "rejected": {}, "error": failure.status.message}
+
+
+def scored(scene: Scene, group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
+    """The scores; or why there are none, which leaves the nodes as they were filtered."""
+    try:
+        scene.cycle.classes.score(group)
+    except PluginFailure as failure:
+        return {"error": failure.status.message}
+    return scores(group, names, feasible)
 
 
 def refusal_of(scene: Scene) -> Answer:

@@ -24,7 +24,7 @@ from tests.conformance.random_cluster import (
 CPUS = ("0", "1m", "0.1", "1500m", "1e0", "2.5", "0.0005", "3")
 MEMORIES = ("0", "1", "1k", "1e9", "1.5Gi", "0.5Gi", "128974848", "129e6", "300M", "100m", "5Gi")
 NUMBERS = ("0", "00007", "9223372036854775807", "4", "10")
-UNREADABLE = ("9223372036854775808", "abc", "1.5", "", "-5", "+3", "-9223372036854775809")
+UNREADABLE = ("9223372036854775808", "abc", "1.5", "", "-5", "+3", "-9223372036854775809", "x" * 64, "_" * 64)
 """Values of Gt and Lt; the API server does not mind those that are no numbers, of preferences not even those that are no labels."""
 LABEL_NUMBERS = ("0", "007", "9223372036854775807", "99999999999999999999", "", "1.5", "3")
 HOST_IPS = ("::", "::1", "127.0.0.1", "10.0.0.7", "0.0.0.0", "")
