@@ -31,7 +31,7 @@ from multisched.options import ExitCode
 
 if TYPE_CHECKING:
     from multisched.config_schema import Configuration
-    from multisched.shell.explain_source import DumpExplanations
+    from multisched.shell.explain_trial import DumpExplanations
 
 TIMEOUT_S: Final = 60.0
 """A rehearsal of a large cluster takes seconds, and stands in line."""
@@ -127,7 +127,7 @@ def _builtins(view: PodView | WhatIfView) -> Any:
 
 def _loaded(dump: Dump) -> DumpExplanations:
     from multisched.framework.registry import PluginSetupError
-    from multisched.shell.explain_source import DumpExplanations
+    from multisched.shell.explain_trial import DumpExplanations
     from multisched.shell.rehearsal import Moment
 
     body = _read(dump.path, DUMP_BYTES_MAX)

@@ -1,36 +1,31 @@
-"""Answers about pods: from the records of a running program, or from a rehearsal where something has to be tried.
+"""Answers about pods of a running program: from its records, or from a rehearsal where something has to be tried.
 
-`ProgramExplanations` implements `observe.explain_view.ExplainSource` over a running program. What is remembered is read on
-the loop, which costs little; what has to be tried (fixes, what-if, a pod nobody remembers) is tried in a thread on a copy,
-one question at a time, so that deciding goes on meanwhile. `DumpExplanations` gives the same answers about a dump.
+`ProgramExplanations` implements `observe.explain_view.ExplainSource`. What is remembered is read on the loop, which costs
+little; what has to be tried (fixes, what-if, a pod nobody remembers) is tried in a thread on a copy, one question at a time,
+so that deciding goes on meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-import anyio.to_thread
-import msgspec
 
 from multisched.config_schema import Configuration
 from multisched.framework.registry import Registry
-from multisched.model.objects import Pod
-from multisched.observe.explain_attempt import AttemptReader
-from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView, WhatIfView
-from multisched.shell.domain import DomainWorker
-from multisched.shell.explain_known import BOUND, describe, find_pod
-from multisched.shell.fixes import find_fixes
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
 from multisched.shell.program import Program
-from multisched.shell.rehearsal import Moment, Rehearsal, Tried
-from multisched.shell.what_if import planned_pod, what_if
+
+if TYPE_CHECKING:
+    from multisched.shell.rehearsal import Moment, Rehearsal
 
 QUESTIONS_MAX = 8
 """Questions that wait for their rehearsal or are in it; who comes then is told to ask again."""
 
 R = TypeVar("R", PodView, WhatIfView)
+
+# Whatever answers is imported by the first question: most programs are never asked, and each would pay for it at its start.
 
 
 class ProgramExplanations:
@@ -45,6 +40,9 @@ class ProgramExplanations:
 
     async def pod(self, query: ExplainQuery) -> PodView:
         """See `ExplainSource`."""
+        from multisched.shell.explain_known import describe, find_pod
+        from multisched.shell.explain_trial import complete
+
         known = find_pod(self._program, query.namespace, query.name)
         view = describe(self._program, known, query)
         is_told = any(attempt.picture in ("own", "earlier") for attempt in view.attempts[:1])
@@ -56,6 +54,8 @@ class ProgramExplanations:
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """See `ExplainSource`."""
+        from multisched.shell.what_if import planned_pod, what_if
+
         planned = planned_pod(document)
         return await self._rehearse(lambda rehearsal: what_if(rehearsal, planned, replicas))
 
@@ -63,103 +63,16 @@ class ProgramExplanations:
         if self._questions >= QUESTIONS_MAX:
             raise NotExplainedError("too many questions at once; ask again in a moment", status=429)
 
+        from anyio import to_thread
+
+        from multisched.shell.rehearsal import Moment, Rehearsal
+
         def answer(moment: Moment) -> R:
             return ask(Rehearsal(self._configuration, moment, self._registry))
 
         self._questions += 1
         try:
             async with self._stage:
-                return await anyio.to_thread.run_sync(answer, Moment.of(self._program))
+                return await to_thread.run_sync(answer, Moment.of(self._program))
         finally:
             self._questions -= 1
-
-
-class DumpExplanations:
-    """The same over what `kubectl get -o json` printed. Nobody remembers anything there: all is tried."""
-
-    def __init__(self, configuration: Configuration, moment: Moment) -> None:
-        """Raises PluginSetupError for a profile that cannot be built."""
-        self._rehearsal = Rehearsal(configuration, moment)
-
-    def pod(self, query: ExplainQuery) -> PodView:
-        """Raises NotExplainedError."""
-        rehearsal = self._rehearsal
-        pod = rehearsal.pending.get((query.namespace, query.name))
-        if pod is None:
-            placed = (entry.pod for entry in rehearsal.cache)
-            pod = next((one for one in placed if (one.namespace, one.name) == (query.namespace, query.name)), None)
-        if pod is None:
-            raise NotExplainedError(f"pod {query.namespace}/{query.name} is not in the dump, or has ended")
-        worker = rehearsal.worker_of(pod)
-        if worker is None:
-            raise NotExplainedError(_no_domain(rehearsal, pod), status=422)
-        view = PodView(
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            scheduler=pod.spec.scheduler_name,
-            domain=worker.name,
-            state=BOUND if pod.node else "pending",
-            waiting_for="",
-            node=pod.node,
-        )
-        return complete(view, rehearsal, pod, query)
-
-    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
-        """Raises NotExplainedError."""
-        return what_if(self._rehearsal, planned_pod(document), replicas)
-
-
-def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery) -> PodView:
-    """Adds what only a trial can tell: how an attempt ends now, why not a certain node, and what would help."""
-    worker = rehearsal.worker_of(pod)
-    assert worker is not None, f"{pod.key} is of no domain"
-    notes = [*view.notes, *rehearsal.notes]
-    if pod.malformed or pod.spec.unsupported:
-        text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
-        return msgspec.structs.replace(view, state="refused", waiting_for=f"a change of the pod itself: {text}")
-    gate = rehearsal.gate(worker, pod)
-    if not gate.is_success:
-        notes.append(f"{gate.plugin} holds it back: {gate.message}; below, what would come after that")
-    standing = rehearsal.cache.placed(pod.uid)
-    world = nullcontext() if standing is None else rehearsal.without_pod(standing.pod)
-    with world:
-        tried = rehearsal.attempt(worker, msgspec.structs.replace(pod, node=""))
-        rehearsal.take_back(worker, tried)
-        view = _with_trial(view, rehearsal, worker, tried, query)
-    if tried.unasked:
-        notes.append(f"{', '.join(tried.unasked)} would have asked outside; that answer is not known here")
-    if query.with_fixes and standing is not None:
-        notes.append("it has a node: there is nothing to fix")
-    elif query.with_fixes:
-        view = _with_fixes(view, rehearsal, worker, pod, notes)
-    return msgspec.structs.replace(view, notes=tuple(notes))
-
-
-def _with_trial(
-    view: PodView, rehearsal: Rehearsal, worker: DomainWorker, tried: Tried, query: ExplainQuery
-) -> PodView:
-    rows, now_s = rehearsal.program.router.rows_of(worker), rehearsal.program.clock.monotonic()
-    reader = AttemptReader(worker.plugins, rehearsal.cache.nodes, rows, now_s, query.names)
-    now = reader.attempt(tried.record)
-    on_node = view.on_node
-    if query.node and on_node is None:
-        on_node = reader.on_node(tried.record, query.node)
-    return msgspec.structs.replace(view, now=now, on_node=on_node)
-
-
-def _with_fixes(view: PodView, rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
-    fits = rehearsal.fits(worker, pod)
-    if fits is not None:
-        notes.append(f"it fits as it is now, on {fits.record.node}: it only has to be tried again")
-        return msgspec.structs.replace(view, fixes=())
-    fixes = tuple(
-        Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command)
-        for f in find_fixes(rehearsal, worker, pod)
-    )
-    return msgspec.structs.replace(view, fixes=fixes)
-
-
-def _no_domain(rehearsal: Rehearsal, pod: Pod) -> str:
-    names = ", ".join(name for names in rehearsal.program.scheduler_names.values() for name in names)
-    return f"no domain serves schedulerName {pod.spec.scheduler_name}; the configuration has {names}"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from multisched import config
 from multisched.config_schema import Configuration
 from multisched.observe.explain_view import ExplainQuery, Fix, PodView
-from multisched.shell.explain_source import DumpExplanations
+from multisched.shell.explain_trial import DumpExplanations
 from multisched.shell.rehearsal import Moment
 
 Document = dict[str, Any]
