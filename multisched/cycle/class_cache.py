@@ -7,29 +7,23 @@ What comes out is exactly what asking every plugin about every row would give; o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from multisched.cycle.pod_class import FilterColumn, Finals, PodClass, ScoreColumn, Totals
+from multisched.cycle.class_changes import NO_ROWS, Changes
+from multisched.cycle.class_scores import ClassScores, is_for_one_attempt
+from multisched.cycle.pod_class import FilterColumn, PodClass
 from multisched.cycle.pod_run import is_rowwise
-from multisched.cycle.row_groups import RowGroupBook, RowGroups
+from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
+from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.plugin import (
-    MAX_SCORE,
     CycleView,
-    Dependency,
-    FilterPlugin,
-    GroupingPlugin,
     Plugin,
-    PreScorePlugin,
-    ScorePlugin,
     SignPlugin,
     StampPlugin,
 )
@@ -50,57 +44,7 @@ CLASSES_MIN = 8
 SPECS_MAX = 65_536
 """Specs whose number is remembered, by identity."""
 
-SHARED_MAX = 64
-"""Answers that classes share; 8 bytes a row each at most."""
-
-A = TypeVar("A", bound=NDArray[Any])
-
-NOWHERE = np.int32(-1)
-"""The total of a row that is not feasible."""
-
-_NO_ROWS: Rows = np.zeros(0, np.intp)
-_ROW = Dependency.ROW
 _NOBODY: frozenset[str] = frozenset()
-
-
-class _Changes:
-    """What was written since a class was renewed, as positions in the class's rows, ascending."""
-
-    __slots__ = ("_rows_in_table", "is_everywhere", "is_far", "moved", "nodes", "rows")
-
-    def __init__(
-        self, nodes: Rows, rows: Rows, rows_in_table: Rows, moved: frozenset[str], *, is_everywhere: bool
-    ) -> None:
-        self.nodes = nodes
-        """Rows whose node object changed."""
-        self.rows = rows
-        """Rows whose node object or pods changed."""
-        self._rows_in_table = rows_in_table
-        self.moved = moved
-        """Plugins whose stamp moved; all that have one if a node object did."""
-        self.is_everywhere = is_everywhere
-        """Some node object of the cluster changed, came or went."""
-        self.is_far = False
-        """Set once the filters are renewed: a row that may not be among the changed ones became feasible, or ceased to be."""
-
-    def concerning(self, column: FilterColumn | ScoreColumn) -> Rows | None:
-        """The positions where a plugin's answers are out of date; None: all of them."""
-        depends_on = column.depends_on
-        if depends_on is _ROW:
-            return self.rows
-        if depends_on.reads_stamp:
-            if column.plugin.name in self.moved:
-                return None
-            return self.rows if depends_on is Dependency.ROW_AND_STAMP else _NO_ROWS
-        if depends_on is Dependency.NODE:
-            return self.nodes
-        if depends_on is Dependency.ATTEMPT or self.is_everywhere:
-            return None
-        return self.rows if depends_on is Dependency.CLUSTER else _NO_ROWS
-
-    def table_rows(self, entry: PodClass, at: Rows) -> Rows:
-        """The rows at these positions."""
-        return self._rows_in_table if at is self.rows else entry.rows.take(at)
 
 
 class ClassCache:
@@ -112,18 +56,16 @@ class ClassCache:
         self._table = table
         self._rows = rows
         # A PreFilter plugin's answer is kept for the class only if its pods are told apart by what the plugin signs.
-        kept_pre_filters = [p for p in plugins.pre_filter if isinstance(p, SignPlugin) and not _is_for_one_attempt(p)]
+        kept_pre_filters = [p for p in plugins.pre_filter if isinstance(p, SignPlugin) and not is_for_one_attempt(p)]
         reading: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *kept_pre_filters)}
         signers = [p for p in reading.values() if isinstance(p, SignPlugin)]
-        self._signers = {p.name: p for p in signers}
         self._spec_signers = [p for p in signers if _signs_spec_only(p)]
         self._pod_signers = [p for p in signers if not _signs_spec_only(p)]
         self._unsigned = [name for name, p in reading.items() if not isinstance(p, SignPlugin)]
         self._asking = frozenset(p.name for p in plugins.asking)
         self._pre_filters_anew = frozenset(
-            p.name for p in plugins.pre_filter if _is_for_one_attempt(p) or p.name not in reading
+            p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in reading
         )
-        self._pre_scores_anew = [p for p in plugins.pre_score if _is_for_one_attempt(p)]
         # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
         kept = [p for p in reading.values() if p.name not in self._asking]
         stamps: dict[str, StampPlugin] = {
@@ -132,15 +74,12 @@ class ClassCache:
             if isinstance(p, StampPlugin)
         }
         self._stamp_plugins = tuple(stamps.values())
-        self._grouping = {name: p for name, p in stamps.items() if isinstance(p, GroupingPlugin)}
-        self._groups = RowGroupBook(table, rows)
+        self._shared = SharedAnswers(runner, table, rows, signers, self._stamp_plugins)
+        feasible_readers = frozenset(name for name, p in stamps.items() if getattr(p, "reads_feasible", False))
+        self._scores = ClassScores(plugins, runner, self._shared, feasible_readers)
         self._stamp_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in stamps}
-        self._for_one_attempt = frozenset(
-            p.name for p in (*plugins.pre_score, *plugins.score) if _is_for_one_attempt(p)
-        )
-        self._feasible_readers = frozenset(name for name, p in stamps.items() if getattr(p, "reads_feasible", False))
-        self._asks_anew = bool(self._pre_filters_anew or self._pre_scores_anew) or any(
-            _is_for_one_attempt(p) for p in kept
+        self._asks_anew = bool(self._pre_filters_anew) or any(
+            is_for_one_attempt(p) for p in (*plugins.pre_score, *kept)
         )
         self._classes: dict[Hashable, PodClass] = {}
         self._specs: dict[int, tuple[int, PodSpec]] = {}
@@ -148,7 +87,6 @@ class ClassCache:
         self._spec_numbers_given = 0
         self._head: tuple[Pod | None, int, Hashable | None] = (None, 0, None)
         """The pod that was asked about last, when, and its signature: a decision asks for it several times."""
-        self._shared: dict[Hashable, tuple[tuple[int, int], NDArray[Any]]] = {}
         self.hits = 0
         self.misses = 0
         self.unsigned: dict[str, int] = dict.fromkeys(self._unsigned, 0)
@@ -306,7 +244,7 @@ class ClassCache:
         self._specs.clear()
         self._spec_numbers.clear()
         self._head = (None, 0, None)
-        self._shared.clear()
+        self._shared.forget_all()
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
@@ -322,40 +260,12 @@ class ClassCache:
     def _ask_filters(self, entry: PodClass) -> None:
         for plugin in self._plugins.filter:
             if plugin.name not in entry.skipped and plugin.name not in self._asking:
-                groups = self._groups_of(entry, plugin)
+                groups = self._shared.groups_of(entry, plugin)
                 rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
                 ask = partial(self._runner.filter, plugin, entry.view, entry.pod, rows)
-                entry.add_filter(FilterColumn(plugin, self._shared_answer("Filter", plugin, entry, ask), groups))
+                shared = self._shared.codes(plugin, entry, ask)
+                entry.add_filter(FilterColumn(plugin, ask() if shared is None else shared, groups))
         self._join_filters(entry)
-
-    def _groups_of(self, entry: PodClass, plugin: Plugin) -> RowGroups | None:
-        """The groups of rows that are alike to the plugin; None: it is to be asked about every row."""
-        grouping = self._grouping.get(plugin.name)
-        if grouping is None or entry.narrowed is not None:
-            return None
-        keys = self._runner.call(grouping, "Stamp", grouping.groups_by, entry.view, entry.pod)
-        return None if keys is None else self._groups.by_labels(keys)
-
-    def _shared_answer(
-        self, point: str, plugin: FilterPlugin | ScorePlugin, entry: PodClass, ask: Callable[[], A]
-    ) -> A:
-        """What the plugin says of all the domain's rows. Classes that are alike to a plugin which reads node objects only
-        share the answer until a node object changes: most workloads differ in what they request and in nothing else."""
-        signer = self._signers.get(plugin.name)
-        if signer is None or plugin.depends_on.reads_pods or entry.narrowed is not None:
-            return ask()
-        pod = entry.pod
-        [fragment] = self._runner.sign([signer], pod)
-        if fragment is None:
-            return ask()
-        key = (point, plugin.name, pod.namespace, pod.spec.priority, fragment)
-        mark = (entry.generation, entry.nodes_version)
-        known = self._shared.get(key)
-        if known is None or known[0] != mark:
-            if len(self._shared) >= SHARED_MAX:
-                del self._shared[next(iter(self._shared))]
-            known = self._shared[key] = (mark, ask().copy())  # the plugin may use its own array again
-        return cast(A, known[1])
 
     def _mark(self, entry: PodClass) -> None:
         entry.generation = self._rows.generation
@@ -455,12 +365,12 @@ class ClassCache:
         if entry.refusal is not None:
             return
         at_nodes, at_rows = self._positions(entry, changed_nodes), self._positions(entry, changed_rows)
-        changes = _Changes(at_nodes, at_rows, entry.rows.take(at_rows), moved, is_everywhere=cluster_moved)
+        changes = Changes(at_nodes, at_rows, entry.rows.take(at_rows), moved, is_everywhere=cluster_moved)
         feasible_moved = self._renew_filters(entry, changes)
         if entry.is_scored and entry.stamps and not any_true(entry.feasible):
             entry.is_scored = False  # PreScore cannot be asked about no rows: the next score begins anew
         if entry.is_scored:
-            self._renew_scores(entry, changes, feasible_moved=feasible_moved)
+            self._scores.renew(entry, changes, feasible_moved=feasible_moved)
 
     def _is_told_the_same(self, entry: PodClass) -> bool:
         """Asks the PreFilter plugins again whose answers hold for one attempt; True if none has another answer now."""
@@ -471,7 +381,7 @@ class ClassCache:
     def _positions(self, entry: PodClass, rows: Rows) -> Rows:
         """Where table rows (ascending) stand in the class's rows, ascending; rows that are not the class's fall out."""
         if not len(rows) or not len(entry.rows):
-            return _NO_ROWS
+            return NO_ROWS
         if entry.narrowed is None:
             position = self._rows.position
             if rows.item(-1) >= len(position):
@@ -482,9 +392,9 @@ class ClassCache:
         at[at == len(entry.rows)] = 0
         return np.asarray(at[entry.rows[at] == rows], np.intp)
 
-    def _renew_filters(self, entry: PodClass, changes: _Changes) -> bool:
+    def _renew_filters(self, entry: PodClass, changes: Changes) -> bool:
         """True if some row became feasible, or ceased to be."""
-        must_join, far = False, _NO_ROWS
+        must_join, far = False, NO_ROWS
         passing = entry.fixed_pass.take(changes.rows)
         for column in entry.filters if changes.is_everywhere else entry.moving_filters:
             at = changes.concerning(column)
@@ -515,15 +425,15 @@ class ClassCache:
         changes.is_far = bool(len(far)) and _join_filters_at(entry, far)
         return has_moved or changes.is_far
 
-    def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: _Changes) -> Rows:
+    def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: Changes) -> Rows:
         """Renews a filter's codes of all rows; the positions of those that changed."""
-        groups = self._groups_of(entry, column.plugin) if changes.is_everywhere else column.groups
+        groups = self._shared.groups_of(entry, column.plugin) if changes.is_everywhere else column.groups
         rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
         codes = self._runner.filter(column.plugin, entry.view, entry.pod, rows)
         if groups is not None and groups is column.groups:
             differs = codes != column.by_group
             if not any_true(differs):
-                return _NO_ROWS
+                return NO_ROWS
             moved = groups.rows_in(differs)
             column.by_group[:] = codes
             column.codes[moved] = codes.take(groups.of.take(moved))
@@ -532,229 +442,9 @@ class ClassCache:
         column.answer(codes, groups)
         return np.flatnonzero(column.codes != before)
 
-    # -- scoring ---------------------------------------------------------------------------------------------------
-
     def score(self, entry: PodClass) -> None:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
-        if entry.is_scored:
-            return
-        entry.scores, entry.moving_scores = [], []  # a plugin that failed may have left some
-        speaking = [p for p in self._plugins.pre_score if p.name not in entry.silent]
-        skipped = self._pre_score(entry, speaking)  # PreFilter's Skip concerns Filter only
-        for scorer in self._plugins.score:
-            may_speak_later = _is_for_one_attempt(scorer) or scorer.name in entry.stamps
-            is_left_out = scorer.name in entry.silent or (scorer.name in skipped and not may_speak_later)
-            if not is_left_out and scorer.name not in self._asking:
-                custom, weight = self._plugins.normalize.get(scorer.name), self._plugins.weight(scorer)
-                column = ScoreColumn(scorer, custom, weight)
-                column.groups = self._groups_of(entry, scorer)
-                self._score_all(entry, column, is_skipped=scorer.name in skipped)
-                entry.add_score(column)
-        self._join_scores(entry)
-        entry.is_scored = True  # last: a class whose scorer failed must not pass for scored
-
-    def _pre_score(self, entry: PodClass, plugins: Sequence[PreScorePlugin]) -> set[str]:
-        """Names of the plugins whose Score is left out."""
-        if not plugins:
-            return set()
-        feasible = entry.rows if all_true(entry.feasible) else entry.rows.take(entry.feasible.nonzero()[0])
-        if not len(feasible):
-            return set()  # nobody is to be scored: plugins need not be ready for that
-        return {p.name for p in plugins if self._runner.pre_score(p, entry.view, entry.pod, feasible).code is Code.SKIP}
-
-    def _score_all(self, entry: PodClass, column: ScoreColumn, *, is_skipped: bool) -> None:
-        """Scores every row the plugin may be asked about."""
-        plugin = column.plugin
-        column.is_skipped = is_skipped
-        if is_skipped:
-            column.final = np.zeros(len(entry.rows), np.uint8)
-            column.by_group = np.zeros(0 if column.groups is None else column.groups.count, np.uint8)
-            return
-        if column.groups is not None:
-            self._score_groups(entry, column, column.groups, feasible_moved=True)
-            return
-        if plugin.name in self._for_one_attempt or plugin.name in self._feasible_readers:
-            raw = self._raw_of_feasible(entry, plugin)
-        else:
-            ask = partial(self._runner.score, plugin, entry.view, entry.pod, entry.rows)
-            raw = self._shared_answer("Score", plugin, entry, ask)
-        if column.is_plain:
-            column.final = self._in_range(entry, plugin, raw, None).astype(np.uint8)
-        else:
-            column.raw = raw.copy()
-            self._normalize_all(entry, column)
-
-    def _raw_of_feasible(self, entry: PodClass, plugin: ScorePlugin) -> Scores:
-        """int64[rows]: raw scores by a plugin that is not to be asked about other rows; 0 for those."""
-        if all_true(entry.feasible):
-            return self._runner.score(plugin, entry.view, entry.pod, entry.rows)
-        raw = np.zeros(len(entry.rows), np.int64)
-        at = entry.feasible.nonzero()[0]
-        raw[at] = self._runner.score(plugin, entry.view, entry.pod, entry.rows.take(at))
-        return raw
-
-    def _score_groups(self, entry: PodClass, column: ScoreColumn, groups: RowGroups, *, feasible_moved: bool) -> None:
-        """Renews the scores of a plugin that is asked about groups; `final` is another array if one of them changed."""
-        if feasible_moved:
-            column.asked = groups.firsts if all_true(entry.feasible) else groups.firsts_among(entry.feasible)
-        by_group = np.zeros(groups.count, np.uint8)
-        if len(column.asked):
-            final = self._runner.score(column.plugin, entry.view, entry.pod, entry.rows.take(column.asked))
-            if column.custom is not None:
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, final)
-            else:
-                self._runner.check_range(column.plugin, final)
-            by_group[groups.of.take(column.asked)] = final
-        if len(column.final) != len(entry.rows) or by_group.tobytes() != column.by_group.tobytes():
-            column.by_group, column.final = by_group, by_group.take(groups.of)
-
-    def _join_scores(self, entry: PodClass) -> None:
-        """Computes all totals from the columns."""
-        fixed = np.zeros(len(entry.rows), np.int32)
-        for column in entry.scores:
-            if not column.depends_on.reads_pods:
-                fixed += _weighed(column.final, column.weight)
-        entry.sum = fixed.copy()
-        for column in entry.moving_scores:
-            entry.sum += _weighed(column.final, column.weight)
-        entry.total = np.where(entry.feasible, entry.sum, NOWHERE)
-        if fixed.tobytes() != entry.fixed_total.tobytes():
-            entry.unrecorded = 0  # the latest picture no longer tells the fixed scores
-        entry.fixed_total = fixed
-
-    def _renew_scores(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> None:
-        skipped = self._pre_score(entry, self._pre_scores_due(entry, changes, feasible_moved=feasible_moved))
-        must_join = must_mask = False
-        total = entry.fixed_total.take(changes.rows)
-        for column in entry.scores if changes.is_everywhere or feasible_moved else entry.moving_scores:
-            at = changes.concerning(column)
-            if column.depends_on.reads_stamp:
-                before = column.final
-                self._renew_by_stamp(entry, column, changes, skipped, feasible_moved=feasible_moved)
-                if before is not column.final and before.tobytes() != column.final.tobytes():
-                    _replace_in_sum(entry, column, before)
-                    must_mask = True
-                total += _weighed(column.final.take(changes.rows), column.weight)
-            elif at is None:
-                self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
-                must_join = True
-            elif column.is_plain:
-                if len(at):
-                    raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
-                    final = self._in_range(entry, column.plugin, raw, at).astype(np.uint8)
-                    column.final[at] = final
-                    if column.depends_on.reads_pods:
-                        total += _weighed(final, column.weight)
-                    else:
-                        must_join = True
-            elif len(at) or feasible_moved:
-                if len(at):
-                    rows = changes.table_rows(entry, at)
-                    column.raw[at] = self._runner.score(column.plugin, entry.view, entry.pod, rows)
-                moved = self._normalize(entry, column, at)
-                if column.depends_on.reads_pods:
-                    must_join |= moved
-                    total += _weighed(column.final.take(changes.rows), column.weight)
-                else:
-                    must_join |= moved or bool(len(at))
-        if must_join:
-            self._join_scores(entry)
-            return
-        entry.sum[changes.rows] = total
-        if must_mask or changes.is_far:
-            entry.total = np.where(entry.feasible, entry.sum, NOWHERE)
-        elif len(changes.rows):
-            feasible = entry.feasible.take(changes.rows)
-            entry.total[changes.rows] = total if all_true(feasible) else np.where(feasible, total, NOWHERE)
-
-    def _renew_by_stamp(
-        self, entry: PodClass, column: ScoreColumn, changes: _Changes, skipped: set[str], *, feasible_moved: bool
-    ) -> None:
-        """Renews the scores of a plugin that has a stamp, into a new array of final scores."""
-        at, is_skipped = changes.concerning(column), column.plugin.name in skipped
-        if changes.is_everywhere:
-            column.groups, column.by_group = self._groups_of(entry, column.plugin), column.by_group[:0]
-        elif column.groups is not None:
-            was_skipped = column.is_skipped
-            if at is None and (is_skipped or was_skipped):
-                if not (is_skipped and was_skipped):
-                    self._score_all(entry, column, is_skipped=is_skipped)
-            elif (at is None or feasible_moved) and not was_skipped:
-                self._score_groups(entry, column, column.groups, feasible_moved=feasible_moved)
-            return
-        if at is None or (feasible_moved and column.plugin.name in self._feasible_readers):
-            self._score_all(entry, column, is_skipped=is_skipped)
-        elif not column.is_skipped and (len(at) or feasible_moved):
-            self._score_some(entry, column, changes, at)
-
-    def _pre_scores_due(self, entry: PodClass, changes: _Changes, *, feasible_moved: bool) -> Sequence[PreScorePlugin]:
-        """The PreScore plugins whose last answer does not hold any more."""
-        if not entry.stamps or not (changes.moved or feasible_moved):
-            return self._pre_scores_anew
-        due = changes.moved | (self._feasible_readers & entry.stamps.keys() if feasible_moved else _NOBODY)
-        return [p for p in self._plugins.pre_score if p.name in due or p.name in self._for_one_attempt]
-
-    def _score_some(self, entry: PodClass, column: ScoreColumn, changes: _Changes, at: Rows) -> None:
-        """Renews the scores of a plugin whose stamp stands, into a new array of final scores."""
-        column.final = column.final.copy()
-        if len(at):
-            raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
-            if column.is_plain:
-                column.final[at] = self._in_range(entry, column.plugin, raw, at).astype(np.uint8)
-            else:
-                column.raw[at] = raw
-        if not column.is_plain:
-            self._normalize(entry, column, at)
-
-    def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
-        """Scores that count as they are must be in range, but for those of rows that no pod can go to."""
-        seen = raw.view(np.uint64)  # what is below zero is large so: one pass in place of two
-        if not any_true(seen > MAX_SCORE):
-            return raw
-        self._runner.check_range(plugin, raw[entry.feasible if at is None else entry.feasible.take(at)])
-        return np.where(seen <= MAX_SCORE, raw, 0)
-
-    def _normalize(self, entry: PodClass, column: ScoreColumn, at: Rows) -> bool:
-        """Renews the final scores after `raw` changed at `at`; True if they may have changed elsewhere too."""
-        if column.normalizer is None:
-            self._normalize_all(entry, column)
-            return True
-        largest = _largest(entry, column)
-        if largest != column.largest:
-            self._normalize_all(entry, column)
-            return True
-        if len(at):
-            column.final[at] = column.normalizer.apply(column.raw.take(at), largest)
-        return False
-
-    def _normalize_all(self, entry: PodClass, column: ScoreColumn) -> None:
-        if column.normalizer is not None:
-            column.largest = _largest(entry, column)
-            column.final = column.normalizer.apply(column.raw, column.largest).astype(np.uint8)
-        elif column.custom is not None:
-            if len(entry.rows) and all_true(entry.feasible):
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw)
-                column.final = final.astype(np.uint8)
-                return
-            at = entry.feasible.nonzero()[0]
-            column.final = np.zeros(len(entry.rows), np.uint8)
-            if len(at):
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw.take(at))
-                column.final[at] = final.astype(np.uint8)
-
-
-def _weighed(final: Finals, weight: int) -> Totals:
-    """int32[rows]. Converted first: numpy multiplies and adds mixed types in chunks, at three times the cost."""
-    found = final.astype(np.int32)
-    if weight != 1:
-        found *= weight
-    return found
-
-
-def _replace_in_sum(entry: PodClass, column: ScoreColumn, before: Finals) -> None:
-    """Puts a column's final scores into the sum in place of those it had."""
-    entry.sum += _weighed(column.final, column.weight)
-    entry.sum -= _weighed(before, column.weight)
+        self._scores.score(entry)
 
 
 def _join_filters_at(entry: PodClass, at: Rows) -> bool:
@@ -768,12 +458,6 @@ def _join_filters_at(entry: PodClass, at: Rows) -> bool:
     return True
 
 
-def _largest(entry: PodClass, column: ScoreColumn) -> int:
-    if not np.count_nonzero(column.raw):
-        return 0
-    return int((column.raw * entry.feasible).max(initial=0))  # three times faster than a masked maximum
-
-
 def _check_failure(entry: PodClass) -> None:
     """Raises PluginFailure, in upstream's words, where a Filter plugin's code about a row stands for an error."""
     status = entry.failure() if entry.fallible_filters else None
@@ -784,11 +468,6 @@ def _check_failure(entry: PodClass) -> None:
 
 def _signs_spec_only(plugin: SignPlugin) -> bool:
     return bool(getattr(plugin, "signs_spec_only", False))
-
-
-def _is_for_one_attempt(plugin: object) -> bool:
-    """A plugin that does not say what it depends on may depend on anything."""
-    return getattr(plugin, "depends_on", Dependency.ATTEMPT) is Dependency.ATTEMPT
 
 
 def _nowhere_left(plugins: tuple[str, ...]) -> str:

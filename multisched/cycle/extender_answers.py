@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from multisched.cycle.attempt_record import ScoreCopy
-from multisched.cycle.class_cache import NOWHERE
+from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.pod_class import Totals
 from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.node_view import Bools, Rows

@@ -18,6 +18,7 @@ from multisched.model.objects import Pod
 
 if TYPE_CHECKING:
     from multisched.cycle.attempt_record import Picture
+    from multisched.cycle.shared_answers import SharedScores
 
 Finals = NDArray[np.uint8]
 """Normalised scores, 0..MAX_SCORE. Small on purpose: what a decision reads of 50 classes has to fit into a CPU's cache."""
@@ -59,6 +60,7 @@ class ScoreColumn:
         "normalizer",
         "plugin",
         "raw",
+        "shared",
         "weight",
     )
 
@@ -74,6 +76,8 @@ class ScoreColumn:
         """True if raw scores count as they are."""
         self.raw: Scores = np.zeros(0, np.int64)
         """Kept where something normalises it: plain scores are final as they come."""
+        self.shared: SharedScores | None = None
+        """Whose raw scores `raw` is, until one of them changes; then it is a copy."""
         self.final: Finals = np.zeros(0, np.uint8)
         self.largest = -1
         self.groups: RowGroups | None = None
@@ -84,6 +88,12 @@ class ScoreColumn:
         """Positions of the rows that stand for their groups: one for each group with feasible rows."""
         self.is_skipped = False
         """True while PreScore said Skip: the plugin has no part in the total."""
+
+    def set_raw(self, at: Rows, raw: Scores) -> None:
+        """Writes raw scores at these positions."""
+        if self.shared is not None:
+            self.raw, self.shared = self.raw.copy(), None
+        self.raw[at] = raw
 
 
 class PodClass:

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
-from multisched.cycle.class_cache import NOWHERE, ClassCache
+from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.dry_run import DryRuns
 from multisched.cycle.extender_answers import add_up, recorded, refuse

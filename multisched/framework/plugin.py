@@ -230,7 +230,8 @@ class PostFilterPlugin(Plugin, Protocol):
 class PreScorePlugin(Plugin, Protocol):
     """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score.
 
-    A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone.
+    A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone: it is shown all
+    rows in place of the feasible ones, unless it sets `reads_feasible` (`StampPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...

@@ -122,7 +122,6 @@ nodes = st.builds(
     taints=st.sampled_from(((), SOFT[:1], SOFT, (Taint("k", "", "NoSchedule"),))),
     is_unschedulable=st.sampled_from((False, False, True)),
     images=st.sampled_from(((), (Image(("app:v1",), 500 * MEBI),))),
-    is_deleting=st.sampled_from((False, False, True)),
 )
 
 

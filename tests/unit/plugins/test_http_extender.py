@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.client.extender_client import HttpExtenderClient
-from multisched.cycle.class_cache import NOWHERE
+from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import ExtenderPlugin
