@@ -7,6 +7,9 @@ Reads one problem per line, prints one answer per line, in the form of answers.j
 problem's class cache live through changes that are taken back before the answer that counts. `--compare` answers the
 recorded problems instead (or those of `--problems FILE --answers FILE`) and prints, per family, how many answers are
 exactly kube-scheduler's, and the first differences; it ends with 1 if there are any.
+
+A line that cannot be answered gets an answer with `raised`, which says why, is named on stderr, and the next ones are
+answered; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ from multisched.state.overlay import OverlayCycle
 from tests.conformance.families import CLAIMED
 from tests.conformance.vectors import ANSWERS_FILE, PROBLEMS_FILE, differences, read_lines
 
+ANSWER_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 DIFFERENCES_SHOWN = 6
 """Lines per problem that `--compare` prints."""
 
@@ -121,9 +125,9 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
     for field, kind in OBJECT_FIELDS.items():
         for document in problem.get(field) or ():
             cache.objects.set(kind, DECODE_OBJECT[kind.value](orjson.dumps(document)))
-    for node in problem["nodes"]:
+    for node in problem.get("nodes") or ():
         cache.set_node(decoder.node(orjson.dumps(node)))
-    for document in problem["pods"]:
+    for document in problem.get("pods") or ():
         pod = decoder.pod(orjson.dumps(document))
         if pod.is_terminal:
             continue
@@ -184,6 +188,8 @@ def disturb(scene: Scene) -> None:
 
 def evaluate(scene: Scene) -> Answer:
     """Filters and scores the pod through the class cache; everything but the id."""
+    if scene.pod.malformed:
+        return {"feasible": [], "rejected": {}, "error": f"the pod cannot be scheduled: {scene.pod.malformed}"}
     try:
         group = scene.cycle.classes.find(scene.pod, 1)
         if group.refusal is not None:
@@ -285,7 +291,7 @@ def attempted(problem: Problem, decoder: Decoder, *, warm: bool = False) -> Answ
     except Exception as error:  # noqa: BLE001  (one problem ends here, whatever its plugins do; the error is its answer)
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        return {"id": problem["id"], "feasible": [], "rejected": {}, "raised": text}
+        return raised(problem["id"], text)
 
 
 def compare(problems: Iterable[Problem], answers: Mapping[str, Answer], *, warm: bool, show: int) -> bool:
@@ -311,12 +317,40 @@ def compare(problems: Iterable[Problem], answers: Mapping[str, Answer], *, warm:
     return exact.total() == total.total()
 
 
-def print_answers(lines: Iterable[bytes], *, warm: bool) -> None:
-    decoder = Decoder()
-    for line in lines:
-        if line.strip():
-            found = answer(orjson.loads(line), decoder, warm=warm)
-            sys.stdout.buffer.write(orjson.dumps(found, option=orjson.OPT_SORT_KEYS) + b"\n")
+def print_answers(lines: Iterable[bytes], *, warm: bool) -> bool:
+    """One answer per line, flushed, so that whoever asks over a pipe is not kept waiting; True if none was raised.
+
+    A line that is no problem, and a problem that cannot be answered, are named on stderr, and answered with `raised`.
+    """
+    decoder, is_whole = Decoder(), True
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        found = answer_line(line, number, decoder, warm=warm)
+        if "raised" in found:
+            is_whole = False
+            print(f"line {number}, problem {found['id']!r}: {found['raised']}", file=sys.stderr)
+        sys.stdout.buffer.write(orjson.dumps(found, option=ANSWER_OPTIONS) + b"\n")
+        sys.stdout.buffer.flush()
+    return is_whole
+
+
+def answer_line(line: bytes, number: int, decoder: Decoder, *, warm: bool = False) -> Answer:
+    """The answer to one line of a problems file, whatever the line holds."""
+    try:
+        problem = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return raised(f"line-{number}", f"not JSON: {error}")
+    if not isinstance(problem, dict):
+        return raised(f"line-{number}", f"a problem is an object, not {type(problem).__name__}")
+    asked = {"id": f"line-{number}", **problem}
+    if not isinstance(problem.get("pod"), dict):
+        return raised(asked["id"], "the problem has no pod")
+    return attempted(asked, decoder, warm=warm)
+
+
+def raised(one: object, text: str) -> Answer:
+    return {"id": one, "feasible": [], "rejected": {}, "raised": text}
 
 
 def main() -> None:
@@ -330,8 +364,7 @@ def main() -> None:
     parser.add_argument("--answers", type=Path, default=ANSWERS_FILE, help="one answer per line, .gz or not")
     options = parser.parse_args()
     if not options.compare:
-        print_answers(sys.stdin.buffer, warm=options.warm)
-        return
+        sys.exit(0 if print_answers(sys.stdin.buffer, warm=options.warm) else 1)
     problems = (
         p for p in read_lines(options.problems) if options.family in ("", p["family"]) and options.id in ("", p["id"])
     )

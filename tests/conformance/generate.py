@@ -2,7 +2,7 @@
 
     python -m tests.conformance.generate --family spread --seed 7 --count 100 > problems.jsonl
 
-The families are those of the recorded problems and two more (disks, dense), and each draws from everything the API allows that
+The families are those of the recorded problems and three more (disks, dense, odd), and each draws from everything the API allows that
 bears on it. A problem's id names its family and seed, so it can be made again from the id alone.
 """
 
