@@ -114,6 +114,12 @@ class AttemptDryRun:
 
     def displace(self, rule: DisplacementRule) -> Found:
         tally, rows, runs = _Tally(), self._failed.candidates, self._runs
+        if len(rows):
+            is_curable = runs.standing.lowest(rows) < rule.below
+            tally.undisplaceable = len(rows) - int(np.count_nonzero(is_curable))
+            rows = rows[is_curable]
+        if not len(rows):
+            return self._found(tally, None)
         memory = runs.memory(self._memory_key())
         is_wide = runs.standing.is_wide(rows)
         if self._tail:
@@ -167,6 +173,8 @@ class AttemptDryRun:
         heeds = runs.promised.heeds([p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod)
         if heeds is None:
             return np.ones(len(rows), np.bool_)  # of some plugin nothing is known
+        if not heeds:
+            return np.zeros(len(rows), np.bool_)
         heeded = np.isin(rows, list(runs.promised.heeded(heeds, failed.pod)))
         for pods in runs.standing.blocks(rows):
             matters = memory.heeded(heeds, pods.label_sets)

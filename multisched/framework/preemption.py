@@ -56,10 +56,16 @@ class StandingPods(Protocol):
     """int64[k, rows]; NOBODY where fewer pods stand."""
     started_s: NDArray[np.float64]
     """float64[k, rows]: seconds since the epoch; infinite for a pod that has not started."""
-    label_set: Int32
-    """int32[k, rows]: index into `label_sets`."""
-    label_sets: Sequence[LabelSet]
-    """Grows only; another list stands for other numbers."""
+
+    @property
+    def label_set(self) -> Int32:
+        """int32[k, rows]: index into `label_sets`."""
+        ...
+
+    @property
+    def label_sets(self) -> Sequence[LabelSet]:
+        """Grows only; another list stands for other numbers."""
+        ...
 
     def pod(self, k: int, i: int) -> Pod:
         """The k-th pod on `rows[i]`; IndexError where none stands."""
@@ -71,6 +77,8 @@ class DisplacementRule(Protocol):
 
     mark: Hashable
     """What `first` hangs on besides the pods; equal marks, equal answers."""
+    below: int
+    """Pods of this priority or a higher one are never displaceable: rows where no other stands are not looked at."""
 
     def displaceable(self, pods: StandingPods) -> Bools:
         """bool[k, rows]"""

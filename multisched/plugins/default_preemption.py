@@ -34,12 +34,12 @@ class LowerPriority:
     """`framework.preemption.DisplacementRule`: pods of lower priority may go, those that a budget protects last."""
 
     def __init__(self, priority: int, budgets: DisruptionBudgets) -> None:
-        self._priority = priority
+        self.below = priority
         self._budgets = budgets
         self.mark: Hashable = budgets.version
 
     def displaceable(self, pods: StandingPods) -> Bools:
-        return pods.priority < self._priority
+        return pods.priority < self.below
 
     def first(self, pods: StandingPods, displaceable: Bools) -> Bools:
         return self._budgets.violating(pods, displaceable)

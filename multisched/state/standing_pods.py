@@ -1,13 +1,16 @@
 """The pods on every row, the most important first, as columns: what preemption looks at on thousands of rows at once.
 
-Owns matrices [k, row]: priority, start, label set, and what the k-th pod of a row asks for. They are made when somebody
-first asks and renewed for the rows written since; nothing is kept where nobody preempts. Rows with more than WIDTH_MAX pods
-(virtual nodes) get matrices of their own each time. One per NodeTable; read by dry runs, synchronously.
+Owns matrices [k, row]: priority, start, label set, and what the k-th pod of a row asks for. A row is written when somebody
+asks for it and it has changed since; label sets and amounts only once somebody has read them: nothing is kept where nobody
+preempts, and little where nobody can be displaced. Rows with more than WIDTH_MAX pods (virtual nodes) get matrices of
+their own each time. One per NodeTable; read by dry runs, synchronously.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,34 +25,51 @@ WIDTH_MAX = 128
 
 WIDTH_STEP = 8
 LABEL_SETS_MAX = 65_536
-"""Distinct label sets that are numbered; beyond it everything is numbered anew."""
+"""Label sets that are numbered, or twice as many as pods stand if that is more; beyond it all are numbered anew."""
 
 Float64 = NDArray[np.float64]
 Order = tuple[Pod, ...]
+Numbered = tuple[Int32, Sequence[LabelSet]]
+"""Which label set each pod has, and what the numbers stand for."""
+A = TypeVar("A", bound=NDArray[Any])
 
 
 class PodColumns:
     """`framework.preemption.StandingPods`, and the amounts behind it."""
 
-    __slots__ = ("_order_at", "has_ports", "label_set", "label_sets", "priority", "requested", "rows", "started_s")
+    __slots__ = ("_label_sets", "_number", "_order_at", "has_ports", "priority", "requested", "rows", "started_s")
 
     def __init__(
         self,
         rows: Rows,
-        columns: tuple[Int64, Float64, Int32, Bools],
-        label_sets: Sequence[LabelSet],
+        columns: tuple[Int64, Float64, Bools],
+        number: Callable[[], Numbered],
         order_at: Callable[[int], Order],
         requested: Callable[[str], Int64],
     ) -> None:
         self.rows = rows
-        self.priority, self.started_s, self.label_set, self.has_ports = columns
-        self.label_sets = label_sets
+        self.priority, self.started_s, self.has_ports = columns
+        self._number = number
+        self._label_sets: Numbered | None = None
         self._order_at = order_at
         self.requested = requested
         """int64[k, rows]: what each pod takes of a resource other than `pods`; of no meaning where no pod stands."""
 
+    @property
+    def label_set(self) -> Int32:
+        return self._numbered()[0]
+
+    @property
+    def label_sets(self) -> Sequence[LabelSet]:
+        return self._numbered()[1]
+
     def pod(self, k: int, i: int) -> Pod:
         return self._order_at(i)[k]
+
+    def _numbered(self) -> Numbered:
+        if self._label_sets is None:
+            self._label_sets = self._number()
+        return self._label_sets
 
 
 class StandingTable:
@@ -58,20 +78,30 @@ class StandingTable:
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._sequences: tuple[int, int] | None = None
-        """Of the table's logs when the columns were last true; None: never."""
-        self._orders: list[Order] = []
+        """Of the table's logs when the rows that changed were last noted; None: never."""
+        self._is_stale: Bools = np.zeros(0, np.bool_)
+        """Rows that have changed since they were written."""
         self._counts: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._lowest: Int64 = np.zeros(0, np.int64)
+        self._orders: list[Order] = []
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._label_sets: list[LabelSet] = []
+        self._label_set: Int32 | None = None
+        """None until somebody reads it."""
         self._requested: dict[str, Int64] = {}
-        self._make(0, 0)
+        self._priority: Int64 = np.zeros((0, 0), np.int64)
+        self._started_s: Float64 = np.zeros((0, 0))
+        self._has_ports: Bools = np.zeros((0, 0), np.bool_)
 
     def blocks(self, rows: Rows) -> list[PodColumns]:
         """The pods on these rows (ascending), up to date: those of ordinary rows in one block, each wide row in its own."""
         self._renew()
-        counts = self._counts[rows]
         if not len(rows):
             return []
+        stale = rows[self._is_stale[rows]]
+        if len(stale):
+            self._write(stale)
+        counts = self._counts[rows]
         is_wide = counts > WIDTH_MAX
         narrow = rows[~is_wide] if is_wide.any() else rows
         blocks = [self._block(narrow, int(counts[~is_wide].max(initial=0)))] if len(narrow) else []
@@ -89,14 +119,18 @@ class StandingTable:
         wide: Bools = self._counts[rows] > WIDTH_MAX
         return wide
 
+    def lowest(self, rows: Rows) -> Int64:
+        """int64[rows]: the lowest priority of a pod there; NOBODY where none stands."""
+        self._renew()
+        return self._lowest[rows]
+
     def requested(self, resource: str) -> Int64:
-        """int64[k, rows of the table] of the ordinary rows."""
+        """int64[k, rows of the table] of the ordinary rows that somebody has asked for."""
         column = self._requested.get(resource)
         if column is None:
             column = self._requested[resource] = np.zeros(self._priority.shape, np.int64)
-            for row, order in enumerate(self._orders):
-                if 0 < len(order) <= WIDTH_MAX:
-                    column[: len(order), row] = [pod.requests.get(resource, 0) for pod in order]
+            at, pods = self._written()
+            column[at] = _amounts(pods, resource)
         return column
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -105,13 +139,12 @@ class StandingTable:
         columns = (
             columns_at(self._priority[:depth], rows),
             columns_at(self._started_s[:depth], rows),
-            columns_at(self._label_set[:depth], rows),
             columns_at(self._has_ports[:depth], rows),
         )
         return PodColumns(
             rows,
             columns,
-            self._label_sets,
+            lambda: (columns_at(self._numbered()[:depth], rows), self._label_sets),
             lambda i: self._orders[rows[i]],
             lambda resource: columns_at(self.requested(resource)[:depth], rows),
         )
@@ -121,98 +154,118 @@ class StandingTable:
         columns = (
             np.array([pod.spec.priority for pod in order], np.int64)[:, None],
             np.array([_started(pod) for pod in order], np.float64)[:, None],
-            np.array([self._number(pod) for pod in order], np.int32)[:, None],
             np.array([bool(pod.spec.host_ports) for pod in order], np.bool_)[:, None],
         )
+
+        def number() -> Numbered:
+            self._numbered()
+            return self._number(order)[:, None], self._label_sets
+
         return PodColumns(
             np.array([row], np.intp),
             columns,
-            self._label_sets,
+            number,
             lambda i: order,
-            lambda resource: np.array([pod.requests.get(resource, 0) for pod in order], np.int64)[:, None],
+            lambda resource: _amounts(order, resource)[:, None],
         )
 
     def _renew(self) -> None:
+        """Notes which rows have changed, and what little is known of every row."""
         table, known = self._table, self._sequences
-        if len(self._label_sets) > LABEL_SETS_MAX:
-            self._numbers.clear()
-            self._label_sets = []
-            known = None
         now = table.row_log.sequence, table.start_log.sequence
         if now == known:
             return
         self._sequences = now
         changed = self._changed(known)
-        self._fit(changed)
-        for row in changed:
-            self._write(row)
+        standing = [table.pods_by_uid(row) for row in changed.tolist()]
+        counts = np.fromiter(map(len, standing), np.intp, len(changed))
+        self._fit(int(counts.max(where=counts <= WIDTH_MAX, initial=0)))
+        self._counts[changed] = counts
+        self._lowest[changed] = [min([p.spec.priority for p in pods.values()], default=NOBODY) for pods in standing]
+        self._is_stale[changed] = True
 
-    def _changed(self, known: tuple[int, int] | None) -> list[int]:
+    def _changed(self, known: tuple[int, int] | None) -> Rows:
         """Rows written, or on which pods have started, since the logs were there; all where that is not known."""
         if known is not None:
             rows, started = self._table.row_log.since(known[0]), self._table.start_log.since(known[1])
             if rows is not None and started is not None:
-                changed: list[int] = np.union1d(rows, started).tolist()
-                return changed
-        return list(range(self._table.size))
+                return np.union1d(rows, started)
+        return np.arange(self._table.size)
 
-    def _fit(self, changed: Sequence[int]) -> None:
-        """Makes room for the rows and for the pods on them."""
-        table = self._table
-        self._orders.extend(() for _ in range(table.size - len(self._orders)))
-        counts = [len(table.pods_by_uid(row)) for row in changed]
-        width = max((count for count in counts if count <= WIDTH_MAX), default=0)
+    def _fit(self, width: int) -> None:
+        """Makes room for the rows and for so many pods on them."""
+        self._orders.extend(() for _ in range(self._table.size - len(self._orders)))
         depth, capacity = self._priority.shape
-        if width > depth or table.capacity > capacity:
-            steps = -(-width // WIDTH_STEP) * WIDTH_STEP
-            self._make(min(max(steps, depth), WIDTH_MAX), max(table.capacity, capacity))
-
-    def _make(self, depth: int, capacity: int) -> None:
-        """Larger matrices, with what there was in the old ones."""
-        shape = (depth, capacity)
-        old = getattr(self, "_priority", None)
-        priority, started = np.full(shape, NOBODY, np.int64), np.full(shape, np.inf)
-        labels, ports = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
-        if old is not None:
-            k, n = old.shape
-            priority[:k, :n], started[:k, :n] = old, self._started_s
-            labels[:k, :n], ports[:k, :n] = self._label_set, self._has_ports
-        self._priority: Int64 = priority
-        self._started_s: Float64 = started
-        self._label_set: Int32 = labels
-        self._has_ports: Bools = ports
-        counts = np.zeros(capacity, np.intp)
-        counts[: len(self._counts)] = self._counts
-        self._counts = counts
-        for name, column in self._requested.items():
-            self._requested[name] = np.zeros(shape, np.int64)
-            self._requested[name][: column.shape[0], : column.shape[1]] = column
-
-    def _write(self, row: int) -> None:
-        order = tuple(sorted(self._table.pods_by_uid(row).values(), key=_importance))
-        before, count = self._counts[row], len(order)
-        self._orders[row] = order
-        self._counts[row] = count
-        if before <= WIDTH_MAX:
-            self._priority[:before, row] = NOBODY
-        if count > WIDTH_MAX or not count:
+        if width <= depth and self._table.capacity <= capacity:
             return
-        self._priority[:count, row] = [pod.spec.priority for pod in order]
-        self._started_s[:count, row] = [_started(pod) for pod in order]
-        self._label_set[:count, row] = [self._number(pod) for pod in order]
-        self._has_ports[:count, row] = [bool(pod.spec.host_ports) for pod in order]
-        for resource, column in self._requested.items():
-            column[:count, row] = [pod.requests.get(resource, 0) for pod in order]
+        steps = -(-width // WIDTH_STEP) * WIDTH_STEP
+        shape = min(max(steps, depth), WIDTH_MAX), max(self._table.capacity, capacity)
+        self._priority = _enlarged(self._priority, shape, NOBODY)
+        self._started_s = _enlarged(self._started_s, shape, np.inf)
+        self._has_ports = _enlarged(self._has_ports, shape, False)
+        if self._label_set is not None:
+            self._label_set = _enlarged(self._label_set, shape, 0)
+        self._requested = {name: _enlarged(column, shape, 0) for name, column in self._requested.items()}
+        self._counts = _enlarged(self._counts, shape[1:], 0)
+        self._lowest = _enlarged(self._lowest, shape[1:], NOBODY)
+        self._is_stale = _enlarged(self._is_stale, shape[1:], False)
 
-    def _number(self, pod: Pod) -> int:
+    def _write(self, rows: Rows) -> None:
+        """Writes these rows anew, all at once: a cluster's first dry run is about a hundred thousand pods."""
+        pods = list(chain.from_iterable(self._table.pods_by_uid(row).values() for row in rows.tolist()))
+        counts = self._counts[rows]
+        priority = np.fromiter([pod.spec.priority for pod in pods], np.int64, len(pods))
+        started = np.fromiter(map(_started, pods), np.float64, len(pods))
+        # The most important first. Source: kube-scheduler 1.36, util.MoreImportantPod.
+        order = np.lexsort((started, -priority, np.repeat(np.arange(len(rows)), counts)))
+        pods = [pods[i] for i in order.tolist()]
+        ends = counts.cumsum().tolist()
+        for row, start, end in zip(rows.tolist(), [0, *ends], ends, strict=False):
+            self._orders[row] = tuple(pods[start:end])
+        self._is_stale[rows] = False
+        self._priority[:, rows] = NOBODY
+        is_narrow = np.repeat(counts <= WIDTH_MAX, counts)
+        if not is_narrow.all():
+            order, pods = order[is_narrow], [pod for pod, one in zip(pods, is_narrow.tolist(), strict=True) if one]
+        at = _places(rows[counts <= WIDTH_MAX], counts[counts <= WIDTH_MAX])
+        self._priority[at], self._started_s[at] = priority[order], started[order]
+        self._has_ports[at] = [bool(pod.spec.host_ports) for pod in pods]
+        if self._label_set is not None:
+            self._label_set[at] = self._number(pods)
+        for resource, column in self._requested.items():
+            column[at] = _amounts(pods, resource)
+
+    def _written(self) -> tuple[tuple[Rows, Rows], list[Pod]]:
+        """The pods of all ordinary rows that are up to date, and their places in the matrices."""
+        rows = np.flatnonzero(~self._is_stale & (self._counts > 0) & (self._counts <= WIDTH_MAX))
+        return _places(rows, self._counts[rows]), list(chain.from_iterable(self._orders[row] for row in rows.tolist()))
+
+    # -- label sets ------------------------------------------------------------------------------------------------
+
+    def _numbered(self) -> Int32:
+        """int32[k, rows of the table]. Made when it is first read: few look at labels, and a Job's pods share none."""
+        if len(self._label_sets) > max(LABEL_SETS_MAX, 2 * int(self._counts.sum())):
+            self._numbers.clear()
+            self._label_sets = []
+            self._label_set = None
+        if self._label_set is None:
+            self._label_set = np.zeros(self._priority.shape, np.int32)
+            at, pods = self._written()
+            self._label_set[at] = self._number(pods)
+        return self._label_set
+
+    def _number(self, pods: Sequence[Pod]) -> Int32:
         """Labels and specs are interned, so that their identity tells them apart; they are kept, so that it stays theirs."""
-        spec = pod.spec
-        key = (pod.namespace, id(pod.labels), id(spec) if spec.volumes or spec.pod_affinity else 0)
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self._label_sets)
-            self._label_sets.append(LabelSet(pod.namespace, pod.labels, pod))
-        return number
+        found = []
+        for pod in pods:
+            spec = pod.spec
+            key = (pod.namespace, id(pod.labels), id(spec) if spec.volumes or spec.pod_affinity else 0)
+            number = self._numbers.get(key)
+            if number is None:
+                number = self._numbers[key] = len(self._label_sets)
+                self._label_sets.append(LabelSet(pod.namespace, pod.labels, pod))
+            found.append(number)
+        return np.array(found, np.int32)
 
 
 def _started(pod: Pod) -> float:
@@ -220,6 +273,18 @@ def _started(pod: Pod) -> float:
     return pod.started_s or np.inf
 
 
-def _importance(pod: Pod) -> tuple[int, float]:
-    """Source: kube-scheduler 1.36, util.MoreImportantPod."""
-    return -pod.spec.priority, pod.started_s or np.inf
+def _amounts(pods: Sequence[Pod], resource: str) -> Int64:
+    return np.fromiter([pod.requests.get(resource, 0) for pod in pods], np.int64, len(pods))
+
+
+def _places(rows: Rows, counts: NDArray[np.intp]) -> tuple[Rows, Rows]:
+    """(k, row) of each pod, where so many stand on each row."""
+    starts = np.repeat(counts.cumsum() - counts, counts)
+    return np.arange(len(starts)) - starts, np.repeat(rows, counts)
+
+
+def _enlarged(array: A, shape: tuple[int, ...], fill: float) -> A:
+    """The array in the corner of a larger one."""
+    larger = np.full(shape, fill, array.dtype)
+    larger[tuple(slice(length) for length in array.shape)] = array
+    return cast(A, larger)
