@@ -20,6 +20,7 @@ from tests.conformance.random_cluster import (
     Draw,
     Json,
 )
+from tests.conformance.random_profiles import make_odd_profile
 
 CPUS = ("0", "1m", "0.1", "1500m", "1e0", "2.5", "0.0005", "3")
 MEMORIES = ("0", "1", "1k", "1e9", "1.5Gi", "0.5Gi", "128974848", "129e6", "300M", "100m", "5Gi")
@@ -532,6 +533,10 @@ def _owners(draw: Draw, problem: Json) -> None:
     problem["pod"]["spec"].pop("topologySpreadConstraints", None)
 
 
+def _profile(draw: Draw, problem: Json) -> None:
+    problem["profile"] = make_odd_profile(draw)
+
+
 CHANGES: tuple[Callable[[Draw, Json], None], ...] = (
     _images,
     _amounts,
@@ -550,4 +555,5 @@ CHANGES: tuple[Callable[[Draw, Json], None], ...] = (
     _same_pods,
     _promises,
     _owners,
+    _profile,
 )

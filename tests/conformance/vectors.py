@@ -44,6 +44,8 @@ def recorded_answers() -> dict[str, dict[str, Any]]:
 def comparable(answer: Document, *, with_post_filter: bool = True) -> dict[str, Any]:
     """An answer without the order of scalar resources; on demand without what PostFilter says and does."""
     kept = dict(answer)
+    if not kept.get("scores"):  # a Go map that is empty is not written
+        kept.pop("scores", None)
     kept["rejected"] = {node: _ordered(refusal) for node, refusal in answer["rejected"].items()}
     if not with_post_filter:
         kept.pop("preemptions", None)
