@@ -2,7 +2,7 @@
 
 Owns, per owner, how far the pod cache must have come before the owner may be judged again, and which pods were asked to
 go. Promises that no controller creates or deletes twice because its cache lags behind its own writes. Called by the
-controllers of ReplicaSets, StatefulSets and Jobs.
+controllers of ReplicaSets, StatefulSets, DaemonSets and Jobs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,16 @@ def slim_pod(pod: Document) -> Document:
     volumes = [volume for volume in pod["spec"].get("volumes") or () if _CLAIMING & volume.keys()]
     if volumes:
         spec["volumes"] = volumes
+    if not spec["nodeName"] and any(r.get("kind") == "DaemonSet" for r in pod["metadata"].get("ownerReferences") or ()):
+        spec["affinity"] = pod["spec"].get("affinity") or {}  # names the node that the pod is meant for
     return {"metadata": slim_metadata(pod), "spec": spec, "status": kept}
+
+
+def slim_node(node: Document) -> Document:
+    """What decides about daemons: a node without its status, which changes all the time."""
+    metadata, spec = node["metadata"], node.get("spec") or {}
+    kept = {name: metadata[name] for name in ("name", "uid", "resourceVersion", "labels") if metadata.get(name)}
+    return {"metadata": kept, "spec": {"taints": spec.get("taints") or []}}
 
 
 def pod_index(pod: Document) -> Iterator[str]:

@@ -10,17 +10,19 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Protocol
 
-from multisched.cluster.controlled_pods import pod_index, slim_pod
+from multisched.cluster.controlled_pods import pod_index, slim_node, slim_pod
 from multisched.cluster.controller_events import EventRecorder
 from multisched.cluster.object_cache import ObjectCache
 from multisched.cluster.object_client import (
     CLAIMS,
     CONTROLLER_REVISIONS,
     CRON_JOBS,
+    DAEMON_SETS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     JOBS,
     NAMESPACES,
+    NODES,
     PODS,
     REPLICA_SETS,
     SERVICE_ACCOUNTS,
@@ -62,6 +64,8 @@ class ControllerContext:
         self.replica_sets = ObjectCache(client, REPLICA_SETS, rng=rng, index_by=_owner_index)
         self.deployments = ObjectCache(client, DEPLOYMENTS, rng=rng)
         self.stateful_sets = ObjectCache(client, STATEFUL_SETS, rng=rng)
+        self.daemon_sets = ObjectCache(client, DAEMON_SETS, rng=rng)
+        self.nodes = ObjectCache(client, NODES, rng=rng, projection=slim_node)
         self.revisions = ObjectCache(client, CONTROLLER_REVISIONS, rng=rng, index_by=_owner_index)
         self.jobs = ObjectCache(client, JOBS, rng=rng, index_by=_owner_index)
         self.cron_jobs = ObjectCache(client, CRON_JOBS, rng=rng)
@@ -80,6 +84,8 @@ class ControllerContext:
             self.replica_sets,
             self.deployments,
             self.stateful_sets,
+            self.daemon_sets,
+            self.nodes,
             self.revisions,
             self.jobs,
             self.cron_jobs,

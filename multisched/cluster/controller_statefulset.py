@@ -70,7 +70,7 @@ class StatefulSetController:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._pods = ControlledPods(context.client, context.pods, owners=STATEFUL_SETS)
-        self._revisions = TemplateRevisions(context, STATEFUL_SETS)
+        self._revisions = TemplateRevisions(context, STATEFUL_SETS, hash_label="controller.kubernetes.io/hash")
         self._events = context.events.writer("statefulset-controller")
         self.queue = ReconcileQueue("statefulset", self.reconcile, rng=context.rng, workers=STATEFUL_SETS_AT_ONCE)
         context.stateful_sets.listen(self._changed)

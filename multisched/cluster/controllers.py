@@ -11,6 +11,7 @@ import random
 
 from multisched.cluster.controller_context import Controller, ControllerContext
 from multisched.cluster.controller_cronjob import CronJobController
+from multisched.cluster.controller_daemonset import DaemonSetController
 from multisched.cluster.controller_deployment import DeploymentController
 from multisched.cluster.controller_disruption import DisruptionController
 from multisched.cluster.controller_ephemeral_volume import EphemeralVolumeController
@@ -33,6 +34,7 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
         ReplicaSetController(context),
         DeploymentController(context),
         StatefulSetController(context),
+        DaemonSetController(context),
         JobController(context),
         CronJobController(context),
         DisruptionController(context),

@@ -190,6 +190,9 @@ def daemon_set(document: Document) -> None:
         rolling.setdefault("maxSurge", 0)
         rolling.setdefault("maxUnavailable", 1)
     spec.setdefault("revisionHistoryLimit", 10)
+    status = document.setdefault("status", {})
+    for count in ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"):
+        status.setdefault(count, 0)
 
 
 def _job_spec(spec: Document) -> None:

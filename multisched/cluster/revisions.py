@@ -26,6 +26,7 @@ from multisched.cluster.object_client import (
 )
 
 REVISION_LABEL = "controller-revision-hash"
+"""On pods: the revision they were made from."""
 COLLISIONS_MAX = 10
 """Names tried for one revision before its owner waits for its next turn."""
 _NAME_CHARACTERS_MAX = 223
@@ -62,9 +63,10 @@ class TemplateHistory:
 class TemplateRevisions:
     """The ControllerRevisions of one kind of owner."""
 
-    def __init__(self, context: ControllerContext, owners: Resource) -> None:
+    def __init__(self, context: ControllerContext, owners: Resource, *, hash_label: str) -> None:
         self._context = context
         self._owners = owners
+        self._hash_label = hash_label
 
     async def history(self, owner: Document) -> TemplateHistory:
         """Stores the owner's present template as its newest revision if it is not that already."""
@@ -108,7 +110,7 @@ class TemplateRevisions:
                 "metadata": {
                     "name": f"{metadata['name'][:_NAME_CHARACTERS_MAX]}-{digest}",
                     "namespace": metadata["namespace"],
-                    "labels": {**labels, REVISION_LABEL: digest},
+                    "labels": {**labels, self._hash_label: digest},
                     "annotations": dict(metadata.get("annotations") or {}),
                     "ownerReferences": [owner_reference(self._owners, owner)],
                 },
