@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from multisched.model import resources
+from multisched.model.decode_metadata import WireIdentity, WireMetadata, WireOwnerReference, controller_of, version_of
 from multisched.model.decode_placement import WirePodAffinity, WireSpread, compile_pod_affinity, compile_spread
 from multisched.model.decode_selectors import (
     AFFINITY_TERMS_MAX,
@@ -73,9 +74,6 @@ ALLOCATABLE_MAX = 2**50
 IMAGE_BYTES_MAX = 2**50
 """An image counts as at most this, so that sums of sizes cannot overflow."""
 
-VERSION_DIGITS_MAX = 20
-"""Digits of a uint64; a longer resourceVersion is opaque text."""
-
 _UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 _EMPTY: Mapping[str, str] = {}
 
@@ -86,24 +84,8 @@ class DecodeError(ValueError):
     """The document is no Kubernetes object at all."""
 
 
-class _OwnerReference(Wire):
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
-
-
-class _Metadata(Wire):
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    owner_references: list[_OwnerReference] | None = None
+class _Metadata(WireMetadata):
     creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
 
 
 class _Port(Wire):
@@ -252,15 +234,8 @@ class _Node(Wire):
     status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
 
 
-class _BareMetadata(Wire):
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-
-
 class _Bare(Wire):
-    metadata: _BareMetadata
+    metadata: WireIdentity
 
 
 class _NodeNameOnly(Wire):
@@ -269,7 +244,7 @@ class _NodeNameOnly(Wire):
 
 
 class _BarePod(Wire):
-    metadata: _BareMetadata
+    metadata: WireIdentity
     spec: _NodeNameOnly = msgspec.field(default_factory=_NodeNameOnly)
 
 
@@ -315,7 +290,7 @@ class Decoder:
             namespace=self._name(meta.namespace),
             name=meta.name,
             uid=meta.uid,
-            version=_version(meta.resource_version),
+            version=version_of(meta.resource_version),
             spec=spec,
             labels=labels,
             annotations=self._annotations(meta.annotations),
@@ -339,7 +314,7 @@ class Decoder:
             wire = self._node.decode(document)
         except msgspec.ValidationError as error:
             meta = self._decode(self._bare, document).metadata
-            return Node(meta.name, meta.uid, _version(meta.resource_version), malformed=str(error))
+            return Node(meta.name, meta.uid, version_of(meta.resource_version), malformed=str(error))
         except (msgspec.DecodeError, RecursionError) as error:
             raise DecodeError(str(error)) from error
         refusal = ""
@@ -354,7 +329,7 @@ class Decoder:
         return Node(
             name=wire.metadata.name,
             uid=wire.metadata.uid,
-            version=_version(wire.metadata.resource_version),
+            version=version_of(wire.metadata.resource_version),
             labels=labels,
             annotations=self._annotations(wire.metadata.annotations),
             taints=tuple(Taint(t.key, t.value, t.effect) for t in taints),
@@ -377,7 +352,7 @@ class Decoder:
             meta.namespace,
             meta.name,
             meta.uid,
-            _version(meta.resource_version),
+            version_of(meta.resource_version),
             spec=PodSpec(scheduler_name=bare.spec.scheduler_name),
             node=bare.spec.node_name,
             malformed=reason,
@@ -431,14 +406,14 @@ class Decoder:
             self._maps.clear()
         return self._maps.setdefault(tuple(kept.items()), kept)
 
-    def _owner(self, references: list[_OwnerReference] | None) -> Owner | None:
-        for reference in references or ():
-            if reference.controller:
-                key = (reference.kind, reference.name, reference.uid, reference.api_version)
-                if len(self._owners) >= INTERNED_MAX:
-                    self._owners.clear()
-                return self._owners.setdefault(key, Owner(*key))
-        return None
+    def _owner(self, references: list[WireOwnerReference] | None) -> Owner | None:
+        reference = controller_of(references)
+        if reference is None:
+            return None
+        key = (reference.kind, reference.name, reference.uid, reference.api_version)
+        if len(self._owners) >= INTERNED_MAX:
+            self._owners.clear()
+        return self._owners.setdefault(key, Owner(*key))
 
     def _name(self, text: str) -> str:
         if len(self._names) >= INTERNED_MAX:
@@ -693,7 +668,3 @@ def _allocatable(quantities: QuantityMap) -> Requests:
             )
     scaled.setdefault(PODS, 0)
     return scaled
-
-
-def _version(text: str) -> int:
-    return int(text) if len(text) <= VERSION_DIGITS_MAX and text.isascii() and text.isdigit() else 0

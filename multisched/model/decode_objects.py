@@ -9,9 +9,8 @@ without metadata raises DecodeError. Used by `shell/object_ingest.py`, by the au
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -40,6 +39,7 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
+from multisched.model.decode_metadata import WireIdentity, WireMetadata, WireOwnerReference, controller_of, version_of
 from multisched.model.decode_selectors import (
     Refusal,
     Wire,
@@ -52,6 +52,7 @@ from multisched.model.decode_selectors import (
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import Owner
 from multisched.model.quantity import QuantityError, parse_nano, value_of_nano
+from multisched.model.selectors import LabelSelector
 
 Decode = Callable[[bytes | msgspec.Raw], ClusterObject]
 Quantity = str | int | float
@@ -60,11 +61,10 @@ DRIVERS_MAX = 256
 TOPOLOGY_TERMS_MAX = 256
 MODES_MAX = 16
 DISRUPTED_MAX = 10_000
+"""Work and memory per object are bounded: their authors are not trusted."""
+
 SHARED_MAX = 65_536
 """Equal texts, selectors and annotations of many objects that are kept once: half of what a volume takes."""
-
-VERSION_DIGITS_MAX = 20
-"""Work and memory per object are bounded: their authors are not trusted."""
 
 _READ_ANNOTATIONS = frozenset(
     {BETA_CLASS_ANNOTATION, BIND_COMPLETED_ANNOTATION, BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION}
@@ -75,37 +75,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 V = TypeVar("V")
 
 
-class _OwnerReference(Wire):
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
-
-
-class _Metadata(Wire):
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    owner_references: list[_OwnerReference] | None = None
-    deletion_timestamp: datetime | None = None
-
-
-class _BareMetadata(Wire):
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-
-
 class _Bare(Wire):
-    metadata: _BareMetadata
+    metadata: WireIdentity
 
 
 class _Named(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
 
 
 class _MapSpec(Wire):
@@ -115,7 +90,7 @@ class _MapSpec(Wire):
 class _MapSelected(Wire):
     """Services and ReplicationControllers."""
 
-    metadata: _Metadata
+    metadata: WireMetadata
     spec: _MapSpec | None = None
 
 
@@ -131,7 +106,7 @@ class _DisruptionStatus(Wire):
 class _Selected(Wire):
     """ReplicaSets, StatefulSets and PodDisruptionBudgets; only these have the status that is read."""
 
-    metadata: _Metadata
+    metadata: WireMetadata
     spec: _SelectorSpec | None = None
     status: _DisruptionStatus | None = None
 
@@ -167,7 +142,7 @@ class _Phase(Wire):
 
 
 class _Volume(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
     spec: _VolumeSpec = msgspec.field(default_factory=_VolumeSpec)
     status: _Phase | None = None
 
@@ -187,7 +162,7 @@ class _ClaimSpec(Wire):
 
 
 class _Claim(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
     spec: _ClaimSpec = msgspec.field(default_factory=_ClaimSpec)
     status: _Phase | None = None
 
@@ -202,7 +177,7 @@ class _WireTopologyTerm(Wire):
 
 
 class _StorageClass(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
     provisioner: str = ""
     volume_binding_mode: str | None = None
     allowed_topologies: list[_WireTopologyTerm] | None = None
@@ -224,7 +199,7 @@ class _CsiNodeSpec(Wire):
 
 
 class _CsiNode(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
     spec: _CsiNodeSpec = msgspec.field(default_factory=_CsiNodeSpec)
 
 
@@ -234,12 +209,12 @@ class _CsiDriverSpec(Wire):
 
 
 class _CsiDriver(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
     spec: _CsiDriverSpec = msgspec.field(default_factory=_CsiDriverSpec)
 
 
 class _Capacity(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
     storage_class_name: str = ""
     node_topology: WireLabelSelector | None = None
     capacity: Quantity | None = None
@@ -261,7 +236,7 @@ class _AttachmentStatus(Wire):
 
 
 class _Attachment(Wire):
-    metadata: _Metadata
+    metadata: WireMetadata
     spec: _AttachmentSpec = msgspec.field(default_factory=_AttachmentSpec)
     status: _AttachmentStatus | None = None
 
@@ -273,10 +248,10 @@ def decoders() -> dict[str, Decode]:
     """API kind -> its decoder. Each raises DecodeError for a document that is no object, and nothing else."""
     return {
         "Namespace": _decoder(_Named, _namespace, Namespace),
-        "Service": _decoder(_MapSelected, _service, Service),
-        "ReplicaSet": _decoder(_Selected, _replica_set, ReplicaSet),
-        "StatefulSet": _decoder(_Selected, _stateful_set, StatefulSet),
-        "ReplicationController": _decoder(_MapSelected, _replication_controller, ReplicationController),
+        "Service": _decoder(_MapSelected, _by_map(Service), Service),
+        "ReplicaSet": _decoder(_Selected, _by_selector(ReplicaSet), ReplicaSet),
+        "StatefulSet": _decoder(_Selected, _by_selector(StatefulSet), StatefulSet),
+        "ReplicationController": _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController),
         "PodDisruptionBudget": _decoder(_Selected, _disruption_budget, PodDisruptionBudget),
         "PersistentVolume": _decoder(_Volume, _volume, PersistentVolume),
         "PersistentVolumeClaim": _decoder(_Claim, _claim, PersistentVolumeClaim),
@@ -308,63 +283,57 @@ def _bare(struct: type[ClusterObject], document: bytes | msgspec.Raw, reason: st
         meta = _bare_decoder.decode(document).metadata
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DecodeError(str(error)) from error
-    version = _version(meta.resource_version)
-    return struct(name=meta.name, namespace=meta.namespace, uid=meta.uid, version=version, malformed=reason)
+    return struct(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=version_of(meta.resource_version),
+        malformed=reason,
+    )
+
+
+class _Who(TypedDict):
+    """The fields that all kinds have in common."""
+
+    name: str
+    namespace: str
+    uid: str
+    version: int
+
+
+def _who(meta: WireMetadata) -> _Who:
+    return {
+        "name": meta.name,
+        "namespace": _shared(meta.namespace),
+        "uid": meta.uid,
+        "version": version_of(meta.resource_version),
+    }
 
 
 def _namespace(wire: _Named) -> Namespace:
-    meta = wire.metadata
-    return Namespace(
-        name=meta.name, uid=meta.uid, version=_version(meta.resource_version), labels=meta.labels or _EMPTY
-    )
+    return Namespace(**_who(wire.metadata), labels=wire.metadata.labels or _EMPTY)
 
 
-def _service(wire: _MapSelected) -> Service:
-    meta = wire.metadata
-    selector = equality_selector(wire.spec.selector if wire.spec else None)
-    return Service(
-        name=meta.name,
-        namespace=_shared(meta.namespace),
-        uid=meta.uid,
-        version=_version(meta.resource_version),
-        selector=selector,
-    )
+def _by_map(struct: type[Service | ReplicationController]) -> Callable[[_MapSelected], ClusterObject]:
+    """Kinds that select by a map of labels."""
+
+    def compiled(wire: _MapSelected) -> ClusterObject:
+        return struct(**_who(wire.metadata), selector=equality_selector(wire.spec.selector if wire.spec else None))
+
+    return compiled
 
 
-def _replication_controller(wire: _MapSelected) -> ReplicationController:
-    meta = wire.metadata
-    selector = equality_selector(wire.spec.selector if wire.spec else None)
-    return ReplicationController(
-        name=meta.name,
-        namespace=_shared(meta.namespace),
-        uid=meta.uid,
-        version=_version(meta.resource_version),
-        selector=selector,
-    )
+def _by_selector(struct: type[ReplicaSet | StatefulSet]) -> Callable[[_Selected], ClusterObject]:
+    """Kinds that select by a label selector."""
+
+    def compiled(wire: _Selected) -> ClusterObject:
+        return struct(**_who(wire.metadata), selector=_selector(wire))
+
+    return compiled
 
 
-def _replica_set(wire: _Selected) -> ReplicaSet:
-    meta = wire.metadata
-    selector = compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector")
-    return ReplicaSet(
-        name=meta.name,
-        namespace=_shared(meta.namespace),
-        uid=meta.uid,
-        version=_version(meta.resource_version),
-        selector=selector,
-    )
-
-
-def _stateful_set(wire: _Selected) -> StatefulSet:
-    meta = wire.metadata
-    selector = compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector")
-    return StatefulSet(
-        name=meta.name,
-        namespace=_shared(meta.namespace),
-        uid=meta.uid,
-        version=_version(meta.resource_version),
-        selector=selector,
-    )
+def _selector(wire: _Selected) -> LabelSelector | None:
+    return compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector")
 
 
 def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
@@ -373,11 +342,8 @@ def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
     if len(disrupted) > DISRUPTED_MAX:
         raise Refusal(f"status.disruptedPods: {len(disrupted)} entries, more than the {DISRUPTED_MAX} that are read")
     return PodDisruptionBudget(
-        name=meta.name,
-        namespace=_shared(meta.namespace),
-        uid=meta.uid,
-        version=_version(meta.resource_version),
-        selector=compile_label_selector(wire.spec.selector if wire.spec else None, "spec.selector"),
+        **_who(meta),
+        selector=_selector(wire),
         disruptions_allowed=status.disruptions_allowed,
         disrupted_pods=frozenset(disrupted),
     )
@@ -389,9 +355,7 @@ def _volume(wire: _Volume) -> PersistentVolume:
     capacity_nano = _storage(spec.capacity, "spec.capacity")
     claim = spec.claim_ref
     return PersistentVolume(
-        name=meta.name,
-        uid=meta.uid,
-        version=_version(meta.resource_version),
+        **_who(meta),
         labels=labels,
         annotations=annotations,
         capacity_bytes=value_of_nano(capacity_nano or 0),
@@ -419,10 +383,7 @@ def _claim(wire: _Claim) -> PersistentVolumeClaim:
     annotations = _annotations(meta.annotations)
     request_nano = _storage(spec.resources.requests if spec.resources else None, "spec.resources.requests")
     return PersistentVolumeClaim(
-        name=meta.name,
-        namespace=_shared(meta.namespace),
-        uid=meta.uid,
-        version=_version(meta.resource_version),
+        **_who(meta),
         annotations=annotations,
         owner=_owner(meta.owner_references),
         volume=spec.volume_name,
@@ -443,9 +404,7 @@ def _storage_class(wire: _StorageClass) -> StorageClass:
     if sum(len(t.match_label_expressions or ()) + 1 for t in terms) > TOPOLOGY_TERMS_MAX:
         raise Refusal(f"allowedTopologies: more than the {TOPOLOGY_TERMS_MAX} terms and keys that are read; merge some")
     return StorageClass(
-        name=meta.name,
-        uid=meta.uid,
-        version=_version(meta.resource_version),
+        **_who(meta),
         provisioner=wire.provisioner,
         binding_mode=wire.volume_binding_mode,
         allowed_topologies=tuple(
@@ -461,9 +420,7 @@ def _csi_node(wire: _CsiNode) -> CsiNode:
         raise Refusal(f"spec.drivers: {len(drivers)} entries, more than the {DRIVERS_MAX} that are read")
     migrated = (meta.annotations or {}).get(MIGRATED_PLUGINS_ANNOTATION, "")
     return CsiNode(
-        name=meta.name,
-        uid=meta.uid,
-        version=_version(meta.resource_version),
+        **_who(meta),
         drivers=tuple(
             CsiNodeDriver(
                 d.name, d.node_id, tuple(d.topology_keys or ()), d.allocatable.count if d.allocatable else None
@@ -477,9 +434,7 @@ def _csi_node(wire: _CsiNode) -> CsiNode:
 def _csi_driver(wire: _CsiDriver) -> CsiDriver:
     meta = wire.metadata
     return CsiDriver(
-        name=meta.name,
-        uid=meta.uid,
-        version=_version(meta.resource_version),
+        **_who(meta),
         tracks_capacity=bool(wire.spec.storage_capacity),
         refuses_without_driver=bool(wire.spec.prevent_pod_scheduling_if_missing),
     )
@@ -488,10 +443,7 @@ def _csi_driver(wire: _CsiDriver) -> CsiDriver:
 def _capacity(wire: _Capacity) -> CsiStorageCapacity:
     meta = wire.metadata
     return CsiStorageCapacity(
-        name=meta.name,
-        namespace=_shared(meta.namespace),
-        uid=meta.uid,
-        version=_version(meta.resource_version),
+        **_who(meta),
         storage_class=wire.storage_class_name,
         node_topology=compile_label_selector(wire.node_topology, "nodeTopology"),
         capacity_bytes=_bytes(wire.capacity),
@@ -502,9 +454,7 @@ def _capacity(wire: _Capacity) -> CsiStorageCapacity:
 def _attachment(wire: _Attachment) -> VolumeAttachment:
     meta, spec = wire.metadata, wire.spec
     return VolumeAttachment(
-        name=meta.name,
-        uid=meta.uid,
-        version=_version(meta.resource_version),
+        **_who(meta),
         attacher=_shared(spec.attacher),
         node=_shared(spec.node_name),
         volume=spec.source.persistent_volume_name or "",
@@ -539,11 +489,9 @@ def _annotations(pairs: dict[str, str] | None) -> Mapping[str, str]:
     return _shared_pairs(kept) if kept else _EMPTY
 
 
-def _owner(references: list[_OwnerReference] | None) -> Owner | None:
-    for reference in references or ():
-        if reference.controller:
-            return Owner(reference.kind, reference.name, reference.uid)
-    return None
+def _owner(references: list[WireOwnerReference] | None) -> Owner | None:
+    reference = controller_of(references)
+    return None if reference is None else Owner(reference.kind, reference.name, reference.uid)
 
 
 def _modes(modes: list[str] | None) -> tuple[str, ...]:
@@ -565,7 +513,3 @@ def _storage(quantities: dict[str, Quantity] | None, path: str) -> int | None:
 
 def _bytes(quantity: Quantity | None) -> int | None:
     return None if quantity is None else value_of_nano(parse_nano(quantity))
-
-
-def _version(text: str) -> int:
-    return int(text) if len(text) <= VERSION_DIGITS_MAX and text.isascii() and text.isdigit() else 0

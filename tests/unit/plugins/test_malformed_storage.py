@@ -105,6 +105,11 @@ def _mangle(draw: st.DrawFn, document: Document) -> None:
         return
 
 
+def surprises(domain: Domain) -> list[tuple[str, str, str]]:
+    """Failures of plugins but for the one that upstream calls so: a class that the API server did not default."""
+    return [failure for failure in domain.heard.failures if not failure[2].startswith("VolumeBindingMode not set for")]
+
+
 @given(
     cluster=_clusters(),
     volumes=st.lists(
@@ -132,10 +137,10 @@ def test_no_shape_of_a_storage_object_makes_a_plugin_raise(
     pod = DECODER.pod(orjson.dumps(pod_document("p", volumes=volumes)))
 
     cold = domain.schedule(pod)
-    assert domain.heard.failures == []
+    assert surprises(domain) == []
     assert isinstance(cold, Placed | Unplaced)
     if isinstance(cold, Unplaced):
         warm = domain.schedule(pod)
         assert isinstance(warm, Unplaced)
         assert warm.message == cold.message
-        assert domain.heard.failures == []
+        assert surprises(domain) == []
