@@ -142,7 +142,8 @@ def too_long(field: str, limit: int) -> dict[str, str]:
 
 def too_many(field: str, count: int, limit: int) -> dict[str, str]:
     """More entries than allowed."""
-    return cause("FieldValueTooMany", field, f"Too many: {count}: must have at most {limit} items")
+    unit = "item" if limit == 1 else "items"
+    return cause("FieldValueTooMany", field, f"Too many: {count}: must have at most {limit} {unit}")
 
 
 def _shown(value: Any) -> str:

@@ -317,7 +317,7 @@ def test_a_custom_kind_from_definition_to_removal(ctl: Kubectl) -> None:
         bad = {**widget, "metadata": {"name": "bad"}, "spec": {"size": 0}}
         assert "should be greater than or equal to 1" in ctl.fails("apply", "-f", "-", stdin=bad)
         bad["spec"] = {"size": 1, "tags": ["a", "b"]}
-        assert "spec.tags: Too many: 2: must have at most 1 items" in ctl.fails("apply", "-f", "-", stdin=bad)
+        assert "spec.tags: Too many: 2: must have at most 1 item" in ctl.fails("apply", "-f", "-", stdin=bad)
         assert 'unknown field "spec.sise"' in ctl.fails(
             "create", "-f", "-", stdin={**widget, "metadata": {"name": "x"}, "spec": {"size": 1, "sise": 2}}
         )
