@@ -16,20 +16,20 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
 
 from multisched.client.errors import ApiError
 from multisched.client.lister import MalformedAnswerError, list_pages
-from multisched.client.reflector import Reflector
 from multisched.framework.ledger import Ledger
 from multisched.framework.ports import Clock
 from multisched.model.objects import Pod
 from multisched.model.wire import Transport, TransportError
-from multisched.shell.ingest import NodeIngest, PodIngest
-from multisched.state.cluster_cache import NO_ROW, ClusterCache, PodState
+from multisched.shell.audit_sides import Here, Side
+from multisched.shell.ingest import PodIngest
+from multisched.state.cluster_cache import NO_ROW, ClusterCache
 from multisched.state.row_check import row_faults
 
 logger = logging.getLogger(__name__)
@@ -72,51 +72,6 @@ class _Item(msgspec.Struct, gc=False):
 
 
 _item_decoder = msgspec.json.Decoder(_Item)
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """An object as the cache has it; `node` is empty where the API cannot know of one yet."""
-
-    key: str
-    uid: str
-    version: int
-    node: str = ""
-
-
-class Side(Protocol):
-    """One kind of object in the cache."""
-
-    kind: str
-    path: str
-    selector: str
-    reflector: Reflector
-    every: int
-    """Compared at each audit of `run` whose number this divides: a list of what changes seldom costs as much as of pods."""
-
-    def find(self, key: str, uid: str) -> Here | None:
-        """The object of a listed name and uid; None if the cache has none such."""
-        ...
-
-    def is_wanted(self, raw: msgspec.Raw) -> bool:
-        """True if an object the cache lacks should be there."""
-        ...
-
-    def handles(self) -> Sequence[str]:
-        """One for each object that the API should have as well; a copy."""
-        ...
-
-    def here(self, handle: str) -> Here | None:
-        """What it stands for now; None if that has gone meanwhile."""
-        ...
-
-    def drop(self, here: Here) -> None:
-        """It does not exist, and the reflector does not know it either."""
-        ...
-
-    def move(self, here: Here, raw: msgspec.Raw) -> None:
-        """It is the same version on another node."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,82 +371,6 @@ class Audit:
     def _stands(self, uid: str) -> bool:
         entry = self._cache.placed(uid)
         return entry is not None and entry.row != NO_ROW
-
-
-class PodSide:
-    """Pods: on nodes in the cache, waiting in the ingest."""
-
-    kind = "pod"
-    every = 1
-    path = "/api/v1/pods"
-
-    def __init__(self, cache: ClusterCache, pods: PodIngest, reflector: Reflector, selector: str) -> None:
-        self.reflector = reflector
-        self.selector = selector
-        self._cache = cache
-        self._pods = pods
-
-    def find(self, key: str, uid: str) -> Here | None:
-        return self.here(uid)
-
-    def is_wanted(self, raw: msgspec.Raw) -> bool:
-        return self._pods.is_wanted(raw)
-
-    def handles(self) -> Sequence[str]:
-        """Uids."""
-        return [*self._cache.uids(), *self._pods.pending]
-
-    def here(self, handle: str) -> Here | None:
-        """An assumed pod is still the pending one to the API."""
-        entry = self._cache.placed(handle)
-        if entry is not None and entry.state is PodState.CONFIRMED:
-            return Here(entry.pod.key, handle, entry.pod.version, entry.node)
-        pending = self._pods.pending.get(handle)
-        return Here(pending.key, handle, pending.version) if pending is not None else None
-
-    def drop(self, here: Here) -> None:
-        self._pods.drop(here.uid)
-
-    def move(self, here: Here, raw: msgspec.Raw) -> None:
-        self._pods.move(here.key, here.uid, raw)
-
-
-class NodeSide:
-    """Nodes, by name."""
-
-    kind = "node"
-    every = 1
-    path = "/api/v1/nodes"
-    selector = ""
-
-    def __init__(self, cache: ClusterCache, nodes: NodeIngest, reflector: Reflector) -> None:
-        self.reflector = reflector
-        self._cache = cache
-        self._nodes = nodes
-
-    def find(self, key: str, uid: str) -> Here | None:
-        here = self.here(key)
-        return here if here is not None and here.uid == uid else None
-
-    def is_wanted(self, raw: msgspec.Raw) -> bool:
-        return True
-
-    def handles(self) -> Sequence[str]:
-        """Names."""
-        return [node.name for _, node in self._cache.nodes.live_rows()]
-
-    def here(self, handle: str) -> Here | None:
-        row = self._cache.nodes.row_of(handle)
-        if row is None:
-            return None
-        node = self._cache.nodes.node(row)
-        return Here(handle, node.uid, node.version)
-
-    def drop(self, here: Here) -> None:
-        self._nodes.delete(here.key, None)
-
-    def move(self, here: Here, raw: msgspec.Raw) -> None:
-        self._nodes.upsert(here.key, raw)
 
 
 def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:

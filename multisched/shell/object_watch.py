@@ -18,7 +18,7 @@ from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
 from multisched.model.cluster_objects import ClusterObject, VolumeAttachment
 from multisched.model.decode_objects import decoders
-from multisched.shell.audit import Here, Side
+from multisched.shell.audit_sides import Here, NamedSide, Side
 from multisched.shell.event_timing import EventTimes
 from multisched.shell.object_ingest import ObjectIngest, Tell, path_of
 from multisched.state.object_store import ObjectStore
@@ -78,8 +78,8 @@ class ObjectWatch:
         return [ObjectSide(self._store, ingest, self.reflectors[kind]) for kind, ingest in self.ingests.items()]
 
 
-class ObjectSide:
-    """Objects of one kind, by namespace/name or name: implements `audit.Side`."""
+class ObjectSide(NamedSide):
+    """Objects of one kind, by namespace/name or name."""
 
     selector = ""
     every = AUDITED_EVERY
@@ -90,13 +90,6 @@ class ObjectSide:
         self.reflector = reflector
         self._store = store
         self._ingest = ingest
-
-    def find(self, key: str, uid: str) -> Here | None:
-        here = self.here(key)
-        return here if here is not None and here.uid == uid else None
-
-    def is_wanted(self, raw: msgspec.Raw) -> bool:
-        return True
 
     def handles(self) -> Sequence[str]:
         """Keys."""

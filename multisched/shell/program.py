@@ -40,7 +40,8 @@ from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.audit import Audit, NodeSide, PodSide, Side
+from multisched.shell.audit import Audit
+from multisched.shell.audit_sides import NodeSide, PodSide, Side
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.event_timing import EventTimes
