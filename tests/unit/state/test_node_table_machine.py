@@ -225,3 +225,15 @@ def test_a_node_whose_capacity_shrinks_keeps_its_pods_and_shows_no_room() -> Non
     table.set_node(make_node("n", cpu=1000))
     assert table.allocatable(CPU)[row] - table.requested(CPU)[row] == -2000
     assert np.array_equal(table.pod_count[[row]], [1])
+
+
+def test_a_port_that_two_pods_hold_is_free_when_the_last_of_them_goes() -> None:
+    """Unlike kube-scheduler's HostPortInfo, a set that forgets the port with the first of them."""
+    table = NodeTable()
+    row = table.set_node(make_node("n"))
+    for uid in ("first", "second"):
+        table.add_pod(row, make_pod(uid, make_spec(port=80)))
+    table.remove_pod(row, "first")
+    assert table.port_users("TCP", 80) == {row: {"": 1}}
+    table.remove_pod(row, "second")
+    assert table.port_users("TCP", 80) == {}
