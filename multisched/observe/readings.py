@@ -103,6 +103,10 @@ class Readings:
     """Event -> how long the sampled ones took to handle."""
     volume_writes: Mapping[tuple[str, str], Durations] = field(default_factory=dict)
     """(kind, answer) -> how long such writes took."""
+    calls_pending: Mapping[str, int] = field(default_factory=dict)
+    """Kind of write to a pod (pod_binding, pod_status_patch) -> those that are under way or wait to be sent."""
+    calls_ended: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(kind of write, success or error) -> how often; of pod_binding `bind_outcomes_total` tells more."""
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
     """Unix time at which the server's certificate ends; None without one."""
@@ -135,6 +139,10 @@ def _process(now: Readings) -> Iterator[Metric]:
     yield _counter("audit_differences", "Differences an audit found.", (), {(): now.audit_differences})
     yield _counter("throttled_requests", "Answers 429 of the API server.", (), {(): now.throttled})
     yield _counter("log_lines_dropped", "Log lines lost to a blocked output.", (), {(): now.log_lines_dropped})
+    pending = {(call,): count for call, count in now.calls_pending.items()}
+    yield _gauge("pending_async_api_calls", "Writes about pods that have not ended.", ("call_type",), pending)
+    text = "Writes about pods that have ended."
+    yield _counter("async_api_call_execution", text, ("call_type", "result"), now.calls_ended)
     if now.certificate_expiry_s is not None:
         expiry = {(): now.certificate_expiry_s}
         yield _gauge("server_certificate_expiry_seconds", "End of the server's certificate, Unix time.", (), expiry)

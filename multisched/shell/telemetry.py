@@ -102,8 +102,10 @@ def read(program: Program) -> Readings:
     dropped = events.dropped_full + events.dropped_refused + events.dropped_unreachable
     assumed = program.cache.assumed_count()
     audit = program.audit.statistics()
+    conditions = program.conditions.statistics()
+    workers = program.router.workers()
     return Readings(
-        domains={worker.name: _read_domain(program, worker) for worker in program.router.workers()},
+        domains={worker.name: _read_domain(program, worker) for worker in workers},
         reflectors={
             "nodes": _read_reflector(program.reflectors["nodes"], program.nodes.malformed),
             "pods": _read_reflector(program.reflectors["pods"], program.pods.malformed),
@@ -121,6 +123,14 @@ def read(program: Program) -> Readings:
         audits=audit.audits,
         audit_differences=audit.differences,
         throttled=program.limiter.statistics().throttled,
+        calls_pending={
+            "pod_status_patch": conditions.backlog,
+            "pod_binding": sum(worker.limit.in_flight for worker in workers),
+        },
+        calls_ended={
+            ("pod_status_patch", "success"): conditions.written,
+            ("pod_status_patch", "error"): conditions.dropped_refused + conditions.dropped_unreachable,
+        },
         event_durations=_copied(program.event_times.durations),
         volume_writes=_copied(program.volumes.durations),
     )

@@ -96,6 +96,18 @@ def test_hints_and_writes_have_kube_schedulers_labels_and_the_domain() -> None:
     assert told["multisched_volume_write_duration_seconds_sum", frozenset(write.items())] == 0.5
 
 
+def test_writes_about_pods_are_shown_by_upstreams_names() -> None:
+    told = shown(
+        Readings(
+            calls_pending={"pod_binding": 4},
+            calls_ended={("pod_status_patch", "error"): 2},
+        )
+    )
+    assert told["multisched_pending_async_api_calls", frozenset({("call_type", "pod_binding")})] == 4
+    ended = {"call_type": "pod_status_patch", "result": "error"}
+    assert told["multisched_async_api_call_execution_total", frozenset(ended.items())] == 2
+
+
 class Tells:
     """A handler that tells the queues what its key says."""
 
