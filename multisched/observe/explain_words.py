@@ -65,7 +65,7 @@ def _head(view: PodView) -> list[str]:
         lines.append(view.state.capitalize() + (times if view.since_s or view.attempts_made else ""))
     if view.waiting_for:
         lines.append(f"It waits for: {view.waiting_for}")
-    if view.retry_in_s is not None:
+    if view.retry_in_s is not None and view.state != "gated":  # the flush asks the gate again, which says nothing new
         lines.append(f"Tried again in {ago(view.retry_in_s)} at the latest")
     return lines
 

@@ -13,9 +13,18 @@ from typing import Any
 import msgspec
 
 from multisched.config_schema import Configuration
+from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.observe.explain_attempt import AttemptReader
-from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView, WhatIfView
+from multisched.observe.explain_view import (
+    Attempt,
+    ExplainQuery,
+    Fix,
+    NotExplainedError,
+    PodView,
+    PointSaid,
+    WhatIfView,
+)
 from multisched.shell.domain import DomainWorker
 from multisched.shell.explain_known import BOUND
 from multisched.shell.fixes import find_fixes
@@ -76,6 +85,8 @@ def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery)
         tried = rehearsal.attempt(worker, msgspec.structs.replace(pod, node=""))
         rehearsal.take_back(worker, tried)
         view = _with_trial(view, rehearsal, worker, tried, query)
+    if view.now is not None and not gate.is_success:
+        view = msgspec.structs.replace(view, now=_held_back(view.now, worker, gate))
     if tried.unasked:
         notes.append(f"{', '.join(tried.unasked)} would have asked outside; that answer is not known here")
     if query.with_fixes and standing is not None:
@@ -95,6 +106,15 @@ def _with_trial(
     if query.node and on_node is None:
         on_node = reader.on_node(tried.record, query.node)
     return msgspec.structs.replace(view, now=now, on_node=on_node)
+
+
+def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
+    """The attempt, made in spite of the gate, with what PreEnqueue really says: plugins behind the gate are not asked."""
+    names = [plugin.name for plugin in worker.plugins.pre_enqueue]
+    asked = names[: names.index(gate.plugin)] if gate.plugin in names else []
+    said = [PointSaid(point="PreEnqueue", plugin=name, said="admits it") for name in asked]
+    said.append(PointSaid(point="PreEnqueue", plugin=gate.plugin, said=f"holds it back: {gate.message}"))
+    return msgspec.structs.replace(attempt, points=(*said, *(p for p in attempt.points if p.point != "PreEnqueue")))
 
 
 def _with_fixes(view: PodView, rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:

@@ -59,6 +59,12 @@ WAITING = PodView(
 )
 
 
+def test_a_gated_pod_is_not_said_to_be_tried_again() -> None:
+    gated = msgspec.structs.replace(WAITING, state="gated")
+    assert "Tried again" in pod_text(WAITING)
+    assert "Tried again" not in pod_text(gated)
+
+
 def test_a_pod_that_waits() -> None:
     assert pod_text(WAITING) == (
         "Pod team/big, scheduler job-scheduler, domain job\n"
