@@ -32,6 +32,14 @@ TRIALS_MAX = 64
 """Attempts made for one pod: some milliseconds each at 5,000 nodes."""
 TRIALS_PER_KIND = 12
 FIXES_PER_KIND = 3
+TOLD_BY_KUBELET = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"})
+"""Labels that say what a node is; a kubelet sets them, and sets them again. No fix changes them."""
+TOLD_BY_CLOUD = frozenset({
+    "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "node.kubernetes.io/instance-type",
+    "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+})  # fmt: skip
+"""Labels that say where a node stands; a fix may set one that is lacking, but move no node."""
 NODES_TRIED = 200
 """Nodes looked at for a label or a victim, those that lack the least first."""
 SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
@@ -259,6 +267,8 @@ class _Guesses:
     def _node_labels(self) -> Iterator[_Trial]:
         for node in self._nodes(self._refused_by_only("NodeAffinity")):
             for key, value in self._labels_wanted(node):
+                if key in TOLD_BY_KUBELET or (key in TOLD_BY_CLOUD and key in node.labels):
+                    continue
                 labels = {k: v for k, v in node.labels.items() if k != key} | ({} if value is None else {key: value})
                 changed = msgspec.structs.replace(node, labels=labels)
                 setting = f"{key}-" if value is None else f"{key}={value}"

@@ -105,6 +105,8 @@ class Moment:
         notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_TOLD])
         if len(unreadable) > UNREADABLE_TOLD:
             notes = (*notes, f"{len(unreadable) - UNREADABLE_TOLD} more objects of the dump cannot be read")
+        if not nodes:
+            notes = (*notes, "the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
         known = tuple(priorities.items())
         return Moment(tuple(nodes), tuple(placed), tuple(pending), tuple(objects), 0.0, now, notes, known, is_raw=True)
 

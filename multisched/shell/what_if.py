@@ -102,7 +102,8 @@ def _with_priority(rehearsal: Rehearsal, planned: PlannedPod, notes: list[str]) 
     if value is not None:
         return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=value))
     if name:
-        notes.append(f"what priority class {name} stands for is not known here: priority {pod.spec.priority} was taken")
+        text = f"what priority class {name} stands for is not known here: priority {pod.spec.priority} was taken"
+        notes.append(f"{text}; write priority: N beside priorityClassName, as the API server will")
     return pod
 
 

@@ -104,6 +104,32 @@ def test_it_says_so_when_no_single_change_helps() -> None:
     assert view.fixes == ()
 
 
+@pytest.mark.parametrize("selector", [{"kubernetes.io/hostname": "n2"}, {"topology.kubernetes.io/zone": "b"}])
+def test_no_fix_turns_a_node_into_another_or_moves_it(selector: dict[str, str]) -> None:
+    view = explained(
+        make_node("n1", labels={"topology.kubernetes.io/zone": "a"}), make_pod("late", nodeSelector=selector)
+    )
+    assert view.fixes is not None
+    assert [fix.kind for fix in view.fixes] == ["selector"]
+
+
+def test_a_zone_that_a_node_lacks_may_be_set() -> None:
+    view = explained(make_node("n1"), make_pod("late", nodeSelector={"topology.kubernetes.io/zone": "b"}))
+    assert view.fixes is not None
+    assert [fix.kind for fix in view.fixes] == ["selector", "node"]
+
+
+def test_a_gate_is_told_where_it_holds_the_pod_back() -> None:
+    view = explained(make_node("n1"), make_pod("late", schedulingGates=[{"name": "hold"}]))
+    assert view.now is not None
+    gates = [(said.plugin, said.said) for said in view.now.points if said.point == "PreEnqueue"]
+    assert gates == [("SchedulingGates", "holds it back: waiting for scheduling gates: [hold]")]
+
+
+def test_a_dump_without_nodes_is_called_so() -> None:
+    assert any("has no nodes" in note for note in explained(make_pod("late")).notes)
+
+
 def test_a_gate_and_something_else_are_two_changes() -> None:
     view = explained(tainted("n1", "team"), make_pod("late", schedulingGates=[{"name": "hold"}]))
     assert view.fixes == ()

@@ -80,7 +80,11 @@ def test_the_priority_class_of_a_dump_counts() -> None:
     assert dump_of(*cluster).what_if(named, 1).placements[0].victims == ("default/low",)
     unknown = dump_of(*cluster[:2]).what_if(named, 1)
     assert unknown.placements[0].node == ""
-    assert unknown.notes == ("what priority class high stands for is not known here: priority 0 was taken",)
+    (note,) = unknown.notes
+    assert note == (
+        "what priority class high stands for is not known here: priority 0 was taken;"
+        " write priority: N beside priorityClassName, as the API server will"
+    )
 
 
 def test_what_cannot_be_read_of_a_dump_is_told() -> None:
