@@ -284,11 +284,18 @@ class _Converter:
                 self._findings.warn((*path, "args"), f"{one.name} {known}; its arguments are left out")
         if any(self._ignored()):
             # Upstream puts what extenders look after in the place of what the file says (scheduler.go, buildExtenders).
+            self._tell_ignored(at, profile)
             found["NodeResourcesFit"] = {
                 **found.get("NodeResourcesFit", {}),
                 "ignoredResources": list(self._ignored()),
             }
         return found
+
+    def _tell_ignored(self, at: Path, profile: KubeProfile) -> None:
+        for index, one in enumerate(profile.plugin_config):
+            if one.name == "NodeResourcesFit" and one.args.get("ignoredResources"):
+                text = "as upstream, what extenders look after (ignoredByScheduler) stands in their place"
+                self._findings.note((*at, "pluginConfig", index, "args", "ignoredResources"), text)
 
     def _is_of_kind(self, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
         for key, expected in (("apiVersion", KUBE_API_VERSION), ("kind", f"{plugin}Args")):

@@ -209,10 +209,19 @@ class KubeExtender(KubeSection):
         return self
 
 
+def _still_read(version: Any) -> Any:
+    if isinstance(version, str) and version.startswith(f"{KUBE_API_VERSION}beta"):
+        old = version.rpartition("/")[2]
+        raise ValueError(
+            f"kube-scheduler 1.36 reads no {old} any more; its fields are nearly v1's: write {KUBE_API_VERSION}"
+        )
+    return version
+
+
 class KubeConfiguration(KubeSection):
     """The whole file."""
 
-    api_version: Literal["kubescheduler.config.k8s.io/v1"]
+    api_version: Annotated[Literal["kubescheduler.config.k8s.io/v1"], BeforeValidator(_still_read)]
     kind: Literal["KubeSchedulerConfiguration"]
     parallelism: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     leader_election: KubeLeaderElection = KubeLeaderElection()

@@ -233,6 +233,8 @@ def test_what_an_extender_looks_after_is_not_looked_at_by_the_scheduler() -> Non
     assert next(use.args for use in profile.plugins if use.name == "NodeResourcesFit") == {
         "ignoredResources": ["example.com/a"]
     }
+    told = convert(json.dumps(kube(profiles=[{"pluginConfig": config_of_fit}], extenders=extenders)), "k").findings
+    assert any("ignoredByScheduler" in str(finding) for finding in told)
 
 
 def test_a_profile_is_found_by_its_scheduler_name() -> None:
@@ -526,6 +528,15 @@ def test_another_kind_of_file_is_told_what_is_read_here() -> None:
     assert problems("apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n") == [
         "k.yaml:1:13: apiVersion: 'multisched.io/v1' is not known here; write kubescheduler.config.k8s.io/v1",
         "k.yaml:2:7: kind: 'MultischedConfiguration' is not known here; write KubeSchedulerConfiguration",
+    ]
+
+
+def test_versions_that_upstream_dropped_are_named_with_the_one_to_write() -> None:
+    assert problems("apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n") == [
+        (
+            "k.yaml:1:13: apiVersion: kube-scheduler 1.36 reads no v1beta3 any more;"
+            " its fields are nearly v1's: write kubescheduler.config.k8s.io/v1"
+        )
     ]
 
 
