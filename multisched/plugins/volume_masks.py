@@ -157,10 +157,10 @@ def _all_rows(nodes: NodeView) -> Rows:
 
 
 def _any_term(match: NodeMatcher, selector: NodeSelector) -> Bools:
+    """Upstream asks about a node without a name, and so heeds no field; a term of fields alone holds everywhere."""
     found = np.zeros(match.count, np.bool_)
     for term in selector.terms:
-        is_met = term.is_valid and not term.is_empty and all(field.matches_value("") for field in term.fields)
-        if is_met:
+        if term.is_valid and not term.is_empty:
             found |= match.all_of(term.expressions)
     return found
 

@@ -51,8 +51,10 @@ def node_term_matches(term: Json, labels: Labels, name: str) -> bool:
     if not expressions and not fields:
         return False
     by_labels = all(requirement_matches(e["key"], e["operator"], e.get("values") or (), labels) for e in expressions)
-    place = {"metadata.name": name}
-    return by_labels and all(requirement_matches(f["key"], f["operator"], f["values"], place) for f in fields)
+    place = {"metadata.name": name}  # volumes are asked without a name, and then no field is heeded
+    return by_labels and all(
+        not name or requirement_matches(f["key"], f["operator"], f["values"], place) for f in fields
+    )
 
 
 def node_selector_matches(selector: Json, labels: Labels, name: str) -> bool:

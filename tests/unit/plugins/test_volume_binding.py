@@ -224,6 +224,20 @@ def test_a_claim_being_provisioned_for_a_node_holds_its_pods_there() -> None:
     }
 
 
+def test_fields_in_the_affinity_of_a_volume_are_not_heeded() -> None:
+    """As kube-scheduler, which asks about a node without a name."""
+    field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    in_zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}], **field}
+    storage = Storage()
+    for name, term in (("anywhere", field), ("in-zone", in_zone)):
+        affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+        storage.put(PV, volume(name, source=affinity))
+        storage.put(PVC, claim(name, bound=name))
+
+    assert storage.refused(pod("p", "anywhere")) == {}
+    assert storage.refused(pod("p", "in-zone")) == dict.fromkeys(("n2", "n3"), (NODE_CONFLICT,))
+
+
 def test_a_driver_that_tracks_capacity_needs_room_for_each_claim() -> None:
     storage = Storage()
     storage.put(PVC, claim("x", size="5Gi"))
