@@ -17,6 +17,7 @@ import orjson
 
 from tests.conformance.random_cluster import NAMESPACES, Draw, Json, Wishes, make_nodes, make_pod
 from tests.conformance.random_disks import add_disks
+from tests.conformance.random_odd_storage import add_odd_storage
 from tests.conformance.random_oddities import add_oddities
 from tests.conformance.random_profiles import make_profile
 from tests.conformance.random_relations import (
@@ -266,7 +267,10 @@ def _dense(draw: Draw, made: Json) -> None:
 def _odd(draw: Draw, made: Json) -> None:
     """A problem of another family, with rare values and forms in it."""
     draw.choice(ORDINARY)(draw, made)
-    add_oddities(draw, made)
+    if "storageClasses" in made and draw.chance(0.8):
+        add_odd_storage(draw, made)
+    if draw.chance(0.7):
+        add_oddities(draw, made)
 
 
 ORDINARY = (_resources, _spread, _pod_affinity, _preemption, _nominated, _volumes, _disks, _mixed, _profiles, _dense)
