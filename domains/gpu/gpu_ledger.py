@@ -36,6 +36,7 @@ class GpuLedger:
         self._ranked: Milli = np.full((DEVICES_FIRST, ROWS_FIRST), ABSENT, np.int16)
         self._whole_free: Int64 = np.zeros(ROWS_FIRST, np.int64)
         self._used_percent: Int64 = np.zeros(ROWS_FIRST, np.int64)
+        self._is_held: Bools = np.zeros(ROWS_FIRST, np.bool_)
         self._bars_whole: Bools = np.zeros(ROWS_FIRST, np.bool_)
         self._bars_fractions: Bools = np.zeros(ROWS_FIRST, np.bool_)
 
@@ -123,6 +124,10 @@ class GpuLedger:
         """int64[len(rows)], 0..100: how much of all devices is held."""
         return self._used_percent[self._at(rows)]
 
+    def is_held(self, rows: Rows) -> Bools:
+        """bool[len(rows)]: some pod holds GPUs there."""
+        return self._is_held[self._at(rows)]
+
     def bars(self, rows: Rows, *, is_whole: bool) -> Bools:
         """bool[len(rows)]: pods of the other kind keep this kind off the node, whatever room there is."""
         return (self._bars_whole if is_whole else self._bars_fractions)[self._at(rows)]
@@ -158,6 +163,7 @@ class GpuLedger:
         self._ranked[count:, row] = ABSENT
         self._whole_free[row] = devices.free.count(DEVICE_MILLI)
         self._used_percent[row] = 100 - 100 * sum(devices.free) // (count * DEVICE_MILLI) if count else 0
+        self._is_held[row] = bool(devices.holds)
         self._bars_whole[row] = devices.has_fractions and not devices.is_honoured
         self._bars_fractions[row] = devices.has_whole and not devices.is_honoured
         self._version[row] += 1
@@ -173,6 +179,7 @@ class GpuLedger:
         self._ranked = np.pad(self._ranked, ((0, 0), (0, more)), constant_values=ABSENT)
         self._whole_free = np.pad(self._whole_free, (0, more))
         self._used_percent = np.pad(self._used_percent, (0, more))
+        self._is_held = np.pad(self._is_held, (0, more))
         self._bars_whole = np.pad(self._bars_whole, (0, more))
         self._bars_fractions = np.pad(self._bars_fractions, (0, more))
 

@@ -32,7 +32,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.node_view import Codes, Int64, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext, PreFilterResult
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
@@ -93,6 +93,10 @@ class GpuShare:
     def _code(self, devices: DeviceRow, demand: GpuDemand) -> int:
         refusal = devices.refusal(demand)
         return self.reasons.code(Code.UNSCHEDULABLE, refusal) if refusal else 0
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods with GPUs: where none of them stands, preemption makes no room for this plugin."""
+        return Heed((), has_demand, self._ledger.is_held)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         """In thought `other` stands on the row, on the devices it names or on those it would get."""

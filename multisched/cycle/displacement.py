@@ -76,7 +76,7 @@ class RowMemory:
             self.known[row] = False
 
     def heeded(self, heeds: Sequence[Heed], label_sets: Sequence[LabelSet]) -> Bools:
-        """bool[label sets]: whose coming and going makes a difference to some plugin."""
+        """bool[label sets]: whose coming and going makes a difference to some plugin that goes by them."""
         mark = tuple(heed.mark for heed in heeds)
         if mark != self._heed_mark or label_sets is not self._heed_sets:
             self._heed_mark, self._heed_sets, self._heeded = mark, label_sets, self._heeded[:0]

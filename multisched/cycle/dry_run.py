@@ -173,11 +173,14 @@ class AttemptDryRun:
         heeds = runs.promised.heeds([p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod)
         if heeds is None:
             return np.ones(len(rows), np.bool_)  # of some plugin nothing is known
-        if not heeds:
-            return np.zeros(len(rows), np.bool_)
         heeded = np.isin(rows, list(runs.promised.heeded(heeds, failed.pod)))
+        for stand_on in [heed.stand_on for heed in heeds if heed.stand_on is not None]:
+            heeded |= stand_on(rows)
+        by_labels = [heed for heed in heeds if heed.stand_on is None]
+        if not by_labels or heeded.all():
+            return heeded
         for pods in runs.standing.blocks(rows):
-            matters = memory.heeded(heeds, pods.label_sets)
+            matters = memory.heeded(by_labels, pods.label_sets)
             if matters.any():
                 at = rows.searchsorted(pods.rows)
                 heeded[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])

@@ -77,11 +77,11 @@ class PromisedRoom:
 
     def heeded(self, heeds: Sequence[Heed], pod: Pod) -> set[int]:
         """Rows promised to somebody who makes a difference."""
-        known: dict[tuple[str, int, int], bool] = {}
+        known: dict[tuple[str, int, int, int], bool] = {}
         rows = set()
         for node, ahead in self._nominator.ahead_of(pod):
             for other in ahead:
-                key = (other.namespace, id(other.labels), id(other.spec))
+                key = (other.namespace, id(other.labels), id(other.annotations), id(other.spec))
                 if key not in known:
                     known[key] = any(heed.matters(other) for heed in heeds)
                 row = self._table.row_of(node) if known[key] else None

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.events import EventRegistration
 from multisched.framework.ledger import Ledger
-from multisched.framework.node_view import Codes, NodeView, Rows, Scores
+from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
 from multisched.framework.objects_view import ObjectKind, ObjectsView
 from multisched.framework.ports import Binder, BindReply, BindRequest, VolumeWriter
@@ -159,6 +159,9 @@ class Heed:
     """What `matters` hangs on besides the other pod; equal marks, equal answers."""
     matters: Callable[[Pod], bool]
     """False: wherever that pod comes or goes, Filter says the same. Goes by its namespace, labels and spec."""
+    stand_on: Callable[[Rows], Bools] | None = None
+    """bool[rows]: where pods that matter may stand, for a plugin that keeps books of them; then `matters` is asked only
+    about pods that stand nowhere, and may go by anything."""
 
 
 @runtime_checkable

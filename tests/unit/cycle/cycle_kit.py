@@ -18,7 +18,7 @@ from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency, Plugin, PluginContext, QueuedPod
 from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, Registry
+from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, PluginUse, Registry
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
@@ -123,8 +123,10 @@ class Domain:
         plugins: Sequence[Plugin] = (),
         weights: Mapping[str, int] | None = None,
         in_tree: Sequence[str] = ("NodeResourcesFit",),
+        factories: Sequence[Factory] = (),
         seed: int = 0,
     ) -> None:
+        """`factories`: of plugins that are built with the domain's own context."""
         self.cache = ClusterCache()
         self.waiting = WaitingPodTable()
         self.rows = DomainRows("test", lambda node: node.labels.get("domain") != "other")
@@ -137,7 +139,7 @@ class Domain:
         registry = Registry()
         registry.add_all(IN_TREE, "in-tree")
         shipped = [registry.build(PluginUse(name), context) for name in in_tree]
-        built = [*shipped, *plugins, ByName()]
+        built = [*shipped, *plugins, *(make(context) for make in factories), ByName()]
         self.plugins = PluginSet(BuiltPlugin(p, PluginUse(p.name, weighted.get(p.name, 1))) for p in built)
         self.runner = Runner(self.heard, lambda: 0.0)
         self.cycle = self.fresh_cycle()
