@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import compileall
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import multisched as package
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
@@ -34,6 +36,8 @@ def kube_scheduler(qps: int) -> Contender:
 def multisched(config: Path | None) -> Contender:
     """`multisched run` of this very environment; without a configuration it serves its three domains as shipped."""
     program = Path(sys.executable).with_name("multisched")
+    # As an installation from a package is: else, where Python may not write bytecode, each start would compile its sources.
+    compileall.compile_dir(Path(package.__file__).parent, quiet=1)
 
     async def start(plane: ControlPlane) -> Program:
         command = [str(program), "run", "--kubeconfig", str(plane.kubeconfig), "--config", str(config or DEFAULTS)]
