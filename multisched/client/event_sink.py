@@ -282,14 +282,17 @@ def _reference(ref: ObjectRef) -> dict[str, str]:
     }
 
 
+_CUT = " ..."
+
+
 def cut_note(note: str) -> str:
-    """At most 1,024 bytes of UTF-8, whole characters."""
+    """At most 1,024 bytes of UTF-8, whole characters; the end of a cut one is kube-scheduler's (truncateMessage)."""
     if len(note) <= NOTE_BYTES_MAX // 4:
         return note
     encoded = note.encode("utf-8", "replace")
     if len(encoded) <= NOTE_BYTES_MAX:
         return note
-    return encoded[: NOTE_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."
+    return encoded[: NOTE_BYTES_MAX - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
 def _key(event: Event) -> _Key:

@@ -216,7 +216,14 @@ async def test_a_sink_without_an_instance_is_refused() -> None:
 def test_a_note_is_cut_to_whole_characters_within_its_bytes(note: str) -> None:
     cut = cut_note(note)
     assert len(cut.encode("utf-8", "surrogatepass")) <= 1024
-    assert cut == note or note.encode("utf-8", "replace").startswith(cut.removesuffix("...").encode())
+    assert cut == note or note.encode("utf-8", "replace").startswith(cut.removesuffix(" ...").encode())
+
+
+@pytest.mark.parametrize(
+    ("length", "cut"), [(1024, "x" * 1024), (1025, "x" * 1020 + " ..."), (9000, "x" * 1020 + " ...")]
+)
+def test_a_long_note_ends_as_kube_schedulers_does(length: int, cut: str) -> None:
+    assert cut_note("x" * length) == cut
 
 
 async def test_a_condition_is_patched_with_the_uid_as_precondition() -> None:
