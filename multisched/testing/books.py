@@ -21,6 +21,7 @@ from multisched.testing.relations import bears_not
 from multisched.testing.storage import Storage
 
 _BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding(?:\?timeout=(\d+)ms)?")
+_POD = re.compile(r"/namespaces/([^/]+)/pods/([^/?]+)")
 BROKEN_MAX = 20
 T = TypeVar("T")
 
@@ -62,6 +63,8 @@ class Books:
         if wanted != pod.uid:
             self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
         self._check_node(node, pods)
+        self._check_selector(pod, node)
+        self._check_ports(pod, node, pods)
         self._check_volumes(pod, node)
         self._check_neighbours(pod, node, pods)
 
@@ -89,6 +92,23 @@ class Books:
             is_beside = other.node == name and other.uid != pod.uid and not other.is_terminal
             if is_beside and not self.is_news(other) and (bears_not(pod, other) or bears_not(other, pod)):
                 self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
+
+    def _check_selector(self, pod: Pod, name: str) -> None:
+        """I1 of places: the pod is where it wanted to be; no label that pods ask for ever changes here."""
+        node = self.nodes().get(name)
+        if node is not None and not all(
+            r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector
+        ):
+            self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
+
+    def _check_ports(self, pod: Pod, name: str, pods: Mapping[str, Pod]) -> None:
+        """I1 of host ports: nobody else has them. All are on all addresses here."""
+        wanted = {(port.protocol, port.port) for port in pod.spec.host_ports}
+        for other in pods.values() if wanted else ():
+            if other.node == name and other.uid != pod.uid and not other.is_terminal and not self.is_news(other):
+                both = wanted & {(port.protocol, port.port) for port in other.spec.host_ports}
+                if both:
+                    self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port {min(both)[1]}")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """I1 of volumes: what a pod was promised is there before it is."""
@@ -156,6 +176,14 @@ def target_of(path: str) -> tuple[str, float]:
     if match is None:
         raise AssertionError(path)
     return f"{match[1]}/{match[2]}", int(match[3] or 0) / 1000
+
+
+def pod_of(path: str) -> str:
+    """namespace/name"""
+    match = _POD.search(path)
+    if match is None:
+        raise AssertionError(path)
+    return f"{match[1]}/{match[2]}"
 
 
 def decision_of(body: bytes) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
-from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, target_of
+from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.policies import Policies
 from multisched.testing.relations import allows
 
@@ -153,6 +153,15 @@ class Door(Books):
             early_s = term.bind_from_s - now_s
             self.complain(f"I9: {sender} sent a binding {early_s:.2f} s before the last leader's had run out")
 
+    def victim_sent(self, sender: str, path: str) -> None:
+        """Who preempts leads (I9), and nobody goes for a pod that is no more urgent than itself."""
+        terms = [term for term in self._terms.values() if term.holder == sender]
+        if not any(self._now_s() < term.renewed_s + self._renew_deadline_s for term in terms):
+            self.complain(f"I9: {sender} asked {path} to go without a lease")
+        victim = self.pods().get(pod_of(path))
+        if victim is not None and victim.spec.priority:
+            self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
+
     def lease_written(self, name: str, holder: str, renewed_s: float) -> None:
         now_s = self._now_s()
         term = self._terms.get(name)
@@ -210,14 +219,18 @@ class Door(Books):
 
     def unbound_feasible(self) -> list[Pod]:
         """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
-        return [pod for pod in self._feasible() if not self.policies.policy_of(pod.name)]
+        return self._feasible([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
     def refused_feasible(self) -> list[Pod]:
         """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside."""
-        return [pod for pod in self._feasible() if self.policies.policy_of(pod.name)]
+        return self._feasible([pod for pod in self._waiting() if self.policies.policy_of(pod.name)])
 
-    def _feasible(self) -> list[Pod]:
-        """Waiting pods for which some node has room: counted with plain arithmetic."""
+    def _waiting(self) -> list[Pod]:
+        pods = self.pods().values()
+        return [p for p in pods if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
+
+    def _feasible(self, waiting: list[Pod]) -> list[Pod]:
+        """Those for which some node has room: counted with plain arithmetic."""
         pods = self.pods().values()
         nodes = self.nodes()
         free = {name: dict(node.allocatable) for name, node in nodes.items()}
@@ -225,7 +238,6 @@ class Door(Books):
             if pod.node in free and not pod.is_terminal:
                 for resource, amount in {**pod.requests, PODS: 1}.items():
                     free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
-        waiting = [p for p in pods if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
         return [
             p
             for p in waiting

@@ -38,6 +38,10 @@ class BindWatcher(Protocol):
         """What the sender got; None: it cannot know."""
         ...
 
+    def victim_sent(self, sender: str, path: str) -> None:
+        """The sender asks a pod to go."""
+        ...
+
     def claim_answered(self, sender: str, path: str, answer: Response) -> None:
         """The same of a claim that the sender has written."""
         ...
@@ -121,6 +125,9 @@ class FaultyTransport:
             finally:
                 self._watcher.bind_answered(self._sender, body, told)
             return told
+        if method == "DELETE" and "/pods/" in path:
+            self._check_uncut()
+            self._watcher.victim_sent(self._sender, path)
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
             self._watcher.claim_answered(self._sender, path, answer)

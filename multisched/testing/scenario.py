@@ -254,6 +254,7 @@ class Run:
         self.start()
         looking = self.loop.create_task(self._look())
         binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
+        ending = self.loop.create_task(self.world.end_pods())
         storm = Storm(self)
         storming = self.loop.create_task(storm.run())
         while not storming.done() and not self._is_over():
@@ -268,6 +269,7 @@ class Run:
             self._check_rest()
         looking.cancel()
         binding.cancel()
+        ending.cancel()
         for process in self.processes:
             self.loop.resume(process.identity)  # what is paused cannot end
         if not self._is_over():

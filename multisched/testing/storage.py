@@ -16,6 +16,7 @@ from multisched.cluster.controller_persistentvolume import ClaimController, Volu
 from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, FakeProvisioner
 from multisched.cluster.object_client import ObjectClient, WallClock
 from multisched.cluster.server import ApiServer
+from multisched.cluster.storage import Stored
 from multisched.model.cluster_objects import ClusterObject, PersistentVolume, PersistentVolumeClaim
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
@@ -45,6 +46,7 @@ class Storage:
         self._send = send
         self._seed = seed
         self._decode = decoders()
+        self._known: dict[str, tuple[Stored, ClusterObject]] = {}
 
     async def build(self, nodes: int) -> None:
         """Classes, and disks in every fourth node."""
@@ -146,8 +148,14 @@ class Storage:
         return [volume for volume in map(self._volume, names) if volume is not None]
 
     def _find(self, kind: str, key: str, decoder: str) -> ClusterObject | None:
+        """What has not been written since is not decoded again."""
         stored = self._store.collection(kind).objects.get(key)
-        return None if stored is None else self._decode[decoder](stored.raw)
+        if stored is None:
+            return None
+        known = self._known.get(key)
+        if known is None or known[0] is not stored:
+            known = self._known[key] = (stored, self._decode[decoder](stored.raw))
+        return known[1]
 
 
 def _claims_of(pod: Pod) -> list[str]:

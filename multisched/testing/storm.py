@@ -214,7 +214,7 @@ class Storm:
         self._run.faults.is_on = False
         until_s = self._run.loop.time() + SET_ASIDE_MAX_S
         while self._run.loop.time() < until_s and self._run.not_set_aside():  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(2.0)
         for pod in self._world.pods():
             if self._run.door.policies.policy_of(pod.name) == OWNER:
                 self.struck["refused pod mended"] += await self._world.heed_policy(pod)
@@ -341,7 +341,6 @@ class Storm:
         async def kill(process: Process) -> None:
             """With binds on the wire, and others that have not heard of the last ones."""
             name = await self._fill_behind(self._others(process), LATE_S)
-            await self._burst()
             await self._run.kill(process)
             await self._world.patch_node(name, {"spec": {"unschedulable": None}})
             await asyncio.sleep(self._rng.uniform(0.0, RESTART_MAX_S))

@@ -10,12 +10,15 @@ import msgspec
 
 from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration
-from multisched.model.objects import PODS, Pod
+from multisched.framework.preemption import Preemption
+from multisched.model.objects import PODS, Node, Pod
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
+from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.door import Door
 from multisched.testing.plugins import ReserveBooks
+from multisched.testing.relations import allows
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -49,6 +52,8 @@ class Witness:
         program.pods.delete = self.delete  # type: ignore[method-assign]
         self._assume = program.cache.assume
         program.cache.assume = self.assume  # type: ignore[method-assign]
+        self._preempt = program.preemptor.start
+        program.preemptor.start = self.preempt  # type: ignore[method-assign]
 
     # -- each word of the watch ------------------------------------------------------------------------------------
 
@@ -89,7 +94,34 @@ class Witness:
             self._door.complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
         elif pending.gates:
             self._door.complain(f"I7: {pod.key} was assumed while gated")
+        self._check_rules(pod, node)
         return self._assume(pod, row)
+
+    def _check_rules(self, pod: Pod, node: Node) -> None:
+        """I1 of pods that relate to each other, recounted from the cache's own pods, and of room that was promised."""
+        cache, domain = self.program.cache, self._domain_of[pod.spec.scheduler_name]
+        nodes = {known.name: known for _, known in cache.nodes.live_rows()}
+        standing = [msgspec.structs.replace(entry.pod, node=entry.node) for entry in cache]
+        is_usable = self._router.usable_by(domain)
+        if not allows(pod, node, nodes, standing, [known for known in nodes.values() if is_usable(known)]):
+            self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
+        row = cache.nodes.row_of(node.name)
+        promised = [p for p in self.program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
+        ahead = [p for p in promised if p.spec.priority >= pod.spec.priority]
+        for resource in pod.spec.requests if ahead and row is not None else ():
+            used = int(cache.nodes.requested(resource)[row])
+            wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
+            if wanted > node.allocatable.get(resource, 0):
+                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")
+
+    def preempt(self, pod: Pod, preemption: Preemption, home: Home) -> bool:
+        """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
+        if self.program.preemptor.is_preempting(pod.uid):
+            self._door.complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+        for victim in preemption.victims:
+            if victim.spec.priority >= pod.spec.priority:
+                self._door.complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
+        return self._preempt(pod, preemption, home)
 
     def bound(self, pod: Pod, node: str) -> None:
         """What counts as bound is bound, and just there (I2); it may be deleted already."""

@@ -20,10 +20,12 @@ from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import Relations
 from multisched.testing.storage import Storage
 
-NODES, PODS = 40, 200
+NODES, PODS = 40, 170
 INFEASIBLE_CPU = "500"
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
+KUBELET_S, LINGER_MAX_S = 0.25, 3.0
+"""How often kubelets look, and how long a pod may take to end."""
 PODS_PATH = "/api/v1/namespaces/default/pods"
 
 
@@ -97,6 +99,18 @@ class World:
     async def delete_pod(self, name: str) -> None:
         await self.send("DELETE", f"{PODS_PATH}/{name}?gracePeriodSeconds=0")
 
+    async def end_pods(self) -> None:
+        """The kubelets, until cancelled: pods that are asked to go end a moment later, and hold their room till then."""
+        asked: dict[str, float] = {}
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(KUBELET_S)
+            going = {pod.uid: pod for pod in self.pods() if pod.is_deleting}
+            asked = {uid: asked.get(uid, loop.time()) for uid in going}
+            for uid, pod in going.items():
+                if loop.time() - asked[uid] >= LINGER_MAX_S * (zlib.crc32(uid.encode()) % 100) / 100:
+                    await self.delete_pod(pod.name)
+
     def pods(self) -> list[Pod]:
         """In order of their names."""
         return list(self._door.pods().values())
@@ -147,9 +161,10 @@ class World:
 
 
 def _add_urgency(pod: dict[str, Any]) -> None:
-    """One pod in a few preempts others; which one, its name says. Victims go at once, as there is no kubelet."""
-    pod["spec"]["terminationGracePeriodSeconds"] = 0
-    if zlib.crc32(pod["metadata"]["name"].encode()) % URGENT_EVERY == 0:
+    """One pod in a few preempts others, one in a few goes at once when it is asked to; which one, its name says."""
+    drawn = zlib.crc32(pod["metadata"]["name"].encode())
+    pod["spec"]["terminationGracePeriodSeconds"] = 0 if drawn // URGENT_EVERY % 2 else 30
+    if drawn % URGENT_EVERY == 0:
         pod["spec"]["priorityClassName"] = "system-cluster-critical"
 
 

@@ -19,13 +19,19 @@ from multisched.client.known_objects import KnownObjects, Verdict
 from multisched.client.lease import LeaseKeeper
 from multisched.cycle import scheduling_cycle
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.scheduling_cycle import Conflicted, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.pod_counts import PodCounts
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
+from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.node_affinity import NodeAffinity
+from multisched.plugins.node_ports import NodePorts
+from multisched.plugins.node_unschedulable import NodeUnschedulable
+from multisched.plugins.pod_topology_spread import PodTopologySpread
 from multisched.plugins.volume_binder import VolumeBinder
 from multisched.plugins.volume_ledger import VolumeLedger
 from multisched.plugins.volume_masks import RowMasks
@@ -45,6 +51,7 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
 from multisched.state.node_table import NodeTable
+from multisched.testing.plugins import HoldSome
 
 Defect = Callable[[], None]
 DEFECTS: dict[str, Defect] = {}
@@ -534,6 +541,91 @@ def stop_never_ends() -> None:
     _put(Program, "_drain", drain)
 
 
+# -- filters and promises ----------------------------------------------------------------------------------------------
+
+
+def _passes(plugin: type[Any]) -> None:
+    _put(plugin, "filter", lambda self, cycle, pod, rows: np.zeros(len(rows), np.uint8))
+
+
+@_defect
+def ports_not_looked_at() -> None:
+    """Two pods get one port of a host."""
+    _passes(NodePorts)
+
+
+@_defect
+def cordons_not_looked_at() -> None:
+    """Cordoned nodes take pods."""
+    _passes(NodeUnschedulable)
+
+
+@_defect
+def selectors_not_looked_at() -> None:
+    """Pods go where their node selectors forbid it."""
+    _passes(NodeAffinity)
+
+
+@_defect
+def spread_not_looked_at() -> None:
+    """Pods that want to be level over zones are not."""
+    _passes(PodTopologySpread)
+
+
+@_defect
+def promised_room_given_away() -> None:
+    """What a preemptor was promised is anybody's."""
+    _put(PromisedRoom, "held", lambda self, group, pod, attempt, *, everywhere=False: {})
+
+
+@_defect
+def victims_room_free_at_once() -> None:
+    """A pod that is asked to go is taken for gone, while it ends."""
+    genuine = PodIngest.upsert
+
+    def upsert(self: PodIngest, key: str, raw: Any) -> None:
+        genuine(self, key, raw)
+        for entry in list(self._cache):
+            if entry.pod.key == key and entry.pod.is_deleting:
+                self._cache.remove(entry.pod.uid)
+
+    _put(PodIngest, "upsert", upsert)
+
+
+@_defect
+def equals_preempted() -> None:
+    """Pods make room for others that are no more urgent."""
+    genuine = LowerPriority.__init__
+
+    def begin(self: LowerPriority, priority: int, budgets: Any) -> None:
+        genuine(self, priority + 1, budgets)
+
+    _put(LowerPriority, "__init__", begin)
+
+
+@_defect
+def preemptors_not_held() -> None:
+    """A pod is tried again, and preempts again, while its victims are being asked to go."""
+    _put(DefaultPreemption, "pre_enqueue", lambda self, pod: SUCCESS)
+
+
+@_defect
+def no_unreserve_after_permit() -> None:
+    """A pod whose time ran out at Permit is given up without telling the Reserve plugins."""
+    genuine = DomainWorker._abandon
+
+    def abandon(self: DomainWorker, bind: Any, status: Any) -> None:
+        plugins = self.cycle.plugins
+        if status.plugin == HoldSome.name:
+            self.cycle.plugins = _Without(plugins)  # type: ignore[assignment]
+        try:
+            genuine(self, bind, status)
+        finally:
+            self.cycle.plugins = plugins
+
+    _put(DomainWorker, "_abandon", abandon)
+
+
 # -- volumes -----------------------------------------------------------------------------------------------------------
 
 
@@ -551,6 +643,12 @@ def volumes_not_waited_for() -> None:
 def volumes_promised_to_nobody() -> None:
     """Commit takes no volumes, so PreBind has nothing to do."""
     _put(VolumeLedger, "_hold", lambda self, uid, promise: None)
+
+
+@_defect
+def volumes_promised_twice() -> None:
+    """What one pod was promised may be promised to the next."""
+    _put(VolumeLedger, "volumes", property(lambda self: {}))
 
 
 @_defect
