@@ -39,16 +39,16 @@ def planned_pod(document: Mapping[str, Any]) -> PlannedPod:
     """The pod of a manifest: a Pod, or the template of a workload. Raises NotExplainedError."""
     if not isinstance(document, Mapping):
         raise NotExplainedError("the manifest is no object; give one Pod or one workload", status=422)
-    metadata, spec = dict(document.get("metadata") or {}), document.get("spec")
-    if document.get("kind") == "CronJob" and isinstance(spec, Mapping):
-        spec = (spec.get("jobTemplate") or {}).get("spec")
-    if isinstance(spec, Mapping) and isinstance(spec.get("template"), Mapping):
-        template = spec["template"]
-        metadata |= {key: value for key, value in (template.get("metadata") or {}).items() if key != "name"}
-        spec = template.get("spec")
+    metadata, spec = dict(_part(document, "metadata")), _part(document, "spec")
+    if document.get("kind") == "CronJob":
+        spec = _part(_part(spec, "jobTemplate"), "spec")
+    if "template" in spec:
+        template = _part(spec, "template")
+        metadata |= {key: value for key, value in _part(template, "metadata").items() if key != "name"}
+        spec = _part(template, "spec")
     elif document.get("kind", "Pod") != "Pod":
         raise NotExplainedError(f"a {document['kind']} has no pod in it; give one Pod or one workload", status=422)
-    if not isinstance(spec, Mapping) or not spec.get("containers"):
+    if not spec.get("containers"):
         raise NotExplainedError("the manifest has no pod spec with containers", status=422)
     if spec.get("nodeName"):
         raise NotExplainedError(f"the pod says where it goes: nodeName {spec['nodeName']}", status=422)
@@ -61,6 +61,16 @@ def planned_pod(document: Mapping[str, Any]) -> PlannedPod:
         raise NotExplainedError(f"the pod cannot be read: {error}", status=422) from error
     named = spec.get("priorityClassName") if spec.get("priority") is None else None
     return PlannedPod(pod, str(named or ""))
+
+
+def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Empty if it is not there. Raises NotExplainedError."""
+    part = document.get(key)
+    if part is None:
+        return {}
+    if not isinstance(part, Mapping):
+        raise NotExplainedError(f"{key} of the manifest is no object; write its fields below it", status=422)
+    return part
 
 
 def what_if(rehearsal: Rehearsal, planned: PlannedPod, replicas: int) -> WhatIfView:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from multisched.observe.explain_view import NotExplainedError
+from multisched.shell.what_if import planned_pod
 from tests.unit.explain.clusters import Document, dump_of, make_node, make_pod
 
 CONTAINERS = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "1"}}}]
 SPEC: Document = {"schedulerName": "default-scheduler", "containers": CONTAINERS}
+KEYS = ("kind", "metadata", "name", "namespace", "labels", "annotations", "spec", "jobTemplate", "template", "nodeName",
+        "priorityClassName", "containers")  # fmt: skip
 
 
 def workload(kind: str, spec: Document) -> Document:
@@ -44,12 +50,32 @@ def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> No
         ({"spec": {**SPEC, "containers": "none"}}, "cannot be"),
         ({"spec": {**SPEC, "overhead": {"cpu": "lots"}}}, "cannot be scheduled"),
         ([], "no object"),
+        ({"metadata": 5, "spec": SPEC}, "metadata of the manifest is no object"),
+        ({"kind": "CronJob", "spec": {"jobTemplate": 5}}, "jobTemplate of the manifest is no object"),
+        ({"kind": "Job", "spec": {"template": {"metadata": 7, "spec": SPEC}}}, "metadata of the manifest is no object"),
+        ({"kind": "Job", "spec": {"template": "x"}}, "template of the manifest is no object"),
+        ({"metadata": {"name": 5}, "spec": SPEC}, "cannot be read"),
     ],
 )
 def test_what_is_no_plan_is_refused(document: Any, message: str) -> None:
     with pytest.raises(NotExplainedError, match=message) as told:
         dump_of(make_node("n1")).what_if(document, 1)
     assert told.value.status == 422
+
+
+PARTS = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.sampled_from(("CronJob", "Pod")), st.just(SPEC)
+    ),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(PARTS)
+def test_no_document_does_more_than_be_refused(document: Any) -> None:
+    with suppress(NotExplainedError):
+        planned_pod(document)
 
 
 def test_a_gated_pod_would_wait() -> None:
