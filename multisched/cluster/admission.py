@@ -182,8 +182,12 @@ class Admission:
         containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
         for item in items:
             if item.get("type") == "Container":
-                for entry in containers:
-                    _container_defaults(entry, item)
+                told = [text for entry in spec.get("containers") or () for text in _container_defaults(entry, item)]
+                for entry in spec.get("initContainers") or ():
+                    told += _container_defaults(entry, item, "init container")
+                if told:
+                    annotations = pod["metadata"].setdefault("annotations", {})
+                    annotations["kubernetes.io/limit-ranger"] = f"LimitRanger plugin set: {'; '.join(told)}"
         refusals: list[str] = []
         for item in items:
             if item.get("type") == "Container":
@@ -196,13 +200,15 @@ class Admission:
             raise errors.forbidden(resource.refusal_group, resource.plural, pod["metadata"].get("name", ""), said)
 
 
-def _container_defaults(entry: Document, item: Mapping[str, Any]) -> None:
-    resources = entry.setdefault("resources", {})
-    for field, source in (("limits", item.get("default")), ("requests", item.get("defaultRequest"))):
-        if source:
-            amounts = resources.setdefault(field, {})
-            for name, amount in source.items():
-                amounts.setdefault(name, amount)
+def _container_defaults(entry: Document, item: Mapping[str, Any], kind: str = "container") -> list[str]:
+    """Fills in what the container leaves open, and says what."""
+    resources, told = entry.setdefault("resources", {}), []
+    for field, source in (("requests", item.get("defaultRequest")), ("limits", item.get("default"))):
+        missing = {name: amount for name, amount in (source or {}).items() if name not in (resources.get(field) or {})}
+        if missing:
+            resources[field] = {**(resources.get(field) or {}), **missing}
+            told.append(f"{', '.join(sorted(missing))} {field.removesuffix('s')} for {kind} {entry['name']}")
+    return told
 
 
 def _pod_totals(spec: Document) -> Document:

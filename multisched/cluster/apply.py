@@ -16,6 +16,7 @@ from multisched.cluster import errors
 from multisched.cluster.merge_keys import ATOMIC, MERGE, SET, ListRule, list_rule
 from multisched.cluster.resources import Document, Resource
 
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 MANAGERS_MAX = 10
 """Update entries kept per object; the oldest are merged into one, as upstream."""
 
@@ -284,7 +285,20 @@ def _entries(resource: Resource, live: Document | None, now: str) -> list[Docume
     if known:
         return [dict(entry) for entry in known]
     owned = {path for path in leaves(resource, live) if path[0] != "f:status"}
-    return [_update_entry(resource, "before-first-apply", owned, now)]
+    applied = owned & leaves(resource, _last_applied(live)).keys()
+    # kubectl makes what it applied on its own side its own as it goes over to applying on the server's.
+    before = [{**_update_entry(resource, "kubectl", applied, now), "operation": "Apply"}] if applied else []
+    return [*before, _update_entry(resource, "before-first-apply", owned - applied, now)]
+
+
+def _last_applied(live: Document) -> Document:
+    """What a client applied by itself, as it left it in an annotation."""
+    text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
+    try:
+        applied = orjson.loads(text) if text else None
+    except orjson.JSONDecodeError:
+        applied = None
+    return applied if isinstance(applied, dict) and isinstance(applied.get("metadata", {}), dict) else {}
 
 
 def _update_entry(resource: Resource, manager: str, paths: Iterable[Path], now: str, subresource: str = "") -> Document:

@@ -65,7 +65,9 @@ class CronJobController:
         uid = cron_job["metadata"]["uid"]
         jobs = [job for job in self._context.jobs.under(uid) if (controller_of(job) or {}).get("uid") == uid]
         await self._clear(cron_job, jobs)
-        active = [job for job in jobs if not _outcome(job)]
+        active = [
+            job for job in jobs if not _outcome(job) and SCHEDULED_AT in (job["metadata"].get("annotations") or {})
+        ]
         now = self._context.now()
         spec, status = cron_job["spec"], cron_job.get("status") or {}
         schedule = None if spec.get("suspend") else _schedule(cron_job)

@@ -206,7 +206,9 @@ def tolerations(found: Iterable[Mapping[str, Any]], path: str) -> Causes:
             )
         if operator == "Exists" and entry.get("value"):
             causes.append(
-                errors.invalid_value(f"{here}.operator", dict(entry), "value must be empty when `operator` is 'Exists'")
+                errors.invalid_value(
+                    f"{here}.operator", entry["value"], "value must be empty when `operator` is 'Exists'"
+                )
             )
         elif operator not in ("", "Equal", "Exists", "Gt", "Lt"):
             causes.append(errors.unsupported_value(f"{here}.operator", operator, ["Equal", "Exists"]))

@@ -101,12 +101,13 @@ def _workload(document: Document) -> Causes:
     causes = _count(spec, "replicas") + _template(spec)
     if selector is None:
         return [*causes, errors.required("spec.selector")]
-    causes += pod_rules.label_selector(selector, "spec.selector")
+    selector_causes = pod_rules.label_selector(selector, "spec.selector")
+    causes += selector_causes
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         causes.append(errors.invalid_value("spec.selector", selector, "empty selector is invalid for deployment"))
         return causes
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-    if not causes and not from_label_selector(selector)(labels):
+    if not selector_causes and not from_label_selector(selector)(labels):
         detail = "`selector` does not match template `labels`"
         causes.append(errors.invalid_value("spec.template.metadata.labels", labels, detail))
     policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy")

@@ -343,7 +343,12 @@ async def test_limit_ranges_complete_and_bound_pods(api: Api, namespace: str) ->
     path = f"/api/v1/namespaces/{namespace}/pods"
     await until(lambda: _accepts(api, path + "?dryRun=All", _with("b", resources={"limits": {"cpu": "2"}}), 403))
     created = await api.must("POST", path, _with("a", resources={}))
-    assert created["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "500m"}, "requests": {"cpu": "200m"}}
+    [container] = created["spec"]["containers"]
+    assert container["resources"] == {"limits": {"cpu": "500m"}, "requests": {"cpu": "200m"}}
+    name = container["name"]
+    assert created["metadata"]["annotations"] == {
+        "kubernetes.io/limit-ranger": f"LimitRanger plugin set: cpu request for container {name}; cpu limit for container {name}"
+    }
     status, answer = await api.ask("POST", path, _with("b", resources={"limits": {"cpu": "2"}}))
     assert (status, answer["message"]) == (
         403,
@@ -471,3 +476,33 @@ async def test_a_service_account_token_is_known_by_its_name(api: Api, namespace:
 
     review = await api.must("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": token + "x"}})
     assert not review["status"].get("authenticated")
+
+
+async def test_every_fault_of_a_workload_is_told_at_once(api: Api, namespace: str) -> None:
+    spec = {
+        "replicas": -1,
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "c"}}, "spec": {"containers": [{"name": "a", "image": "b"}]}},
+    }
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    status, answer = await api.ask("POST", path, {"metadata": {"name": "d"}, "spec": spec})
+    assert status == 422
+    assert [cause["field"] for cause in answer["details"]["causes"]] == [
+        "spec.replicas",
+        "spec.template.metadata.labels",
+    ]
+
+
+async def test_a_toleration_that_exists_has_no_value(api: Api, namespace: str) -> None:
+    wrong = _with("a", tolerations=[{"key": "a", "operator": "Exists", "value": "x"}])
+    status, answer = await api.ask("POST", f"/api/v1/namespaces/{namespace}/pods", wrong)
+    assert (status, answer["details"]["causes"]) == (
+        422,
+        [
+            {
+                "reason": "FieldValueInvalid",
+                "message": "Invalid value: \"x\": value must be empty when `operator` is 'Exists'",
+                "field": "spec.tolerations[0].operator",
+            }
+        ],
+    )

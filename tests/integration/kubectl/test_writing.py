@@ -51,9 +51,12 @@ def test_server_side_apply_knows_who_owns_what(ctl: Kubectl) -> None:
 
 
 def test_a_client_side_apply_can_become_a_server_side_one(ctl: Kubectl) -> None:
-    ctl("apply", "-f", "-", stdin=config_map("c", a="1"))
-    ctl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=config_map("c", b="1"))
-    assert ctl.get("configmap", "c")["data"] == {"b": "1"}
+    ctl("apply", "-f", "-", stdin=config_map("c", a="1", b="1"))
+    refusal = ctl.fails("apply", "--server-side", "--field-manager=two", "-f", "-", stdin=config_map("c", b="3"))
+    assert "conflict with" in refusal
+    assert ".data.b" in refusal
+    ctl("apply", "--server-side", "-f", "-", stdin=config_map("c", b="2"))
+    assert ctl.get("configmap", "c")["data"] == {"b": "2"}
 
 
 @pytest.mark.parametrize("how", [("apply",), ("apply", "--server-side"), ("create",)])

@@ -113,3 +113,16 @@ async def test_an_unreadable_schedule_starts_nothing_and_stops_nobody_else() -> 
         await asyncio.sleep(70)
 
         assert [job["metadata"]["name"].split("-")[0] for job in await cluster.list_all(JOBS)] == ["tick"]
+
+
+async def test_a_job_made_by_hand_from_a_cronjob_is_none_of_its_active_ones() -> None:
+    async with a_cluster(a_node()) as cluster:
+        cron_job = await a_cron_job(cluster, job=a_job("x", annotations=SLOW), concurrencyPolicy="Forbid")
+        by_hand = a_job("by-hand", annotations=SLOW)
+        owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": cron_job["metadata"]["uid"]}
+        by_hand["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+        await cluster.create(JOBS, by_hand)
+        ticked = await cluster.wait_until(CRON_JOBS, "tick", lambda found: (found.get("status") or {}).get("active"))
+
+        assert [reference["name"] for reference in ticked["status"]["active"]] != ["by-hand"]
+        assert len(ticked["status"]["active"]) == 1
