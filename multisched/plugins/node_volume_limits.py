@@ -12,12 +12,12 @@ from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
-from multisched.model.cluster_objects import CsiNode, PersistentVolumeClaim, VolumeAttachment
+from multisched.model.cluster_objects import CsiNode, VolumeAttachment
 from multisched.model.objects import Pod
-from multisched.model.volumes import COUNTED_PLUGINS, PodVolume, may_name
+from multisched.model.volumes import COUNTED_PLUGINS, PodVolume
 from multisched.plugins.attached_volumes import NO_LIMIT, Attached, attached_volumes
 from multisched.plugins.columns import positions, zeros
-from multisched.plugins.volume_restrictions import claim_not_found
+from multisched.plugins.pod_claims import claim_not_found, may_name_claim, not_its_own
 
 
 class NodeVolumeLimits:
@@ -118,9 +118,8 @@ class NodeVolumeLimits:
         claim = self._objects.claim(pod.namespace, name)
         if claim is None:
             return Status.unresolvable(f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}")
-        if volume.is_ephemeral and (claim.owner is None or claim.owner.uid != pod.uid):
-            return Status.error(f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)")
-        return None
+        foreign = not_its_own(pod, claim) if volume.is_ephemeral else ""
+        return Status.error(foreign) if foreign else None
 
     def _fail_where_drivers_are(self, cycle: CycleView, volume: PodVolume, rows: Rows, codes: Codes) -> None:
         """Only where a node has CSI drivers is a migrated disk their concern."""
@@ -143,7 +142,7 @@ class NodeVolumeLimits:
             EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.ADD, "CSINodeAdd")),
             EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.UPDATE, "CSINodeUpdate"), _after_csi_node),
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
-            EventRegistration(claim_added, _after_claim),
+            EventRegistration(claim_added, may_name_claim),
             EventRegistration(detached, _after_detach),
         )
 
@@ -170,13 +169,6 @@ def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     if not isinstance(old, Pod) or not (old.node or old.nominated_node):
         return Hint.SKIP
     return Hint.QUEUE if any(map(_may_count, old.spec.volumes)) else Hint.SKIP
-
-
-def _after_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A claim that the pod names, or that may be made for it."""
-    if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
-        return Hint.SKIP
-    return Hint.QUEUE if may_name(pod.spec.volumes, new.name) else Hint.SKIP
 
 
 def _after_detach(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -30,11 +30,10 @@ from multisched.model.cluster_objects import (
     CsiDriver,
     CsiNode,
     CsiStorageCapacity,
-    PersistentVolumeClaim,
     StorageClass,
 )
 from multisched.model.objects import Pod
-from multisched.model.volumes import may_name
+from multisched.plugins.pod_claims import may_name_claim
 from multisched.plugins.resource_scoring import score_curve
 from multisched.plugins.volume_binder import BindDeniedError, BindError, VolumeBinder
 from multisched.plugins.volume_binding_args import VolumeBindingArgs
@@ -172,7 +171,7 @@ class VolumeBinding:
         either = Action.ADD | Action.UPDATE
         return (
             _on(Resource.STORAGE_CLASS, either, _after_class),
-            _on(Resource.PERSISTENT_VOLUME_CLAIM, either, _after_claim),
+            _on(Resource.PERSISTENT_VOLUME_CLAIM, either, may_name_claim),
             _on(Resource.PERSISTENT_VOLUME, either),
             _on(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
             _on(Resource.CSI_NODE, either, _after_csi_node),
@@ -260,13 +259,6 @@ def _add_dynamic(by_class: _Utilization, offer: Offer, rows: Bools) -> None:
 
 def _on(resource: Resource, action: Action, hint: QueueingHint | None = None) -> EventRegistration:
     return EventRegistration(ClusterEvent(resource, action, f"{resource.value}Change"), hint)
-
-
-def _after_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A claim that the pod names, or that may be made for it."""
-    if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
-        return Hint.SKIP
-    return Hint.QUEUE if may_name(pod.spec.volumes, new.name) else Hint.SKIP
 
 
 def _after_class(pod: Pod, old: EventObject, new: EventObject) -> Hint:

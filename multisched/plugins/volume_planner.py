@@ -26,6 +26,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
 )
 from multisched.model.objects import Pod
+from multisched.plugins.pod_claims import claim_not_found, not_its_own
 from multisched.plugins.volume_masks import RowMasks
 from multisched.plugins.volume_matching import NOTHING, Choice, ClassVolumes, VolumeIndex, claim_id
 
@@ -125,16 +126,14 @@ class VolumePlanner:
         if claim is None:
             if is_ephemeral:
                 return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
-            return f'persistentvolumeclaim "{name}" not found'
+            return claim_not_found(name)
         if claim.malformed:
             return f'persistentvolumeclaim "{name}" cannot be read: {claim.malformed}'
         if claim.phase == "Lost":
             return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume}"'
         if claim.is_deleting:
             return f'persistentvolumeclaim "{name}" is being deleted'
-        if is_ephemeral and (claim.owner is None or claim.owner.uid != pod.uid):
-            return f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)"
-        return claim
+        return (not_its_own(pod, claim) if is_ephemeral else "") or claim
 
     def _sorted(self, claims: Sequence[PersistentVolumeClaim]) -> PodClaims | Status:
         bound, delayed = [], []

@@ -11,9 +11,10 @@ from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
-from multisched.model.cluster_objects import READ_WRITE_ONCE_POD, PersistentVolumeClaim
+from multisched.model.cluster_objects import READ_WRITE_ONCE_POD
 from multisched.model.objects import Pod
 from multisched.plugins.columns import positions, zeros
+from multisched.plugins.pod_claims import claim_not_found, names_claim
 
 
 class _Exclusive:
@@ -129,17 +130,6 @@ class VolumeRestrictions:
             EventRegistration(NODE_ADD),
             EventRegistration(claim_added, names_claim),
         )
-
-
-def claim_not_found(name: str) -> str:
-    return f'persistentvolumeclaim "{name}" not found'
-
-
-def names_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """The claim that came or changed is one that the pod names."""
-    if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
-        return Hint.SKIP
-    return Hint.QUEUE if any(volume.claim == new.name for volume in pod.spec.volumes) else Hint.SKIP
 
 
 def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -21,7 +21,7 @@ from multisched.model.cluster_objects import (
 )
 from multisched.model.objects import Pod
 from multisched.plugins.columns import Selection, zeros
-from multisched.plugins.volume_restrictions import claim_not_found, names_claim
+from multisched.plugins.pod_claims import claim_not_found, names_claim
 
 _GA_LABEL = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
