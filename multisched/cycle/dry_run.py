@@ -113,11 +113,8 @@ class AttemptDryRun:
         return self._failed.candidates
 
     def displace(self, rule: DisplacementRule) -> Found:
-        tally, rows, runs = _Tally(), self._failed.candidates, self._runs
-        if len(rows):
-            is_curable = runs.standing.lowest(rows) < rule.below
-            tally.undisplaceable = len(rows) - int(np.count_nonzero(is_curable))
-            rows = rows[is_curable]
+        tally, runs = _Tally(), self._runs
+        rows = self._with_lower(rule, tally)
         if not len(rows):
             return self._found(tally, None)
         memory = runs.memory(self._memory_key())
@@ -143,6 +140,15 @@ class AttemptDryRun:
         found = self._found(tally, memory)
         memory.forget(own)
         return found
+
+    def _with_lower(self, rule: DisplacementRule, tally: _Tally) -> Rows:
+        """The candidates on which somebody may be displaced; the others, often all of them, need no further look."""
+        rows = self._failed.candidates
+        if not len(rows):
+            return rows
+        may_help: Bools = self._runs.standing.lowest(rows) < rule.below
+        tally.undisplaceable = len(rows) - int(np.count_nonzero(may_help))
+        return rows[may_help]
 
     # -- many rows at once -----------------------------------------------------------------------------------------
 
