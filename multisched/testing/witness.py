@@ -12,6 +12,7 @@ from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration
 from multisched.framework.preemption import Preemption
 from multisched.model.objects import PODS, Node, Pod
+from multisched.plugins.volume_ledger import Promise, PromisedVolume, VolumeLedger
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
@@ -95,7 +96,22 @@ class Witness:
         elif pending.gates:
             self._door.complain(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node)
-        return self._assume(pod, row)
+        assumption = self._assume(pod, row)
+        if pod.spec.volumes:
+            self._check_promises()
+        return assumption
+
+    def _check_promises(self) -> None:
+        """I1 of volumes, before anything is written: each is promised to one claim."""
+        promised: dict[str, str] = {}
+        for volume in self._promised_volumes():
+            if promised.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
+                self._door.complain(f"I1: volume {volume.volume} is promised to two claims")
+
+    def _promised_volumes(self) -> list[PromisedVolume]:
+        ledgers = [ledger for ledger in self.program.cache.ledgers if isinstance(ledger, VolumeLedger)]
+        promises = [promise for ledger in ledgers for promise in ledger.held().values()]
+        return [volume for promise in promises if isinstance(promise, Promise) for volume in promise.volumes]
 
     def _check_rules(self, pod: Pod, node: Node) -> None:
         """I1 of pods that relate to each other, recounted from the cache's own pods, and of room that was promised."""
