@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Final
 
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectKind, ObjectsView, hidden
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.model.cluster_objects import Namespace
 from multisched.model.objects import Pod
@@ -35,7 +35,18 @@ _Weighted = tuple[str, _Asked, int]
 class AffinityRules:
     """All that InterPodAffinity reads of a pod."""
 
-    __slots__ = ("affinity", "anti", "existing", "is_own_match", "keys", "own_anti", "own_near", "soft", "sources")
+    __slots__ = (
+        "affinity",
+        "anti",
+        "existing",
+        "is_own_match",
+        "keys",
+        "own_anti",
+        "own_near",
+        "soft",
+        "sources",
+        "unknown",
+    )
 
     def __init__(
         self,
@@ -45,7 +56,10 @@ class AffinityRules:
         soft: tuple[_Weighted, ...],
         *,
         is_own_match: bool,
+        unknown: str = "",
     ) -> None:
+        self.unknown = unknown
+        """Why it cannot be known which pods the required terms are about."""
         query = PodQuery(tuple(scope for _, scope in near))
         self.keys = tuple(dict.fromkeys(key for key, _ in near))
         """Topology keys of the required affinity, each once."""
@@ -142,10 +156,12 @@ class AffinityRuleBook:
             frozenset(map(id, existing)),
             frozenset((id(asked), weight) for _, asked, weight in theirs),
         )
-        key = (near, far, liked, existing_ids, their_ids, is_own_match)
+        needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
+        unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
+        key = (near, far, liked, existing_ids, their_ids, is_own_match, unknown)
         rules = self._rules.get(key)
         if rules is None:
-            rules = AffinityRules(near, far, existing, (*liked, *theirs), is_own_match=is_own_match)
+            rules = AffinityRules(near, far, existing, (*liked, *theirs), is_own_match=is_own_match, unknown=unknown)
             if isinstance(counts, PodCounts):  # those of pods that stand there in thought are of no use again
                 if len(self._rules) >= RULES_KEPT:
                     self._rules.clear()
@@ -171,3 +187,8 @@ class AffinityRuleBook:
             is_counted = demand.kind in weights and (demand.kind is not DemandKind.REQUIRED or weights[demand.kind] > 0)
             if is_counted:
                 yield demand.topology_key, demand, weights[demand.kind] * demand.weight
+
+
+def _selects_by_labels(term: PodAffinityTerm) -> bool:
+    """It is about namespaces with certain labels."""
+    return term.namespace_selector is not None and bool(term.namespace_selector.requirements)

@@ -139,6 +139,8 @@ class InterPodAffinity:
         rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None or not rules.filters:
             return PreFilterResult(SKIP)
+        if rules.unknown:
+            return PreFilterResult(Status.unresolvable(rules.unknown).by(self.name))
         state = cycle.state.find(_FILTER)
         if state is None or not state.follow(cycle.nodes, rules):
             state = _FilterState(cycle.nodes, rules)

@@ -11,7 +11,7 @@ import pytest
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView
 from multisched.framework.runner import Runner
-from multisched.framework.status import Code
+from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
@@ -293,6 +293,22 @@ def test_a_term_finds_namespaces_by_their_labels_as_they_are_now() -> None:
     assert scene.statuses(plugin) == {"a": None}
     put(scene.objects, ObjectKind.NAMESPACE, {"metadata": {"name": "other", "labels": {"team": "x"}}})
     assert scene.statuses(plugin) == {"a": NOT_FAR}
+
+
+def test_a_term_about_labels_of_namespaces_waits_while_they_cannot_be_read() -> None:
+    by_labels = pod("new", affinity=far(term(namespaceSelector={"matchLabels": {"team": "x"}})))
+    scene = Scene([node("a", "x")], [pod("p", on="a", namespace="other")], by_labels)
+    plugin, plain = relating(scene), decode_pod(pod("plain", affinity=far(term())))
+    known = plugin.sign(scene.pod)
+    scene.objects.set_unreadable(ObjectKind.NAMESPACE, "403 Forbidden: no")
+    words = "Namespace objects cannot be read by the scheduler: 403 Forbidden: no"
+    refusal = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "InterPodAffinity", (words,))
+    assert plugin.pre_filter(scene.view(), scene.pod).status == refusal
+    assert not plugin.pre_filter(scene.view(), plain).status.reasons
+    assert plugin.sign(scene.pod) is not known
+    scene.objects.set_unreadable(ObjectKind.NAMESPACE, "")
+    assert plugin.pre_filter(scene.view(), scene.pod).status.is_success
+    assert plugin.sign(scene.pod) is known
 
 
 # -- InterPodAffinity: Score -------------------------------------------------------------------------------------------
