@@ -167,9 +167,10 @@ def _placements(placements: Sequence[Placement]) -> Iterator[str]:
             continue
         victims = [victim for one in group for victim in one.victims]
         first = group[0]
-        tied = f", one of {first.ties} as good" if first.ties > 1 else ""
-        after = f", after these are preempted: {', '.join(victims)}" if victims else ""
-        yield f"{_count(len(group), 'replica')} on {node} (score {first.total}{tied}{after})"
+        said = [f"score {first.total}"] if first.total or first.ties else []  # a node that is promised is not scored
+        said += [f"one of {first.ties} as good"] if first.ties > 1 else []
+        said += [f"after these are preempted: {', '.join(victims)}"] if victims else []
+        yield f"{_count(len(group), 'replica')} on {node}" + (f" ({', '.join(said)})" if said else "")
 
 
 def _count(number: int, noun: str) -> str:

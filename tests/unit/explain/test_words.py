@@ -59,6 +59,12 @@ WAITING = PodView(
 )
 
 
+def test_a_replica_on_the_node_it_was_promised_has_no_score() -> None:
+    placement = Placement(replica=1, node="n1", victims=("team/low",))
+    view = WhatIfView(namespace="team", name="new", domain="job", replicas=1, placements=(placement,))
+    assert what_if_text(view).endswith("\n  1 replica on n1 (after these are preempted: team/low)")
+
+
 def test_a_gated_pod_is_not_said_to_be_tried_again() -> None:
     gated = msgspec.structs.replace(WAITING, state="gated")
     assert "Tried again" in pod_text(WAITING)
