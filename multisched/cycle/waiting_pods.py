@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from multisched.framework.status import SUCCESS, Status
+from multisched.model.go_duration import go_duration
 from multisched.model.objects import Pod
 
 WAIT_MAX_S = 900.0
@@ -22,6 +23,7 @@ Decided = Callable[[Status], None]
 class _Waiting:
     pod: Pod
     deadlines: dict[str, float]
+    waits_s: Mapping[str, float]
     decided: Decided
 
 
@@ -33,8 +35,9 @@ class WaitingPodTable:
 
     def hold(self, pod: Pod, waits: Mapping[str, float], now_s: float, decided: Decided) -> None:
         """Holds a pod; `decided` is called once, synchronously, from whichever call decides."""
-        deadlines = {plugin: now_s + min(wait_s, WAIT_MAX_S) for plugin, wait_s in waits.items()}
-        self._waiting[pod.uid] = _Waiting(pod, deadlines, decided)
+        waits_s = {plugin: min(wait_s, WAIT_MAX_S) for plugin, wait_s in waits.items()}
+        deadlines = {plugin: now_s + wait_s for plugin, wait_s in waits_s.items()}
+        self._waiting[pod.uid] = _Waiting(pod, deadlines, waits_s, decided)
 
     def waiting(self) -> Sequence[Pod]:
         return [entry.pod for entry in self._waiting.values()]
@@ -65,7 +68,7 @@ class WaitingPodTable:
         entry = self._waiting.pop(uid, None)
         if entry is None:
             return False
-        entry.decided(Status.error("preempted").by(plugin))
+        entry.decided(Status.error("waiting on permit for pod: preempted").by(plugin))
         return True
 
     def drop(self, uid: str) -> None:
@@ -75,12 +78,13 @@ class WaitingPodTable:
     def expire(self, now_s: float) -> int:
         """Rejects every pod whose earliest deadline has passed; returns how many."""
         late = [
-            (uid, min(entry.deadlines, key=entry.deadlines.__getitem__))
+            (uid, plugin, entry.waits_s[plugin])
             for uid, entry in self._waiting.items()
-            if min(entry.deadlines.values()) <= now_s
+            for plugin in [min(entry.deadlines, key=entry.deadlines.__getitem__)]
+            if entry.deadlines[plugin] <= now_s
         ]
-        for uid, plugin in late:
-            self.reject(uid, plugin, f"timed out after waiting at {plugin}")
+        for uid, plugin, wait_s in late:
+            self.reject(uid, plugin, f"rejected due to timeout after waiting {go_duration(wait_s)} at plugin {plugin}")
         return len(late)
 
     def next_deadline_s(self) -> float | None:

@@ -20,3 +20,25 @@ def parse_go_duration(text: str) -> float:
         raise ValueError(f'{text[:TEXT_CHARS_MAX]!r} is no duration; write for instance "5s", "500ms" or "1m30s"')
     total_s = sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
     return -total_s if text.startswith("-") else total_s
+
+
+def go_duration(seconds: float) -> str:
+    """As Go writes it (`time.Duration.String`): 1.5s, 15m0s, 200ms; at least 0s."""
+    left = max(0, round(seconds * 1e9))
+    if not left:
+        return "0s"
+    for unit, size in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000)):
+        if left < min(1000 * size, 1_000_000_000):
+            return f"{_decimal(left, size)}{unit}"
+    minutes, left = divmod(left, 60_000_000_000)
+    hours, minutes = divmod(minutes, 60)
+    written = f"{_decimal(left, 1_000_000_000)}s"
+    if hours:
+        return f"{hours}h{minutes}m{written}"
+    return f"{minutes}m{written}" if minutes else written
+
+
+def _decimal(nanoseconds: int, size: int) -> str:
+    whole, rest = divmod(nanoseconds, size)
+    digits = len(str(size)) - 1
+    return f"{whole}.{rest:0{digits}}".rstrip("0") if rest else str(whole)

@@ -101,7 +101,7 @@ class PreBindStage:
                 del self._scopes[uid]
         preempted_by = self._preempted.pop(uid, "")
         if preempted_by:
-            return Status.error(f"preempted by {preempted_by}").by(preempted_by)
+            return in_full(plugin, "PreBind", Status.error(f"preempted by {preempted_by}")).by(preempted_by)
         if scope.cancelled_caught:
             if self._is_closing:
                 return Status.error("the scheduler stopped while the pod waited at PreBind")

@@ -245,7 +245,8 @@ def test_permit_holds_then_times_out_and_the_pod_goes_back() -> None:
         assert [pod.name for pod in house.worker.waiting.waiting()] == ["p"]
         assert house.cache.is_assumed("uid-p")
         await asyncio.sleep(0.5)
-        assert house.told("p") == ["0/1 nodes are available: 1 timed out after waiting at Recorder."]
+        told = "0/1 nodes are available: 1 rejected due to timeout after waiting 3s at plugin Recorder."
+        assert house.told("p") == [told]
         assert recorder.calls == ["reserve p", "unreserve p"]
         assert ("permit", "rejected") in house.desk.ends
         assert len(house.cache) == 0

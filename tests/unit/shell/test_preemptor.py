@@ -225,7 +225,7 @@ def test_a_pod_at_permit_makes_room_in_memory_and_is_tried_again() -> None:
         assert house.desk.writes_sent == []
         (event,) = [e for e in house.desk.events if e.reason == "Preempted"]
         assert event.note == "Preempted by pod uid-high on node a (in kube-scheduler memory)."
-        assert house.told("low")[0] == "preempted"
+        assert house.told("low")[0] == "waiting on permit for pod: preempted"
         assert place(house, "low") is not None
 
     play(scene, HoldLow())
@@ -239,7 +239,7 @@ def test_a_pod_at_pre_bind_makes_room_in_memory() -> None:
         await asyncio.sleep(2.0)
         assert house.desk.posts == [("high", "a")]
         assert house.desk.writes_sent == []
-        assert house.told("low")[0] == "preempted by DefaultPreemption"
+        assert house.told("low")[0] == 'running PreBind plugin "SlowPreBind": preempted by DefaultPreemption'
 
     play(scene, SlowPreBind())
 
