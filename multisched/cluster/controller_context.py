@@ -34,6 +34,7 @@ from multisched.cluster.object_client import (
     Resource,
     WallClock,
     controller_of,
+    key_of,
 )
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.volume_rules import claim_keys, volume_keys
@@ -108,6 +109,16 @@ def _owner_index(document: Document) -> Iterator[str]:
 
 def _namespace_index(document: Document) -> Iterator[str]:
     yield document["metadata"]["namespace"]
+
+
+def requeue_changed(cache: ObjectCache, *, queue: ReconcileQueue) -> None:
+    """Feeds the queue with every object of the cache that is there and changes."""
+
+    def listener(old: Document | None, new: Document | None) -> None:
+        if new is not None:
+            queue.add(key_of(new))
+
+    cache.listen(listener)
 
 
 def requeue_owner_of_pods(cache: ObjectCache, *, kind: str, queue: ReconcileQueue) -> None:

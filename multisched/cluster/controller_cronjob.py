@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from multisched.cluster.controller_context import ControllerContext, write_status
+from multisched.cluster.controller_context import ControllerContext, requeue_changed, write_status
 from multisched.cluster.cron_schedule import Schedule, ScheduleError, parse_schedule
 from multisched.cluster.object_client import (
     CRON_JOBS,
@@ -40,16 +40,12 @@ class CronJobController:
         self._context = context
         self._events = context.events.writer("cronjob-controller")
         self.queue = ReconcileQueue("cronjob", self.reconcile, rng=context.rng, workers=CRON_JOBS_AT_ONCE)
-        context.cron_jobs.listen(self._changed)
+        requeue_changed(context.cron_jobs, queue=self.queue)
         context.jobs.listen(self._job_changed)
 
     async def run(self) -> None:
         """Works until cancelled."""
         await self.queue.run()
-
-    def _changed(self, old: Document | None, new: Document | None) -> None:
-        if new is not None:
-            self.queue.add(key_of(new))
 
     def _job_changed(self, old: Document | None, new: Document | None) -> None:
         changed = new or old

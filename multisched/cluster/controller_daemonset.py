@@ -10,10 +10,15 @@ from collections.abc import Sequence
 
 from multisched.cluster import daemon_pods
 from multisched.cluster.controlled_pods import LAG_RECHECK_S, ControlledPods, ready_since
-from multisched.cluster.controller_context import ControllerContext, requeue_owner_of_pods, write_status
+from multisched.cluster.controller_context import (
+    ControllerContext,
+    requeue_changed,
+    requeue_owner_of_pods,
+    write_status,
+)
 from multisched.cluster.daemon_pods import NodeRule
 from multisched.cluster.daemon_rollout import OnNode, Rollout, keep_up, replace, surge_over
-from multisched.cluster.object_client import DAEMON_SETS, Document, key_of
+from multisched.cluster.object_client import DAEMON_SETS, Document
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.revisions import REVISION_LABEL, TemplateRevisions, name_of
 
@@ -31,17 +36,13 @@ class DaemonSetController:
         self._pods = ControlledPods(context.client, context.pods, owners=DAEMON_SETS, events=events)
         self._revisions = TemplateRevisions(context, DAEMON_SETS, hash_label=REVISION_LABEL)
         self.queue = ReconcileQueue("daemonset", self.reconcile, rng=context.rng, workers=DAEMON_SETS_AT_ONCE)
-        context.daemon_sets.listen(self._changed)
+        requeue_changed(context.daemon_sets, queue=self.queue)
         context.nodes.listen(self._node_changed)
         requeue_owner_of_pods(context.pods, kind="DaemonSet", queue=self.queue)
 
     async def run(self) -> None:
         """Works until cancelled."""
         await self.queue.run()
-
-    def _changed(self, old: Document | None, new: Document | None) -> None:
-        if new is not None:
-            self.queue.add(key_of(new))
 
     def _node_changed(self, old: Document | None, new: Document | None) -> None:
         if old is None or new is None or _decisive(old) != _decisive(new):

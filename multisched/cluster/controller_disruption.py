@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from multisched.cluster.controlled_pods import is_terminating, namespace_index, ready_since
-from multisched.cluster.controller_context import ControllerContext, set_condition
+from multisched.cluster.controller_context import ControllerContext, requeue_changed, set_condition
 from multisched.cluster.object_client import (
     DISRUPTION_BUDGETS,
     Document,
@@ -40,7 +40,7 @@ class DisruptionController:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self.queue = ReconcileQueue("disruption", self.reconcile, rng=context.rng, workers=BUDGETS_AT_ONCE)
-        context.budgets.listen(self._changed)
+        requeue_changed(context.budgets, queue=self.queue)
         context.pods.listen(self._in_namespace_changed)
         context.replica_sets.listen(self._in_namespace_changed)
         context.deployments.listen(self._in_namespace_changed)
@@ -49,10 +49,6 @@ class DisruptionController:
     async def run(self) -> None:
         """Works until cancelled."""
         await self.queue.run()
-
-    def _changed(self, old: Document | None, new: Document | None) -> None:
-        if new is not None:
-            self.queue.add(key_of(new))
 
     def _in_namespace_changed(self, old: Document | None, new: Document | None) -> None:
         changed = new or old

@@ -19,11 +19,12 @@ from multisched.cluster.controlled_pods import (
 )
 from multisched.cluster.controller_context import (
     ControllerContext,
+    requeue_changed,
     requeue_owner_of_pods,
     set_condition,
     write_status,
 )
-from multisched.cluster.object_client import JOBS, Document, key_of, parse_timestamp, timestamp
+from multisched.cluster.object_client import JOBS, Document, parse_timestamp, timestamp
 from multisched.cluster.reconcile_queue import ReconcileQueue
 
 JOBS_AT_ONCE = 32
@@ -39,16 +40,12 @@ class JobController:
         self._events = context.events.writer("job-controller")
         self._pods = ControlledPods(context.client, context.pods, owners=JOBS, events=self._events)
         self.queue = ReconcileQueue("job", self.reconcile, rng=context.rng, workers=JOBS_AT_ONCE)
-        context.jobs.listen(self._changed)
+        requeue_changed(context.jobs, queue=self.queue)
         requeue_owner_of_pods(context.pods, kind="Job", queue=self.queue)
 
     async def run(self) -> None:
         """Works until cancelled."""
         await self.queue.run()
-
-    def _changed(self, old: Document | None, new: Document | None) -> None:
-        if new is not None:
-            self.queue.add(key_of(new))
 
     async def reconcile(self, key: str) -> float | None:
         """Ends the Job, or brings its active pods to the wanted number; then writes the status."""

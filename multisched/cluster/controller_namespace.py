@@ -7,8 +7,8 @@ pkg/controller/serviceaccount/serviceaccounts_controller.go.
 from __future__ import annotations
 
 from multisched.cluster.api_kinds import ApiKinds
-from multisched.cluster.controller_context import ControllerContext
-from multisched.cluster.object_client import NAMESPACES, PODS, SERVICE_ACCOUNTS, Document, Resource, key_of, split_key
+from multisched.cluster.controller_context import ControllerContext, requeue_changed
+from multisched.cluster.object_client import NAMESPACES, PODS, SERVICE_ACCOUNTS, Document, Resource, split_key
 from multisched.cluster.reconcile_queue import ReconcileQueue
 
 NAMESPACES_AT_ONCE = 4
@@ -24,16 +24,12 @@ class NamespaceController:
         self._client = context.client
         self._kinds = ApiKinds(context.client)
         self.queue = ReconcileQueue("namespace", self.reconcile, rng=context.rng, workers=NAMESPACES_AT_ONCE)
-        context.namespaces.listen(self._changed)
+        requeue_changed(context.namespaces, queue=self.queue)
         context.service_accounts.listen(self._account_changed)
 
     async def run(self) -> None:
         """Works until cancelled."""
         await self.queue.run()
-
-    def _changed(self, old: Document | None, new: Document | None) -> None:
-        if new is not None:
-            self.queue.add(key_of(new))
 
     def _account_changed(self, old: Document | None, new: Document | None) -> None:
         if old is not None and new is None and old["metadata"]["name"] == _ACCOUNT:

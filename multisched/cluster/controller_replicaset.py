@@ -17,8 +17,13 @@ from multisched.cluster.controlled_pods import (
     pod_from_template,
     ready_since,
 )
-from multisched.cluster.controller_context import ControllerContext, requeue_owner_of_pods, write_status
-from multisched.cluster.object_client import REPLICA_SETS, Document, key_of
+from multisched.cluster.controller_context import (
+    ControllerContext,
+    requeue_changed,
+    requeue_owner_of_pods,
+    write_status,
+)
+from multisched.cluster.object_client import REPLICA_SETS, Document
 from multisched.cluster.reconcile_queue import ReconcileQueue
 
 REPLICA_SETS_AT_ONCE = 16
@@ -37,16 +42,12 @@ class ReplicaSetController:
         events = context.events.writer("replicaset-controller")
         self._pods = ControlledPods(context.client, context.pods, owners=REPLICA_SETS, events=events)
         self.queue = ReconcileQueue("replicaset", self.reconcile, rng=context.rng, workers=REPLICA_SETS_AT_ONCE)
-        context.replica_sets.listen(self._changed)
+        requeue_changed(context.replica_sets, queue=self.queue)
         requeue_owner_of_pods(context.pods, kind="ReplicaSet", queue=self.queue)
 
     async def run(self) -> None:
         """Works until cancelled."""
         await self.queue.run()
-
-    def _changed(self, old: Document | None, new: Document | None) -> None:
-        if new is not None:
-            self.queue.add(key_of(new))
 
     async def reconcile(self, key: str) -> float | None:
         """Creates or deletes pods until there are `spec.replicas`, then writes the status."""

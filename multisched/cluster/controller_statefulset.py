@@ -22,7 +22,12 @@ from multisched.cluster.controlled_pods import (
     phase_of,
     ready_since,
 )
-from multisched.cluster.controller_context import ControllerContext, requeue_owner_of_pods, write_status
+from multisched.cluster.controller_context import (
+    ControllerContext,
+    requeue_changed,
+    requeue_owner_of_pods,
+    write_status,
+)
 from multisched.cluster.object_client import (
     CLAIMS,
     PODS,
@@ -73,16 +78,12 @@ class StatefulSetController:
         self._revisions = TemplateRevisions(context, STATEFUL_SETS, hash_label="controller.kubernetes.io/hash")
         self._events = context.events.writer("statefulset-controller")
         self.queue = ReconcileQueue("statefulset", self.reconcile, rng=context.rng, workers=STATEFUL_SETS_AT_ONCE)
-        context.stateful_sets.listen(self._changed)
+        requeue_changed(context.stateful_sets, queue=self.queue)
         requeue_owner_of_pods(context.pods, kind="StatefulSet", queue=self.queue)
 
     async def run(self) -> None:
         """Works until cancelled."""
         await self.queue.run()
-
-    def _changed(self, old: Document | None, new: Document | None) -> None:
-        if new is not None:
-            self.queue.add(key_of(new))
 
     async def reconcile(self, key: str) -> float | None:
         """One step towards the wanted pods, then the status."""
