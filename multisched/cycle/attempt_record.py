@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from multisched.cycle import placement_log
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.placement_log import PlacementLog
 from multisched.cycle.pod_class import Finals, PodClass, Totals
@@ -306,10 +305,8 @@ class AttemptRecords:
         # Two: kube-scheduler's profile, unless pods relate to each other.
         is_two = len(moving) == 2
         finals = _BYTES[moving[0].final.item(at)] if is_two else bytes([one.final.item(at) for one in moving[:-1]])
-        log = self._placed
-        if len(log.young) >= placement_log.FULL:
-            log.turn_over()
-        log.young += (pod.uid, attempt, now_s, node, at, finals, total, picture)
+        log = self._placed.room()
+        log += (pod.uid, attempt, now_s, node, at, finals, total, picture)
 
     def placed_run(
         self, entries: Sequence[QueuedPod], group: PodClass, ats: Sequence[int], nodes: Sequence[str]
@@ -329,12 +326,9 @@ class AttemptRecords:
         totals = group.total.take(chosen).tolist()
         known = [column.final.take(chosen).tolist() for column in group.moving_scores[:-1]]
         finals = [bytes(one) for one in zip(*known, strict=True)] if known else [b""] * count
-        log = self._placed
-        if len(log.young) >= placement_log.FULL:
-            log.turn_over()
-        young = log.young
+        log = self._placed.room()
         for entry, node, at, total, one in zip(entries, nodes, chosen, totals, finals, strict=False):
-            young += (entry.pod.uid, entry.attempts, now_s, node, at, one, total, picture)
+            log += (entry.pod.uid, entry.attempts, now_s, node, at, one, total, picture)
 
     def take_back(self, count: int) -> None:
         """The last so many placed pods were not placed after all: their attempts are still to come."""
@@ -363,10 +357,8 @@ class AttemptRecords:
         picture.of = (pod.uid, attempt)
         now_s, total = self._stopwatch(), picture.total.item(at)
         finals = bytes([column.final.item(at) for column in picture.scores if column.is_moving][:-1])
-        log = self._placed
-        if len(log.young) >= placement_log.FULL:
-            log.turn_over()
-        log.young += (pod.uid, attempt, now_s, node, at, finals, total, picture)
+        log = self._placed.room()
+        log += (pod.uid, attempt, now_s, node, at, finals, total, picture)
         if passed_over:
             self._add(pod, AttemptRecord(attempt, now_s, Outcome.PLACED, passed_over=passed_over))
 

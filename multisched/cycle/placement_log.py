@@ -40,30 +40,31 @@ FULL = WIDTH * PLACED_KEPT
 
 
 class PlacementLog:
-    """Placements in the order in which they were made. Their writer adds to `young`, and turns over when it is full."""
+    """Placements in the order in which they were made."""
 
-    __slots__ = ("_old", "young")
+    __slots__ = ("_old", "_young")
 
     def __init__(self) -> None:
-        self.young: list[object] = []
-        """Field by field, WIDTH for each: plain extension with a tuple is all that writing one costs."""
+        self._young: list[object] = []
         self._old: list[object] = []
 
     def __len__(self) -> int:
-        return (len(self.young) + len(self._old)) // WIDTH
+        return (len(self._young) + len(self._old)) // WIDTH
 
-    def turn_over(self) -> None:
-        """Drops the older half."""
-        self._old, self.young = self.young, []
+    def room(self) -> list[object]:
+        """Where the next attempts are to be added, field by field: plain extension with a tuple is all that writing costs."""
+        if len(self._young) >= FULL:
+            self._old, self._young = self._young, []
+        return self._young
 
     def take_back(self, count: int) -> None:
         """Removes the last so many, none of which was added before the older half was last dropped."""
         if count:
-            del self.young[-WIDTH * count :]
+            del self._young[-WIDTH * count :]
 
     def of(self, uid: str) -> Iterator[Placement]:
         """Those of one pod, oldest first. Looks at all: some milliseconds."""
-        for half in (self._old, self.young):
+        for half in (self._old, self._young):
             for index, known in enumerate(half[::WIDTH]):
                 if known == uid:
                     yield Placement._make(half[WIDTH * index : WIDTH * (index + 1)])
