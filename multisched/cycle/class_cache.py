@@ -365,7 +365,8 @@ class ClassCache:
         if entry.refusal is not None:
             return
         at_nodes, at_rows = self._positions(entry, changed_nodes), self._positions(entry, changed_rows)
-        changes = Changes(at_nodes, at_rows, entry.rows.take(at_rows), moved, is_everywhere=cluster_moved)
+        rows = at_rows if entry.narrowed is None and self._rows.are_first else entry.rows.take(at_rows)
+        changes = Changes(at_nodes, at_rows, rows, moved, is_everywhere=cluster_moved)
         feasible_moved = self._renew_filters(entry, changes)
         if entry.is_scored and entry.stamps and not any_true(entry.feasible):
             entry.is_scored = False  # PreScore cannot be asked about no rows: the next score begins anew
@@ -383,6 +384,8 @@ class ClassCache:
         if not len(rows) or not len(entry.rows):
             return NO_ROWS
         if entry.narrowed is None:
+            if self._rows.are_first:
+                return rows if rows.item(-1) < len(entry.rows) else rows[rows < len(entry.rows)]
             position = self._rows.position
             if rows.item(-1) >= len(position):
                 rows = rows[rows < len(position)]

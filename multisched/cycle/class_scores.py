@@ -94,7 +94,8 @@ class ClassScores:
             column.shared = self._shared.scores(plugin, entry, ask)
             raw = ask() if column.shared is None else column.shared.raw
         if column.is_plain:
-            column.final = self._in_range(entry, plugin, raw, None).astype(np.uint8)
+            plain = None if column.shared is None else column.shared.plain()
+            column.final = self._in_range(entry, plugin, raw, None).astype(np.uint8) if plain is None else plain.copy()
         else:
             column.raw = raw if column.shared is not None else raw.copy()
             self._normalize_all(entry, column)

@@ -14,7 +14,7 @@ import numpy as np
 from multisched.cycle.pod_class import Finals, PodClass
 from multisched.cycle.row_groups import RowGroupBook, RowGroups
 from multisched.framework.node_view import Bools, Codes, Rows, Scores, any_true
-from multisched.framework.normalize import ByLargest
+from multisched.framework.normalize import MAX_SCORE, ByLargest
 from multisched.framework.plugin import Dependency, FilterPlugin, GroupingPlugin, Plugin, ScorePlugin, SignPlugin
 from multisched.framework.runner import Runner
 from multisched.state.domain_rows import DomainRows
@@ -35,9 +35,9 @@ _Mark = tuple[int, int]
 
 
 class SharedScores:
-    """Raw scores of all the domain's rows that classes share, and what NormalizeScore by the largest makes of them."""
+    """Raw scores of all the domain's rows that classes share, and the final ones: as they are, or normalised by the largest."""
 
-    __slots__ = ("_finals", "_top", "_tops", "raw")
+    __slots__ = ("_finals", "_plain", "_top", "_tops", "raw")
 
     def __init__(self, raw: Scores) -> None:
         self.raw = raw
@@ -45,6 +45,13 @@ class SharedScores:
         self._top = -1
         self._tops: Rows | None = None
         self._finals: dict[int, Finals] = {}
+        self._plain: Finals | None = None
+
+    def plain(self) -> Finals | None:
+        """uint8[rows], read only: raw scores that count as they are; None where some row's is out of range."""
+        if self._plain is None and not any_true(self.raw.view(np.uint64) > MAX_SCORE):  # what is below zero is large so
+            self._plain = self.raw.astype(np.uint8)
+        return self._plain
 
     def largest(self, feasible: Bools) -> int:
         """The largest raw score among the feasible rows."""

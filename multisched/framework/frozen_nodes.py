@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
+from multisched.framework.node_view import Amount, Bools, Float64, Int32, Int64, Rows, amounts_of
 from multisched.framework.pod_counts import PodCountsView, counts_of
 from multisched.framework.volume_users import VolumeUsers, users_of
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
@@ -87,6 +87,9 @@ class FrozenNodes:
 
     def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
         return amounts_of(self, kind, resources, rows)
+
+    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
+        return self.amounts(Amount.ALLOCATABLE, resources, rows).astype(np.float64)
 
     @property
     def pod_count(self) -> Int64:

@@ -22,6 +22,7 @@ Rows = NDArray[np.intp]
 """Row numbers, ascending."""
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
+Float64 = NDArray[np.float64]
 Codes = NDArray[np.uint8]
 """One reason code per row of a Filter call; 0 passes (see ReasonTable)."""
 Scores = NDArray[np.int64]
@@ -62,6 +63,10 @@ class NodeView(Protocol):
 
         A call of a plugin is about a few rows far more often than about all; then the number of calls is what costs.
         """
+        ...
+
+    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
+        """float64[resources, rows], read-only: allocatable amounts, to divide by."""
         ...
 
     @property

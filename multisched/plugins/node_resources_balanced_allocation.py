@@ -75,22 +75,23 @@ class NodeResourcesBalancedAllocation:
         resources, amounts = counted
         if not resources:
             return np.full(len(rows), HALF + HALF // 2, np.int64)
-        allocatable = cycle.nodes.amounts(Amount.ALLOCATABLE, resources, rows)
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        capacity = cycle.nodes.capacities(resources, rows)
         requested = cycle.nodes.amounts(Amount.REQUESTED, resources, rows)
-        has_all = np.count_nonzero(allocatable) == allocatable.size  # allocatable is never below zero
-        present = None if has_all else allocatable > 0
+        has_all = capacity.item(capacity.argmin()) > 0  # allocatable is never below zero
+        present = None if has_all else capacity > 0
         used = np.empty((2, *requested.shape), np.float64)  # without the pod, and with it
         used[0] = requested  # int64 becomes float64 before it is divided, as in Go
-        used[1] = requested + amounts
-        used /= (allocatable if present is None else np.maximum(allocatable, 1)).astype(np.float64)
+        np.add(requested, amounts, out=used[1])
+        used /= capacity if present is None else np.maximum(capacity, 1.0)
         np.minimum(used, 1.0, out=used)
         if present is not None:
             used *= present
         balance = _balance(used, present)
         change: Int64 = balance[1] - balance[0]
-        change += HALF
-        change >>= 1  # halves towards minus infinity
-        change += HALF
+        change += 3 * HALF
+        change >>= 1  # halves towards minus infinity; the whole HALF that comes after it is in the sum already, twice
         return change
 
     def _counted(self, pod: Pod) -> Counted:

@@ -13,12 +13,15 @@ from enum import Enum
 
 import numpy as np
 
-from multisched.framework.node_view import Amount, Int64, NodeView, Rows, Scores
+from multisched.framework.node_view import Amount, Float64, Int64, NodeView, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PodSpec
 from multisched.model.resources import is_scalar_resource
-from multisched.plugins.columns import floor_ratio
+from multisched.plugins.columns import EXACT_BELOW
 from multisched.plugins.config_fields import Fields, PluginArgsError
+
+QUOTIENTS_EXACT_BELOW = EXACT_BELOW // MAX_SCORE
+"""Capacities of which a hundredfold is a whole number in float64: a quotient by them, cut off, is the integer quotient."""
 
 WEIGHT_MAX = 100
 UTILIZATION_MAX = 100
@@ -94,19 +97,24 @@ class ScoringStrategy:
         """
         if not demand.resources:
             return np.zeros(len(rows), np.int64)
-        allocatable = nodes.amounts(Amount.ALLOCATABLE, demand.resources, rows)
+        capacity = nodes.capacities(demand.resources, rows)
         used = nodes.amounts(Amount.SCORING, demand.resources, rows) + demand.amounts
-        has_all = np.count_nonzero(allocatable) == allocatable.size  # allocatable is never below zero
-        capacity = allocatable if has_all else np.maximum(allocatable, 1)
+        if not capacity.size:
+            return np.zeros(len(rows), np.int64)
+        has_all = capacity.item(capacity.argmin()) > 0  # allocatable is never below zero
         weights = demand.weights
         if self.type is StrategyType.REQUESTED_TO_CAPACITY_RATIO:
-            scores = _on_curve(self._curve(), used, capacity)
+            allocatable = nodes.amounts(Amount.ALLOCATABLE, demand.resources, rows)
+            scores = _on_curve(self._curve(), used, np.maximum(allocatable, 1))
             weights = weights * ((allocatable > 0) & (scores > 0))
             total, weight = _sum(scores * weights), _sum(weights)
             return (2 * total + weight) // np.maximum(2 * weight, 1)
-        scores = self._of_resources(used, capacity)
+        if capacity.item(capacity.argmax()) < QUOTIENTS_EXACT_BELOW:
+            scores = self._of_resources(used, capacity if has_all else np.maximum(capacity, 1.0))
+        else:
+            scores = self._of_large(used, np.maximum(nodes.amounts(Amount.ALLOCATABLE, demand.resources, rows), 1))
         if not has_all:
-            weights = weights * (allocatable > 0)
+            weights = weights * (capacity > 0)
             return _sum(scores * weights) // np.maximum(_sum(weights), 1)
         if demand.weight != len(demand.resources):
             scores *= weights
@@ -114,15 +122,30 @@ class ScoringStrategy:
         total //= demand.weight
         return total
 
-    def _of_resources(self, used: Int64, capacity: Int64) -> Int64:
-        """int64[resources, rows], 0..100; `used` is overwritten."""
+    def _of_resources(self, used: Int64, capacity: Float64) -> Int64:
+        """int64[resources, rows], 0..100, of capacities so small that float64 gives the very integers.
+
+        What is used may be larger and lose digits: it is more than the capacity then, whatever it is.
+        """
+        counted = used.astype(np.float64)
+        if self.type is StrategyType.LEAST_ALLOCATED:
+            np.subtract(capacity, counted, out=counted)
+            np.maximum(counted, 0.0, out=counted)
+        else:
+            np.minimum(counted, capacity, out=counted)
+        counted *= MAX_SCORE
+        counted /= capacity
+        return counted.astype(np.int64)
+
+    def _of_large(self, used: Int64, capacity: Int64) -> Int64:
+        """int64[resources, rows], 0..100, of any capacities; `used` is overwritten."""
         if self.type is StrategyType.LEAST_ALLOCATED:
             np.subtract(capacity, used, out=used)
             np.maximum(used, 0, out=used)
         else:
             np.minimum(used, capacity, out=used)
         used *= MAX_SCORE
-        return floor_ratio(used, capacity)
+        return used // capacity
 
     def _curve(self) -> Int64:
         return score_curve(self.shape)
@@ -156,8 +179,8 @@ def counts_in_scores(resource: str, amount: int) -> bool:
 
 def _sum(matrix: Int64) -> Int64:
     """Over the resources: row by row, since they are few and a reduction costs twice a sum."""
-    total: Int64 = matrix[0].copy()
-    for row in matrix[1:]:
+    total: Int64 = matrix[0].copy() if len(matrix) == 1 else matrix[0] + matrix[1]
+    for row in matrix[2:]:
         total += row
     return total
 

@@ -25,6 +25,7 @@ class DomainRows:
         self._rows: Rows = np.zeros(0, np.intp)
         self._position: Rows = np.full(64, -1, np.intp)
         self._is_stale = False
+        self._are_first = True
         self.generation = 0
 
     def set_node(self, row: int, node: Node | None) -> None:
@@ -51,6 +52,12 @@ class DomainRows:
         self._renew()
         return self._position
 
+    @property
+    def are_first(self) -> bool:
+        """True if `rows` are the first of the table without a gap, so that a row is its own position."""
+        self._renew()
+        return self._are_first
+
     def has(self, row: int) -> bool:
         return row < len(self._member) and bool(self._member[row])
 
@@ -68,4 +75,5 @@ class DomainRows:
         self._rows = np.flatnonzero(self._member)
         self._position = np.full(len(self._member), -1, np.intp)
         self._position[self._rows] = np.arange(len(self._rows), dtype=np.intp)
+        self._are_first = not len(self._rows) or self._rows.item(-1) == len(self._rows) - 1
         self._is_stale = False

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of, columns_at
+from multisched.framework.node_view import VIEW_FROM, Amount, Bools, Float64, Int32, Int64, Rows, amounts_of, columns_at
 from multisched.framework.pod_counts import PodCounts
 from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, differ_in_version_only
@@ -29,6 +29,9 @@ RESOURCES_MAX = 256
 
 SCORED = (CPU, MEMORY)
 NOTHING, PODS_INDEX = 0, 1
+NATIVE_END = 5
+"""The rows before are what nearly every call asks for: see `NodeTable._resources`."""
+
 BLOCKS_MAX = 1_024
 """Combinations of resources whose place is remembered."""
 
@@ -79,6 +82,8 @@ class NodeTable:
         self._resources: dict[str, int] = {PODS: 1, CPU: 2, MEMORY: 3, EPHEMERAL_STORAGE: 4}
         self._blocks: dict[tuple[str, ...], slice | Rows] = {}
         self._allocatable = np.zeros((8, ROWS_INITIAL), np.int64)
+        self._capacities = np.zeros((8, ROWS_INITIAL), np.float64)
+        """`_allocatable` again: quotients are taken in float64, and converting costs as much as dividing."""
         self._requested = np.zeros((8, ROWS_INITIAL), np.int64)
         self._scoring = np.zeros((len(SCORED), ROWS_INITIAL), np.int64)
         self._unschedulable = np.zeros(ROWS_INITIAL, np.bool_)
@@ -91,6 +96,8 @@ class NodeTable:
         self._volume_users = VolumeUsers()
         self._pod_counts = PodCounts()
         self._images: dict[str, dict[int, int]] = {}
+        self._few: tuple[Rows | None, int, Int64, Int64] = (None, 0, self._allocatable, self._requested)
+        """The few rows that were asked about last, when, and their native amounts: three plugins ask about the same ones."""
         self._absent: Int64 = frozen(np.zeros(ROWS_INITIAL, np.int64))
         self._views: dict[tuple[str, str], Int64] = {}
         self.node_log = ChangeLog()
@@ -127,8 +134,19 @@ class NodeTable:
             block = self._block(resources)
         array = self._allocatable if kind is Amount.ALLOCATABLE else self._requested
         if isinstance(block, slice):
+            if block.stop <= NATIVE_END and len(rows) <= VIEW_FROM:
+                return self._native_amounts(kind, rows)[block]
             return columns_at(array[block], rows)
         found: Int64 = array[block, rows]
+        return found
+
+    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
+        block = self._blocks.get(resources)
+        if block is None:
+            block = self._block(resources)
+        if isinstance(block, slice):
+            return columns_at(self._capacities[block], rows)
+        found: Float64 = self._capacities[block, rows]
         return found
 
     @property
@@ -228,6 +246,7 @@ class NodeTable:
         self._write_images(row, self._nodes[row], None)
         self._nodes[row] = None
         self._allocatable[:, row] = 0
+        self._capacities[:, row] = 0
         self._taint_set[row] = 0
         self._unschedulable[row] = False
         for column in self._labels.values():
@@ -345,6 +364,17 @@ class NodeTable:
             view = self._views[key] = frozen(array[index])
         return view
 
+    def _native_amounts(self, kind: Amount, rows: Rows) -> Int64:
+        """int64[NATIVE_END, rows], allocatable or requested, of a few rows. They are taken once for all who ask about the same
+        array in the same state: nobody changes an array of rows (`NodeView`)."""
+        asked, at, allocatable, requested = self._few
+        if asked is not rows or at != self.row_log.sequence:
+            allocatable = self._allocatable[:NATIVE_END].take(rows, axis=1)
+            requested = self._requested[:NATIVE_END].take(rows, axis=1)
+            allocatable.flags.writeable = requested.flags.writeable = False
+            self._few = (rows, self.row_log.sequence, allocatable, requested)
+        return allocatable if kind is Amount.ALLOCATABLE else requested
+
     def _block(self, resources: tuple[str, ...]) -> slice | Rows:
         """Where the resources stand in the matrices: a slice where they stand side by side."""
         if len(self._blocks) >= BLOCKS_MAX:
@@ -369,6 +399,7 @@ class NodeTable:
     def _grow_rows(self) -> None:
         self._capacity *= 2
         self._allocatable = grown(self._allocatable, self._capacity)
+        self._capacities = grown(self._capacities, self._capacity)
         self._requested = grown(self._requested, self._capacity)
         self._scoring = grown(self._scoring, self._capacity)
         self._unschedulable = grown(self._unschedulable, self._capacity)
@@ -390,6 +421,7 @@ class NodeTable:
         if index >= len(self._allocatable):
             empty = np.zeros_like(self._allocatable)
             self._allocatable = np.concatenate((self._allocatable, empty))
+            self._capacities = np.concatenate((self._capacities, np.zeros_like(self._capacities)))
             self._requested = np.concatenate((self._requested, empty))
             self._views.clear()
         for row, pods in enumerate(self._pods):
@@ -398,12 +430,11 @@ class NodeTable:
 
     def _write_allocatable(self, row: int, node: Node) -> None:
         self._allocatable[:, row] = 0
-        if node.malformed:
-            return
-        for name, amount in node.allocatable.items():
+        for name, amount in () if node.malformed else node.allocatable.items():
             index = self._resource_index(name)
             if index is not None:
                 self._allocatable[index, row] = amount
+        self._capacities[:, row] = self._allocatable[:, row]
 
     def _write_images(self, row: int, before: Node | None, after: Node | None) -> None:
         """An image counts everywhere with the size its first node told, for as long as any node has it (as upstream)."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Amount, Bools, Int32, Int64, Rows, amounts_of
+from multisched.framework.node_view import Amount, Bools, Float64, Int32, Int64, Rows, amounts_of
 from multisched.framework.overlaid_counts import OverlaidCounts
 from multisched.framework.plugin import CycleView, PreFilterExtensions
 from multisched.framework.pod_counts import PodCountsView
@@ -107,6 +107,9 @@ class Overlay:
 
     def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
         return amounts_of(self, kind, resources, rows)
+
+    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
+        return self._table.capacities(resources, rows)
 
     @property
     def pod_count(self) -> Int64:

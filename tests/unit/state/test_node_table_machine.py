@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from multisched.framework.node_view import Amount
 from multisched.model.objects import CPU, MEMORY, PODS, Image, Node, Pod
 from multisched.model.selectors import Taint
 from multisched.state.node_table import RESOURCES_MAX, ROWS_INITIAL, NodeTable
@@ -41,6 +42,8 @@ class TableMachine(RuleBasedStateMachine):
         self.pods: dict[str, tuple[str, Pod]] = {}
         self.versions: dict[int, int] = {}
         self.seen = (0, 0)
+        self.asked = np.arange(len(NAMES), dtype=np.intp)
+        """The same array all along: what is known of its rows must not outlive a write."""
 
     def row(self, name: str) -> int:
         row = self.table.row_of(name)
@@ -126,6 +129,23 @@ class TableMachine(RuleBasedStateMachine):
                     table.label_code(key, node.labels[key]) if key in node.labels else 0
                 )
                 assert table.label_values(key)[table.label_codes(key)[row]] == node.labels.get(key, "")
+
+    @invariant()
+    def several_columns_at_once_are_those_columns(self) -> None:
+        table, rows = self.table, self.asked
+        for resources in ((PODS, CPU, MEMORY), (CPU, MEMORY), (MEMORY, GPU)):
+            columns = [
+                (Amount.ALLOCATABLE, table.allocatable),
+                (Amount.REQUESTED, table.requested),
+                (Amount.SCORING, table.scoring_requested),
+            ]
+            for kind, column in columns:
+                assert table.amounts(kind, resources, rows).tolist() == [
+                    column(name)[rows].tolist() for name in resources
+                ]
+            capacities = table.capacities(resources, rows)
+            assert capacities.dtype == np.float64
+            assert capacities.tolist() == table.amounts(Amount.ALLOCATABLE, resources, rows).tolist()
 
     @invariant()
     def every_image_has_one_size_everywhere(self) -> None:

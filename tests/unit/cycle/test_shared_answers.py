@@ -1,0 +1,48 @@
+"""Scores that classes share, and rows by group."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.cycle.row_groups import RowGroups
+from multisched.cycle.shared_answers import TOPS_MAX, SharedScores
+from multisched.framework.normalize import MAX_SCORE, ByLargest
+
+rows = st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=3 * TOPS_MAX)
+
+
+@given(rows, st.booleans())
+def test_shared_scores_are_normalised_as_each_class_would_alone(drawn: list[tuple[int, bool]], reverse: bool) -> None:
+    raw, feasible = np.array([score for score, _ in drawn], np.int64), np.array([one for _, one in drawn])
+    shared, rule = SharedScores(raw), ByLargest(reverse=reverse)
+    for mask in (feasible, ~feasible, np.ones(len(raw), np.bool_)):
+        largest = shared.largest(mask)
+
+        assert largest == max(raw[mask].tolist(), default=0) or raw.max() == 0
+        assert shared.normalized(rule, largest).tolist() == rule.apply(raw, largest).astype(np.uint8).tolist()
+
+
+@given(st.lists(st.integers(-5, 105), min_size=1, max_size=50))
+def test_scores_that_count_as_they_are_are_shared_only_if_all_are_in_range(raw: list[int]) -> None:
+    plain = SharedScores(np.array(raw, np.int64)).plain()
+
+    assert (plain is not None) == all(0 <= score <= MAX_SCORE for score in raw)
+    if plain is not None:
+        assert plain.tolist() == raw
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=40))
+def test_groups_know_their_rows_and_one_row_of_each(drawn: list[tuple[int, bool]]) -> None:
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(value for value, _ in drawn))}
+    of = np.array([numbers[value] for value, _ in drawn], np.intp)
+    mask = np.array([one for _, one in drawn])
+    firsts = np.array([of.tolist().index(number) for number in range(len(numbers))], np.intp)
+    groups = RowGroups(of, firsts)
+
+    present = set(of[mask].tolist())
+    assert groups.firsts_among(mask).tolist() == sorted(int(np.flatnonzero(mask & (of == n))[0]) for n in present)
+    wanted = np.array([number % 2 == 0 for number in range(groups.count)])
+    if wanted.any():
+        assert groups.rows_in(wanted).tolist() == [at for at, number in enumerate(of.tolist()) if wanted[number]]
