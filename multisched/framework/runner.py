@@ -164,7 +164,7 @@ class Runner:
 
     def check_range(self, plugin: Plugin, scores: Scores) -> None:
         """Scores of feasible rows that count as they are must lie within 0..MAX_SCORE."""
-        if len(scores) and not (int(scores.min()) >= 0 and int(scores.max()) <= MAX_SCORE):
+        if len(scores) and not (scores.item(scores.argmin()) >= 0 and scores.item(scores.argmax()) <= MAX_SCORE):
             found = f"{int(scores.min())}..{int(scores.max())}"
             raise self.failure(plugin, "Score", f"returned scores {found}, outside 0..{MAX_SCORE}")
 

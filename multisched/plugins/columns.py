@@ -1,4 +1,4 @@
-"""How plugins take the asked-for rows out of columns, and divide exactly."""
+"""How plugins take the asked-for rows out of columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import Int64, Rows, any_true
+from multisched.framework.node_view import Rows
 
 A = TypeVar("A", bound=NDArray[Any])
 
@@ -36,14 +36,6 @@ class Selection:
 
 EXACT_BELOW = 1 << 53
 """Up to here a correctly rounded float64 quotient of integers never reaches the next integer."""
-
-
-def floor_ratio(numerator: Int64, denominator: Int64 | np.int64) -> Int64:
-    """numerator // denominator for numerator >= 0 and denominator > 0, by float64 where that is exact: six times faster."""
-    if any_true(numerator >= EXACT_BELOW):
-        return numerator // denominator
-    # Converted first: numpy divides mixed types in chunks, at twice the cost.
-    return (numerator.astype(np.float64) / denominator.astype(np.float64)).astype(np.int64)
 
 
 def zeros(rows: Rows) -> NDArray[np.uint8]:

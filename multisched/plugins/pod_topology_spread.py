@@ -13,7 +13,6 @@ from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, 
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
-from multisched.plugins.columns import floor_ratio
 from multisched.plugins.default_selector import KINDS
 from multisched.plugins.domain_tally import versions
 from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
@@ -109,7 +108,7 @@ class PodTopologySpread:
 
     def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
         """int64[rows]: 100 * (largest + smallest - raw) // largest over the rows that have all topology keys, else 0."""
-        largest, smallest = int(raw.max()), int(raw.min())
+        largest, smallest = raw.item(raw.argmax()), raw.item(raw.argmin())
         if smallest == LEFT_OUT:
             is_counted = raw != LEFT_OUT
             smallest = int(raw.min(where=is_counted, initial=largest))
@@ -120,7 +119,7 @@ class PodTopologySpread:
     def _scaled(raw: Scores, largest: int, smallest: int) -> Scores:
         if largest <= 0:
             return np.full(len(raw), MAX_SCORE, np.int64)
-        return floor_ratio(MAX_SCORE * (largest + smallest - raw), np.int64(largest))
+        return MAX_SCORE * (largest + smallest - raw) // largest
 
     # -- queueing hints --------------------------------------------------------------------------------------------
 

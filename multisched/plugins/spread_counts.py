@@ -108,7 +108,7 @@ class SoftSpread:
         eligible = _Eligibility(cycle, rules, rules.soft, needs_all_keys=rules.needs_all_keys)
         self._has_keys = eligible.has_keys
         self._lanes = [_SoftLane(cycle.nodes, rule, eligible.of(rule)) for rule in rules.soft]
-        self._weighed = b""
+        self._weighed: Rows | None = None
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
         """Catches up with the pods that came and went; False if it must be made anew."""
@@ -116,10 +116,9 @@ class SoftSpread:
 
     def weigh(self, rows: Rows) -> None:
         """Weighs each constraint by the number of domains among the feasible rows."""
-        weighed = rows.tobytes()
-        if weighed == self._weighed:
+        known, self._weighed = self._weighed, rows
+        if known is rows or (known is not None and known.tobytes() == rows.tobytes()):
             return
-        self._weighed = weighed
         if self.rules.needs_all_keys:
             rows = rows[self._has_keys.take(rows)]
         for lane in self._lanes:

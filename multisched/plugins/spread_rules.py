@@ -85,17 +85,24 @@ class SpreadRuleBook:
         )
         self._is_system = args.is_system
         self._selectors = DefaultSelectors(objects)
+        self._latest: tuple[Pod | None, SpreadRules | None] = (None, None)
+        """The pod that was asked about last, if its rules are its own: an attempt asks for them several times."""
         self._remembered: dict[tuple[int, int, int, str], _Remembered] = {}
         self._rules: dict[Hashable, SpreadRules] = {}
 
     def rules_of(self, pod: Pod) -> SpreadRules | None:
         """The pod's rules now; None for a pod that is spread over nothing."""
+        latest, rules = self._latest
+        if latest is pod:
+            return rules
         if not pod.spec.spread and not (self._defaults and self._selectors.may_have(pod)):
             return None
         hangs_on = () if pod.spec.spread else self._selectors.versions()
         key = (id(pod.spec), id(pod.labels), id(pod.owner), pod.namespace)
         known = self._remembered.get(key)
         if known is not None and known[0] == hangs_on:
+            if pod.spec.spread:
+                self._latest = (pod, known[1])
             return known[1]
         rules = self._made(pod)
         if len(self._remembered) >= RULES_KEPT:
