@@ -62,8 +62,8 @@ _COLLECTIONS = {
 class SystemClock:
     """The machine's clocks."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Bare: it is asked ten times for every pod."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)

@@ -35,6 +35,17 @@ class Prediction:
         object.__setattr__(self, "column", np.array(self.peaks, np.float64).reshape(-1, 1))
 
 
+def _is_alike(last: Pod, pod: Pod) -> bool:
+    """True for pods of one workload, which follow one another; each is asked about four times until it is confirmed."""
+    return (
+        last.spec is pod.spec
+        and last.labels is pod.labels
+        and last.owner is pod.owner
+        and last.namespace is pod.namespace
+        and last.held is pod.held
+    )
+
+
 class Predictor:
     """Immutable but for its memory of what it said before."""
 
@@ -46,8 +57,8 @@ class Predictor:
 
     def predict(self, pod: Pod) -> Prediction:
         """What the pod needs at its peak. Depends on its service, namespace, CPU and memory only."""
-        last = self._last  # signed, scored and taken one after the other, a pod is asked about three times
-        if last[0] is pod:
+        last = self._last
+        if last[0] is pod or (last[0] is not None and _is_alike(last[0], pod)):
             return last[1]
         spec, requests = pod.spec, pod.requests
         cpu_milli = max(requests.get(CPU, 0), spec.scoring_cpu_milli)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 import orjson
 
 from multisched.client.errors import error_for, parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
+from multisched.client.paths import pod_path
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
 from multisched.model.wire import ConnectFailedError, Response, Transport, TransportError
 
@@ -81,7 +81,7 @@ class ApiBinder:
             timeout_s = deadline_s - loop.time()
             if timeout_s <= 0:
                 return BindReply(BindAnswer.NOT_SENT, message="the limit of writes left no time for the bind")
-            path = f"{_pod_path(request.namespace, request.name)}/binding?timeout={max(int(timeout_s * 1000), 1)}ms"
+            path = f"{pod_path(request.namespace, request.name)}/binding?timeout={max(int(timeout_s * 1000), 1)}ms"
             body = orjson.dumps(_binding(request))
             self._counters.posts += 1
             response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s + ANSWER_GRACE_S)
@@ -98,7 +98,7 @@ class ApiBinder:
         """A GET without resourceVersion: served from the quorum, never from a lagging cache."""
         self._counters.reads += 1
         try:
-            response = await self._transport.request("GET", _pod_path(namespace, name), timeout_s=timeout_s)
+            response = await self._transport.request("GET", pod_path(namespace, name), timeout_s=timeout_s)
         except TransportError as error:
             raise UnreachableError(f"pod {namespace}/{name} could not be read: {error}") from error
         if response.status == 404:
@@ -144,7 +144,3 @@ def _binding(request: BindRequest) -> dict[str, object]:
         "metadata": metadata,
         "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
     }
-
-
-def _pod_path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"

@@ -12,13 +12,13 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import quote
 
 import anyio
 import orjson
 
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
+from multisched.client.paths import pod_path
 from multisched.framework.ports import Clock, Condition, ObjectRef
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
 
@@ -201,7 +201,7 @@ class ApiConditionWriter:
         )
 
     async def _patch(self, pod: ObjectRef, condition: Condition, since: str) -> Response:
-        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}/status"
+        path = f"{pod_path(pod.namespace, pod.name)}/status"
         entry = {
             "type": condition.type,
             "status": condition.status,

@@ -12,7 +12,6 @@ import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import quote
 
 import anyio
 import orjson
@@ -20,6 +19,7 @@ import orjson
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.lease import micro_time
 from multisched.client.limits import WriteLimiter
+from multisched.client.paths import segment
 from multisched.framework.ports import Clock, Event, ObjectRef
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
 
@@ -225,10 +225,10 @@ class ApiEventSink:
         self._repeated.pop(entry.key, None)
 
     async def _send(self, entry: _Entry) -> Response:
-        path = f"/apis/events.k8s.io/v1/namespaces/{quote(_namespace(entry.event), safe='')}/events"
+        path = f"/apis/events.k8s.io/v1/namespaces/{segment(_namespace(entry.event))}/events"
         if entry.is_stored:
             body = orjson.dumps({"series": _series(entry)})
-            path = f"{path}/{quote(entry.name, safe='')}"
+            path = f"{path}/{segment(entry.name)}"
             return await self._transport.request(
                 "PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH, timeout_s=WRITE_TIMEOUT_S
             )

@@ -13,13 +13,13 @@ import ssl
 import tempfile
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import aiohttp
 import msgspec
 import orjson
 
 from multisched.client.line_stream import read_capped
+from multisched.client.paths import pod_path
 from multisched.client.reflector import ReflectorHandler
 from multisched.client.transport import USER_AGENT
 from multisched.framework.ports import ExtenderError, ExtenderSettings, ExtenderTrust, UnreachableError
@@ -191,7 +191,7 @@ class ApiDocuments:
 
     async def pod(self, namespace: str, name: str) -> bytes | None:
         """See `Documents`."""
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+        path = pod_path(namespace, name)
         try:
             response = await self._transport.request("GET", path, timeout_s=READ_POD_TIMEOUT_S)
         except TransportError as error:

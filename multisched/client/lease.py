@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from typing import Final
-from urllib.parse import quote
 
 import anyio
 import msgspec
 import orjson
 
+from multisched.client.paths import segment
 from multisched.framework.ports import Clock
 from multisched.model.wire import Response, Transport, TransportError
 
@@ -113,8 +113,8 @@ class LeaseKeeper:
         on_change: Callable[[LeaseState], None] | None = None,
     ) -> None:
         self._transport = transport
-        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
-        self._path = f"{self._collection}/{quote(name, safe='')}"
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{segment(namespace)}/leases"
+        self._path = f"{self._collection}/{segment(name)}"
         self._name = name
         self._namespace = namespace
         self._identity = identity

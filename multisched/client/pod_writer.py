@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import quote
 
 import orjson
 
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
+from multisched.client.paths import pod_path
 from multisched.framework.ports import Clock, ObjectRef, WriteAnswer, WriteReply
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, ConnectFailedError, Response, Transport, TransportError
 
@@ -67,14 +67,16 @@ class ApiPodWriter:
     async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
         self._counters.deletes += 1
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-        return await self._send("DELETE", _path(pod), options, "application/json", timeout_s)
+        return await self._send("DELETE", pod_path(pod.namespace, pod.name), options, "application/json", timeout_s)
 
     def statistics(self) -> PodWriterStatistics:
         return replace(self._counters)
 
     async def _patch_status(self, pod: ObjectRef, status: dict[str, Any], timeout_s: float) -> WriteReply:
         body = {"metadata": {"uid": pod.uid}, "status": status}
-        return await self._send("PATCH", f"{_path(pod)}/status", body, STRATEGIC_MERGE_PATCH, timeout_s)
+        return await self._send(
+            "PATCH", f"{pod_path(pod.namespace, pod.name)}/status", body, STRATEGIC_MERGE_PATCH, timeout_s
+        )
 
     async def _send(self, method: str, path: str, body: object, content_type: str, timeout_s: float) -> WriteReply:
         """Waiting for the limiter counts: the caller looked at its lease when it called."""
@@ -113,7 +115,3 @@ class ApiPodWriter:
         elif answer is WriteAnswer.UNKNOWN:
             self._counters.unknown += 1
         return WriteReply(answer, wait_s, parse_status(response.body).message or f"HTTP {status}")
-
-
-def _path(pod: ObjectRef) -> str:
-    return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"

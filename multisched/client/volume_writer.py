@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 import orjson
 
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
+from multisched.client.paths import segment
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.model.cluster_objects import BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION
 from multisched.model.wire import MERGE_PATCH, Response, Transport, TransportError
@@ -73,11 +73,11 @@ class ApiVolumeWriter:
             "resourceVersion": str(claim_version) if claim_version else "",
         }
         noted = {BOUND_BY_CONTROLLER_ANNOTATION: "yes"} if is_by_scheduler else {}
-        path = f"/api/v1/persistentvolumes/{quote(volume.name, safe='')}"
+        path = f"/api/v1/persistentvolumes/{segment(volume.name)}"
         return await self._patch(path, volume, version, noted, {"spec": {"claimRef": reference}})
 
     async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
-        namespace, name = quote(claim.namespace, safe=""), quote(claim.name, safe="")
+        namespace, name = segment(claim.namespace), segment(claim.name)
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
         return await self._patch(path, claim, version, {SELECTED_NODE_ANNOTATION: node}, {})
 
