@@ -47,7 +47,8 @@ class DumpExplanations:
             placed = (entry.pod for entry in rehearsal.cache)
             pod = next((one for one in placed if (one.namespace, one.name) == (query.namespace, query.name)), None)
         if pod is None:
-            raise NotExplainedError(f"pod {query.namespace}/{query.name} is not in the dump, or has ended")
+            text = f"pod {query.namespace}/{query.name} is not in the dump, or has ended"
+            raise NotExplainedError("; ".join((text, *rehearsal.notes)))
         worker = rehearsal.worker_of(pod)
         if worker is None:
             raise NotExplainedError(_no_domain(rehearsal, pod), status=422)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.observe.explain_view import NotExplainedError
 from tests.unit.explain.clusters import (
     ASKED,
     Document,
@@ -128,6 +129,11 @@ def test_a_gate_is_told_where_it_holds_the_pod_back() -> None:
 
 def test_a_dump_without_nodes_is_called_so() -> None:
     assert any("has no nodes" in note for note in explained(make_pod("late")).notes)
+
+
+def test_a_pod_that_a_dump_lacks_may_be_one_that_cannot_be_read() -> None:
+    with pytest.raises(NotExplainedError, match="default/late is not in the dump, or has ended; an object of the dump"):
+        explained(make_node("n1"), {**make_pod("late"), "metadata": 5})
 
 
 def test_a_gate_and_something_else_are_two_changes() -> None:
