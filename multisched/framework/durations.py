@@ -23,6 +23,15 @@ class Durations:
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
         self.sum_s += seconds
 
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def add(self, other: Durations) -> None:
+        """Counts what another one, of the same bounds, has counted."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
+
     def copy(self) -> Durations:
         """As it is now; the original goes on counting."""
         twin = Durations(self.bounds_s)

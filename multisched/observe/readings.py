@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from multisched.framework.durations import Durations
+from multisched.observe.families import counter, gauge, histogram
 
-NAMESPACE: Final = "multisched"
-_Labels = TypeVar("_Labels", bound=tuple[str, ...])
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
 
 
@@ -132,122 +128,96 @@ class ReadingsCollector(Collector):
 
 
 def _process(now: Readings) -> Iterator[Metric]:
-    yield _gauge("cache_size", "Objects in the cache.", ("type",), {(kind,): n for kind, n in now.cached.items()})
+    yield gauge("cache_size", "Objects in the cache.", ("type",), {(kind,): n for kind, n in now.cached.items()})
     events = {(result,): count for result, count in now.events.items()}
-    yield _counter("events", "Events about pods, by what became of them.", ("result",), events)
-    yield _counter("audits", "Comparisons of the cache with the API.", (), {(): now.audits})
-    yield _counter("audit_differences", "Differences an audit found.", (), {(): now.audit_differences})
-    yield _counter("throttled_requests", "Answers 429 of the API server.", (), {(): now.throttled})
-    yield _counter("log_lines_dropped", "Log lines lost to a blocked output.", (), {(): now.log_lines_dropped})
+    yield counter("events", "Events about pods, by what became of them.", ("result",), events)
+    yield counter("audits", "Comparisons of the cache with the API.", (), {(): now.audits})
+    yield counter("audit_differences", "Differences an audit found.", (), {(): now.audit_differences})
+    yield counter("throttled_requests", "Answers 429 of the API server.", (), {(): now.throttled})
+    yield counter("log_lines_dropped", "Log lines lost to a blocked output.", (), {(): now.log_lines_dropped})
     pending = {(call,): count for call, count in now.calls_pending.items()}
-    yield _gauge("pending_async_api_calls", "Writes about pods that have not ended.", ("call_type",), pending)
+    yield gauge("pending_async_api_calls", "Writes about pods that have not ended.", ("call_type",), pending)
     text = "Writes about pods that have ended."
-    yield _counter("async_api_call_execution", text, ("call_type", "result"), now.calls_ended)
+    yield counter("async_api_call_execution", text, ("call_type", "result"), now.calls_ended)
     if now.certificate_expiry_s is not None:
         expiry = {(): now.certificate_expiry_s}
-        yield _gauge("server_certificate_expiry_seconds", "End of the server's certificate, Unix time.", (), expiry)
+        yield gauge("server_certificate_expiry_seconds", "End of the server's certificate, Unix time.", (), expiry)
 
 
 def _reflectors(kinds: Mapping[str, ReflectorReading]) -> Iterator[Metric]:
     label = ("kind",)
-    yield _counter("reflector_relists", "Whole lists read.", label, {(k,): r.lists for k, r in kinds.items()})
-    yield _counter("reflector_events", "Watch events received.", label, {(k,): r.events for k, r in kinds.items()})
-    yield _counter("reflector_errors", "Failed lists and watches.", label, {(k,): r.errors for k, r in kinds.items()})
+    yield counter("reflector_relists", "Whole lists read.", label, {(k,): r.lists for k, r in kinds.items()})
+    yield counter("reflector_events", "Watch events received.", label, {(k,): r.events for k, r in kinds.items()})
+    yield counter("reflector_errors", "Failed lists and watches.", label, {(k,): r.errors for k, r in kinds.items()})
     malformed = {(k,): r.malformed for k, r in kinds.items()}
-    yield _counter("malformed_objects", "Objects that could not be used.", label, malformed)
-    yield _gauge("watch_lag_seconds", "Silence of the watch.", label, {(k,): r.lag_s for k, r in kinds.items()})
+    yield counter("malformed_objects", "Objects that could not be used.", label, malformed)
+    yield gauge("watch_lag_seconds", "Silence of the watch.", label, {(k,): r.lag_s for k, r in kinds.items()})
 
 
 def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     label = ("domain",)
     pending = {(queue, name): d.pending.get(queue, 0) for name, d in domains.items() for queue in QUEUES}
-    yield _gauge("pending_pods", "Pods waiting.", ("queue", "domain"), pending)
+    yield gauge("pending_pods", "Pods waiting.", ("queue", "domain"), pending)
     refused = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unschedulable_by_plugin.items()}
-    yield _gauge("unschedulable_pods", "Waiting pods a plugin refused.", ("plugin", "domain"), refused)
-    yield _gauge("in_flight_pods", "Popped, not ended.", label, {(n,): d.in_flight for n, d in domains.items()})
+    yield gauge("unschedulable_pods", "Waiting pods a plugin refused.", ("plugin", "domain"), refused)
+    yield gauge("in_flight_pods", "Popped, not ended.", label, {(n,): d.in_flight for n, d in domains.items()})
     kept = {(event, name): n for name, d in domains.items() for event, n in d.events_in_flight.items()}
-    yield _gauge("inflight_events", "Events kept for attempts under way.", ("event", "domain"), kept)
+    yield gauge("inflight_events", "Events kept for attempts under way.", ("event", "domain"), kept)
     doomed = {(name,): d.doomed for name, d in domains.items()}
-    yield _gauge("doomed_pods", "Pods the API server refuses again and again, set aside.", label, doomed)
+    yield gauge("doomed_pods", "Pods the API server refuses again and again, set aside.", label, doomed)
     retrying = {(name,): d.namespaces_retrying for name, d in domains.items()}
-    yield _gauge("retrying_namespaces", "Namespaces with active retries.", label, retrying)
+    yield gauge("retrying_namespaces", "Namespaces with active retries.", label, retrying)
     ahead = {(name,): d.namespaces_ahead for name, d in domains.items()}
-    yield _gauge("namespaces_ahead_of_share", "Namespaces whose retries wait for others to catch up.", label, ahead)
+    yield gauge("namespaces_ahead_of_share", "Namespaces whose retries wait for others to catch up.", label, ahead)
     waiting = {(name,): d.permit_waiting for name, d in domains.items()}
-    yield _gauge("permit_waiting_pods", "Assumed pods held by Permit.", label, waiting)
+    yield gauge("permit_waiting_pods", "Assumed pods held by Permit.", label, waiting)
     binds = {(name,): d.binds_in_flight for name, d in domains.items()}
-    yield _gauge("binds_in_flight", "Binding requests on the wire.", label, binds)
-    yield _gauge("bind_limit", "Adaptive limit of binds.", label, {(n,): d.bind_limit for n, d in domains.items()})
+    yield gauge("binds_in_flight", "Binding requests on the wire.", label, binds)
+    yield gauge("bind_limit", "Adaptive limit of binds.", label, {(n,): d.bind_limit for n, d in domains.items()})
     unknown = {(name,): d.unknown_binds for name, d in domains.items()}
-    yield _gauge("unknown_binds", "Binds whose outcome is being asked for.", label, unknown)
+    yield gauge("unknown_binds", "Binds whose outcome is being asked for.", label, unknown)
     records = {(kind, name): n for name, d in domains.items() for kind, n in d.records.items()}
-    yield _gauge("attempt_records", "What attempts left behind for explanations.", ("kind", "domain"), records)
+    yield gauge("attempt_records", "What attempts left behind for explanations.", ("kind", "domain"), records)
     leading = {(name,): int(d.is_lease_held) for name, d in domains.items()}
-    yield _gauge("lease_held", "1 while this process may bind for the domain.", label, leading)
+    yield gauge("lease_held", "1 while this process may bind for the domain.", label, leading)
 
 
 def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     incoming = {(queue, event, name): n for name, d in domains.items() for (queue, event), n in d.incoming.items()}
-    yield _counter("queue_incoming_pods", "Pods that came to a queue.", ("queue", "event", "domain"), incoming)
+    yield counter("queue_incoming_pods", "Pods that came to a queue.", ("queue", "event", "domain"), incoming)
     label = ("domain",)
     flushed = {(name,): d.bound_after_flush for name, d in domains.items()}
-    yield _counter("pod_scheduled_after_flush", "Pods bound after the leftover flush: a missed event.", label, flushed)
+    yield counter("pod_scheduled_after_flush", "Pods bound after the leftover flush: a missed event.", label, flushed)
     overflows = {(name,): d.event_overflows for name, d in domains.items()}
-    yield _counter("inflight_event_overflows", "Times the log of events in flight was full.", label, overflows)
+    yield counter("inflight_event_overflows", "Times the log of events in flight was full.", label, overflows)
     tries = {(name,): d.preemption_attempts for name, d in domains.items()}
-    yield _counter("preemption_attempts", "Attempts to make room for a pod by preemption.", label, tries)
+    yield counter("preemption_attempts", "Attempts to make room for a pod by preemption.", label, tries)
     hints = {(name,): d.hint_calls for name, d in domains.items()}
-    yield _counter("queueing_hints", "Queueing hints evaluated.", label, hints)
+    yield counter("queueing_hints", "Queueing hints evaluated.", label, hints)
     aside = {(name,): d.set_aside for name, d in domains.items()}
-    yield _counter("pods_set_aside", "Times a pod was set aside as doomed.", label, aside)
+    yield counter("pods_set_aside", "Times a pod was set aside as doomed.", label, aside)
     passed = {(name,): d.passed_over for name, d in domains.items()}
     text = "Attempts given to others while retries waited for their namespace's share."
-    yield _counter("retries_passed_over", text, label, passed)
+    yield counter("retries_passed_over", text, label, passed)
     conflicts = {("true", name): d.conflicts_true for name, d in domains.items()}
     conflicts |= {("false", name): d.conflicts_false for name, d in domains.items()}
     text = "Commits that met a moved row: true, it no longer fitted; false, it still did."
-    yield _counter("commit_conflicts", text, ("kind", "domain"), conflicts)
+    yield counter("commit_conflicts", text, ("kind", "domain"), conflicts)
     lookups = {("hit", name): d.class_hits for name, d in domains.items()}
     lookups |= {("miss", name): d.class_misses for name, d in domains.items()}
-    yield _counter("class_cache", "Lookups of cached masks and raw scores.", ("result", "domain"), lookups)
+    yield counter("class_cache", "Lookups of cached masks and raw scores.", ("result", "domain"), lookups)
     unsigned = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unsigned.items()}
-    yield _counter("unsigned_pods", "Pods a plugin could not sign.", ("plugin", "domain"), unsigned)
+    yield counter("unsigned_pods", "Pods a plugin could not sign.", ("plugin", "domain"), unsigned)
     fallbacks = {(reason, name): n for name, d in domains.items() for reason, n in d.forecast_fallbacks.items()}
-    yield _counter("forecast_fallback", "Scores without a forecast.", ("reason", "domain"), fallbacks)
+    yield counter("forecast_fallback", "Scores without a forecast.", ("reason", "domain"), fallbacks)
 
 
 def _durations(now: Readings) -> Iterator[Metric]:
     text = "Handling of one watch event (sampled)."
     handled = {(event,): durations for event, durations in now.event_durations.items()}
-    yield _histogram("event_handling_duration_seconds", text, ("event",), handled)
+    yield histogram("event_handling_duration_seconds", text, ("event",), handled)
     hints = {(*key, name): durations for name, d in now.domains.items() for key, durations in d.hints.items()}
     label = ("plugin", "event", "hint", "domain")
-    yield _histogram("queueing_hint_execution_duration_seconds", "One queueing hint (sampled).", label, hints)
+    yield histogram("queueing_hint_execution_duration_seconds", "One queueing hint (sampled).", label, hints)
     text = "One write to a PersistentVolume or claim by PreBind, with what was sent again, by its end."
-    yield _histogram("volume_write_duration_seconds", text, ("kind", "result"), now.volume_writes)
-
-
-def _histogram(
-    name: str, text: str, labels: tuple[str, ...], found: Mapping[_Labels, Durations]
-) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
-    for values, durations in found.items():
-        ends = (*map(floatToGoString, durations.bounds_s), "+Inf")
-        buckets = list(zip(ends, accumulate(durations.counts), strict=True))
-        family.add_metric(values, buckets, durations.sum_s)
-    return family
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...], totals: Mapping[_Labels, float]) -> Metric:
-    """The exposition adds `_total`."""
-    family = CounterMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
-    for values, total in totals.items():
-        family.add_metric(values, total)
-    return family
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]) -> Metric:
-    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
-    for label_values, value in values.items():
-        family.add_metric(label_values, value)
-    return family
+    yield histogram("volume_write_duration_seconds", text, ("kind", "result"), now.volume_writes)

@@ -58,6 +58,9 @@ class Moved:
     """Pods that a gate holds now with another refusal than before: their condition is to be written."""
 
 
+NOTHING_MOVED = Moved()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
     """One line of `multisched queue`."""

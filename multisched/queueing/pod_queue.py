@@ -25,7 +25,16 @@ from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.doomed import API_SERVER, ServerRefusals, sentence
-from multisched.queueing.entry import NOBODY, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
+from multisched.queueing.entry import (
+    NOBODY,
+    NOTHING_MOVED,
+    Entry,
+    Failure,
+    Moved,
+    Placement,
+    QueueEntry,
+    QueueStatistics,
+)
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
@@ -58,6 +67,8 @@ class _Tally:
     gated: list[tuple[Pod, Status]] = field(default_factory=list)
 
     def moved(self) -> Moved:
+        if not (self.active or self.backoff or self.gated):
+            return NOTHING_MOVED
         return Moved(self.active, self.backoff, tuple(self.gated))
 
 
@@ -231,6 +242,8 @@ class PodQueue:
         be tried again at once, for ever.
         """
         self._now_s = now_s
+        if not len(self._parked) and not len(self._events):
+            return NOTHING_MOVED
         tally = _Tally()
         if is_wildcard(event) and isinstance(new, Pod):
             self._wake_one(new.uid, event, tally)
@@ -277,6 +290,13 @@ class PodQueue:
     def entry(self, uid: str) -> QueueEntry | None:
         entry = self._entries.get(uid)
         return None if entry is None else self._describe(entry)
+
+    def schedulable_since_s(self, uid: str) -> float | None:
+        """When the pod could first have been scheduled; None for a pod that is not known."""
+        entry = self._entries.get(uid)
+        if entry is None:
+            return None
+        return entry.added_s if entry.first_active_s is None else entry.first_active_s
 
     def story(self, uid: str) -> Sequence[tuple[float, str, Place]]:
         """The pod's latest moves, oldest first: when, by which event, to where. Empty for a pod that is not known."""

@@ -550,11 +550,10 @@ class DomainWorker:
         ):  # the event says it too; a line for each costs a twentieth of a pod's CPU
             logger.debug("pod bound", extra=self._named(bind.placed) | {"attempts": bind.attempts})
         now_s = self._outside.clock.monotonic()
-        entry = self.queue.entry(pod.uid)
-        if entry is not None:
-            first = entry.first_active_s if entry.first_active_s is not None else entry.added_s
-            self.latencies_s.append(now_s - first)
-            self._outside.observer.pod_bound(pod, now_s - first, bind.attempts)
+        since_s = self.queue.schedulable_since_s(pod.uid)
+        if since_s is not None:
+            self.latencies_s.append(now_s - since_s)
+            self._outside.observer.pod_bound(pod, now_s - since_s, bind.attempts)
         self.queue.done(pod.uid)
         self.counters.bound += 1
         for plugin in self.plugins.post_bind:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from multisched.framework.events import (
     ASSIGNED_POD_DELETE,
@@ -24,6 +25,12 @@ from multisched.queueing.entry import Moved
 from multisched.shell.cluster_changes import node_events
 from multisched.shell.domain import DomainWorker
 from multisched.state.domain_rows import DomainRows
+
+
+@cache
+def _distant(event: ClusterEvent) -> ClusterEvent:
+    """The same of a pod on a row that the domain may not use. There are a dozen kinds of events."""
+    return replace(event, resource=Resource.DISTANT_POD)
 
 
 class Router:
@@ -66,14 +73,9 @@ class Router:
     def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
         """As `tell`, of a pod on this row: domains that may not use it hear of a distant pod."""
         self.told = event.label
-        distant = None
         for worker, rows in self._workers:
-            if row is not None and rows.has(row):
-                self._wake(worker, worker.queue.on_event(event, old, new, now_s))
-                continue
-            if distant is None:
-                distant = replace(event, resource=Resource.DISTANT_POD)
-            self._wake(worker, worker.queue.on_event(distant, old, new, now_s))
+            is_near = row is not None and rows.has(row)
+            self._wake(worker, worker.queue.on_event(event if is_near else _distant(event), old, new, now_s))
 
     def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""

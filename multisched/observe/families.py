@@ -1,0 +1,42 @@
+"""Metric families made from plain numbers: what counts in the hot paths counts without the client library's locks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Final, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.utils import floatToGoString
+
+from multisched.framework.durations import Durations
+
+NAMESPACE: Final = "multisched"
+_Labels = TypeVar("_Labels", bound=tuple[str, ...])
+
+
+def histogram(
+    name: str, text: str, labels: tuple[str, ...], found: Mapping[_Labels, Durations]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    for values, durations in found.items():
+        ends = (*map(floatToGoString, durations.bounds_s), "+Inf")
+        buckets = list(zip(ends, accumulate(durations.counts), strict=True))
+        family.add_metric(values, buckets, durations.sum_s)
+    return family
+
+
+def counter(name: str, text: str, labels: tuple[str, ...], totals: Mapping[_Labels, float]) -> Metric:
+    """The exposition adds `_total`."""
+    family = CounterMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    for values, total in totals.items():
+        family.add_metric(values, total)
+    return family
+
+
+def gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]) -> Metric:
+    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family
