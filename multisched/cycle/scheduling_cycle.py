@@ -284,7 +284,7 @@ class SchedulingCycle:
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
         view, found, generation = group.view, self._diagnose(group, pod, attempt), self._rows.generation
         picture = self.records.picture(group)
-        hangs_on = self.classes.hangs_on(group, pod)
+        hangs_on, promised = self.classes.hangs_on(group, pod), self.nominator.sequence
         answers = yield asked
         view = replace(view, answers=self._settled(asked, answers))
         if not self._drop_left(choice, generation):
@@ -298,8 +298,9 @@ class SchedulingCycle:
             picture = self._rescore(choice, group) or picture
         self._add_answers(choice, view, pod)
         picture.add_answers(choice.total, choice.answered)
-        # What other rows hold may count for each row: if that moved, no row is as it was.
-        versions = choice.versions if self.classes.hangs_on(group, pod) == hangs_on else None
+        # What other rows hold, and what was promised, may count for each row: if that moved, no row is as it was.
+        is_same = self.classes.hangs_on(group, pod) == hangs_on and self.nominator.sequence == promised
+        versions = choice.versions if is_same else None
         candidates = [
             Candidate(row, MOVED if versions is None else int(versions[at]), ledgers.get(row, ()))
             for at in self._best(choice, pod, attempt, CANDIDATES_MAX)
@@ -456,9 +457,10 @@ class SchedulingCycle:
         return None
 
     def _fits_afresh(self, pod: Pod, attempt: int, row: int) -> bool:
-        """Whether the row passes for plugins that begin at PreFilter: what they found before the wait may be outdated."""
+        """Whether the row passes for plugins that begin at PreFilter, and beside the pods nominated there: what was found
+        before the wait may be outdated."""
         alone = self.classes.alone(pod, attempt, row)
-        return alone is not None and bool(alone.feasible[0])
+        return alone is not None and bool(alone.feasible[0]) and not self._promised.held(alone, pod, attempt)
 
     def _node_name(self, row: int) -> str:
         return self._cache.nodes.node(row).name

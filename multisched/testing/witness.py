@@ -48,9 +48,6 @@ class Witness:
         for plugin in self._reserve_books():
             plugin.on_bound = self.bound
         self._uids: dict[str, str] = {}
-        self._seen: set[tuple[str, str]] = set()
-        self._promised: set[tuple[str, str]] = set()
-        """(uid, node) of nominations that two looks have seen: a cycle that waits for an answer may miss a newer one."""
         self._upsert, self._delete = program.pods.upsert, program.pods.delete
         program.pods.upsert = self.upsert  # type: ignore[method-assign]
         program.pods.delete = self.delete  # type: ignore[method-assign]
@@ -126,7 +123,7 @@ class Witness:
             self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         row = cache.nodes.row_of(node.name)
         promised = [p for p in self.program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
-        ahead = [p for p in promised if p.spec.priority >= pod.spec.priority and (p.uid, node.name) in self._promised]
+        ahead = [p for p in promised if p.spec.priority >= pod.spec.priority]
         for resource in pod.spec.requests if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
@@ -152,8 +149,6 @@ class Witness:
 
     def look(self) -> None:
         """I10 at this moment."""
-        seen = {(pod.uid, name) for name in self._door.nodes() for pod in self.program.nominator.on(name)}
-        self._promised, self._seen = self._seen & seen, seen
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (

@@ -371,6 +371,25 @@ def test_a_row_that_moved_but_still_fits_is_a_false_conflict() -> None:
     assert (domain.cycle.conflicts.true, domain.cycle.conflicts.false) == (0, 1)
 
 
+def test_room_promised_while_the_cycle_waited_is_not_taken() -> None:
+    domain = Domain(make_node("a", cpu=1000), plugins=[Service()])
+    waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
+    domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
+
+    assert isinstance(waiting.answer({"Service": {"a": 0}}), Conflicted)
+    assert domain.cycle.conflicts.true == 1
+
+
+def test_room_promised_before_is_not_taken_when_the_row_filled_while_the_cycle_waited() -> None:
+    domain = Domain(make_node("a", cpu=2000), plugins=[Service()])
+    domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
+    waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
+    domain.cache.place(make_pod("other", spec=PodSpec(requests={CPU: 500}), node="a"))
+
+    assert isinstance(waiting.answer({"Service": {"a": 0}}), Conflicted)
+    assert domain.cycle.conflicts.true == 1
+
+
 def test_a_node_that_left_while_the_cycle_waited_is_a_true_conflict() -> None:
     domain = Domain(make_node("a"), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p"))
