@@ -80,9 +80,15 @@ class NodeRouter:
             domain.nodes.rule: domain.name for domain in configuration.domains if domain.nodes.rule is not None
         }
         self._loans = {domain.name: _compile_loans(domain) for domain in configuration.domains}
+        self._last: tuple[Node | None, str | None] = (None, None)
 
     def home(self, node: Node) -> str | None:
         """The one domain the node belongs to; None: it is no domain's."""
+        if self._last[0] is not node:  # each domain in turn asks about a node that came or changed
+            self._last = (node, self._find_home(node))
+        return self._last[1]
+
+    def _find_home(self, node: Node) -> str | None:
         labelled = node.labels.get(DOMAIN_LABEL)
         if labelled is not None:
             return labelled if labelled in self._names else None

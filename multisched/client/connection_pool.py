@@ -197,7 +197,21 @@ class ConnectionPool:
         """First come, first served; bounded by the callers, each of which waits no longer than its deadline."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
+        self._crowd: tuple[int, asyncio.Future[None]] | None = None
+        """How many must be under way to end the wait of `crowded`."""
         self._is_closed = False
+
+    @property
+    def under_way(self) -> int:
+        """Requests whose answers have not come yet."""
+        return len(self._connections) - len(self._idle)
+
+    async def crowded(self, least: int) -> None:
+        """Waits until at least so many requests are under way, or the pool is closed. For one caller."""
+        while self.under_way < least and not self._is_closed:
+            reached: asyncio.Future[None] = self._loop.create_future()
+            self._crowd = (least, reached)
+            await reached
 
     async def exchange(self, request: bytes, *, is_repeatable: bool, timeout_s: float) -> Response:
         """Sends a whole request. Raises ConnectFailedError if surely nothing was sent, else AnswerLostError.
@@ -223,6 +237,8 @@ class ConnectionPool:
     async def _converse(self, connection: Connection, request: bytes, deadline: float) -> Response:
         answer = connection.send(request, deadline)
         self._ring_at(deadline)
+        if self._crowd is not None and self.under_way >= self._crowd[0]:
+            self._end_crowd_wait()
         try:
             return await answer
         finally:
@@ -232,6 +248,7 @@ class ConnectionPool:
     def close(self) -> None:
         """Cuts every connection; exchanges under way and later ones fail."""
         self._is_closed = True
+        self._end_crowd_wait()
         for turn in self._waiting:
             if not turn.done():
                 turn.set_exception(ConnectFailedError("the transport was closed"))
@@ -239,6 +256,11 @@ class ConnectionPool:
             connection.end(AnswerLostError("the transport was closed"))
         if self._alarm is not None:
             self._alarm.cancel()
+
+    def _end_crowd_wait(self) -> None:
+        crowd, self._crowd = self._crowd, None
+        if crowd is not None and not crowd[1].done():
+            crowd[1].set_result(None)
 
     # ---- called by connections
 

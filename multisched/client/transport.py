@@ -282,6 +282,17 @@ class HttpTransport:
         finally:
             await self._end_stream(channel, response)
 
+    async def crowded(self, least: int) -> None:
+        """Waits until at least so many short requests are under way. For one caller."""
+        while True:
+            channel = self._channel
+            if channel.pool is None:
+                await asyncio.get_running_loop().create_future()  # nobody counts what goes through a proxy
+            else:
+                await channel.pool.crowded(least)
+            if channel is self._channel:
+                return
+
     def statistics(self) -> TransportStatistics:
         return replace(self._counters)
 

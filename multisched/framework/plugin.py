@@ -324,7 +324,10 @@ class PreBindPreFlightPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class BindPlugin(Plugin, Protocol):
-    """Posts the binding. The first plugin that does not pass speaks for the pod; outcomes are resolved by the caller."""
+    """Posts the binding. The first plugin that does not pass speaks for the pod; outcomes are resolved by the caller.
+
+    One that waits for nothing but `binder`, which ends by its deadline, may say `keeps_deadline = True`: others get a timer.
+    """
 
     async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
         """One attempt at binding to `request.node`, never another. None passes to the next Bind plugin."""

@@ -9,6 +9,7 @@ class DefaultBinder:
     """Source: kube-scheduler 1.36, plugins/defaultbinder/default_binder.go."""
 
     name = "DefaultBinder"
+    keeps_deadline = True
 
     async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply:
         return await binder.post(request, timeout_s=timeout_s)

@@ -519,8 +519,11 @@ class DomainWorker:
         """The first Bind plugin's reply. One that failed may have sent the binding before."""
         for plugin in self.plugins.bind:
             try:
-                async with asyncio.timeout(self._bind_timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
+                if getattr(plugin, "keeps_deadline", False):
                     reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
+                else:
+                    async with asyncio.timeout(self._bind_timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
+                        reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
             except ExtenderError as error:  # told bare, as upstream, where an extender is no Bind plugin
                 self._runner.failure(plugin, "Bind", error)
                 return PluginFailure(Status.error(str(error)).by(plugin.name))

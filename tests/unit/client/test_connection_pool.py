@@ -588,3 +588,33 @@ def test_an_address_is_taken_apart(url: str, host: str, port: int, authority: st
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"address|ort"):
         Endpoint.of(url, NO_TLS, None)
+
+
+# ---- how many are under way
+
+
+async def test_who_waits_for_a_crowd_hears_of_it_at_once_and_at_the_end() -> None:
+    answer = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        while True:
+            await read_request(reader)
+            await answer.wait()
+            writer.write(told(number))
+
+    async with playing(serve) as pool:
+        crowd = asyncio.ensure_future(pool.crowded(3))
+        requests = [asyncio.ensure_future(ask(pool)) for _ in range(2)]
+        await until(lambda: pool.under_way == 2)
+        assert not crowd.done()
+        requests.append(asyncio.ensure_future(ask(pool)))
+        await until(crowd.done)
+        await pool.crowded(3)
+        answer.set()
+        await asyncio.gather(*requests)
+        assert pool.under_way == 0
+        again = asyncio.ensure_future(pool.crowded(1))
+        await asyncio.sleep(0)
+        assert not again.done()
+        pool.close()
+        await again
