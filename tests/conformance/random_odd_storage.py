@@ -144,7 +144,7 @@ def _capacities(draw: Draw, problem: Json) -> None:
     problem["csiStorageCapacities"] = []
     for index in range(draw.randint(0, 5)):
         one: Json = {"kind": kind, "metadata": {**metadata, "name": f"odd-{index}"}, "storageClassName": "wait"}
-        topology: Json = draw.choice(
+        topology: Json | None = draw.choice(
             (
                 None,
                 {},

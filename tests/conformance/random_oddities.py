@@ -346,7 +346,7 @@ def _spread(draw: Draw, problem: Json) -> None:
             "topologyKey": draw.choice((ZONE, HOST, POOL, "kubernetes.io/os", "nowhere")),
             "whenUnsatisfiable": draw.choice(("DoNotSchedule", "ScheduleAnyway")),
         }
-        selector: Json = draw.choice(
+        selector: Json | None = draw.choice(
             (
                 None,
                 {},
@@ -388,7 +388,7 @@ def _pod_affinity(draw: Draw, problem: Json) -> None:
 
 def _pod_term(draw: Draw) -> Json:
     term: Json = {"topologyKey": draw.choice((ZONE, HOST, POOL, "kubernetes.io/os", "nowhere"))}
-    selector: Json = draw.choice(
+    selector: Json | None = draw.choice(
         (
             None,
             {},
@@ -432,7 +432,7 @@ def _budgets(draw: Draw, problem: Json) -> None:
 
 
 def _budget_selector(draw: Draw) -> Json:
-    selector: Json = draw.choice(
+    selector: Json | None = draw.choice(
         (
             None,
             {},
@@ -511,7 +511,7 @@ def _owners(draw: Draw, problem: Json) -> None:
             ("Job", "batch/v1", "replicaSets"),
         )
     )
-    owner = {"apiVersion": version, "kind": kind, "name": "own", "uid": "own-uid"}
+    owner: Json = {"apiVersion": version, "kind": kind, "name": "own", "uid": "own-uid"}
     if draw.chance(0.8):
         owner["controller"] = draw.chance(0.9)
     metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Other", "name": "o", "uid": "o"}, owner]
@@ -523,7 +523,7 @@ def _owners(draw: Draw, problem: Json) -> None:
             {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["front", "back"]}]},
         )
     )
-    spec = {
+    spec: Json = {
         "selector": plain if kind == "ReplicationController" else selector,
         "template": {"spec": {"containers": []}},
     }
