@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
+from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
 from multisched.shell.explain_source import ProgramExplanations
@@ -118,7 +120,12 @@ def leave_to_reference_counts() -> None:
 
 @contextlib.asynccontextmanager
 async def _served(
-    configuration: Configuration, program: Program, metrics: Metrics, transport: Transport, identity: str
+    configuration: Configuration,
+    program: Program,
+    metrics: Metrics,
+    transport: Transport,
+    identity: str,
+    certificate: ServerCertificate | None,
 ) -> AsyncIterator[None]:
     """The HTTP server beside a running program, with the loop's heartbeat for /livez."""
     settings = configuration.server
@@ -131,7 +138,7 @@ async def _served(
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
     authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
-    served = ServerSettings(settings.bind_address, settings.port, _certificate(configuration), authenticator)
+    served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
     sources = Sources(health, metrics, ProgramQueues(program, identity), ProgramExplanations(program, configuration))
     async with serve(served, sources) as url, anyio.create_task_group() as tasks:
         logger.info("serving", extra={"url": url})
@@ -142,6 +149,8 @@ async def _served(
 
 
 def _certificate(configuration: Configuration) -> ServerCertificate | None:
+    if not configuration.server.enabled:
+        return None
     tls = configuration.server.tls
     if tls.self_signed:
         return self_signed(os.uname().nodename, SystemClock().now())
@@ -195,13 +204,19 @@ async def run(options: RunOptions) -> ExitCode:
     collect_seldom()
     configuration = options.configuration
     written = configuration.logging
-    with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()):
+    with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()) as log:
         async with connect(options.kubeconfig, options.context) as transport:
-            metrics = Metrics()
+            metrics, certificate = Metrics(), _certificate(configuration)
             rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
             program = build_program(configuration, transport, options.identity, options.lease_namespace, metrics, rng)
+
+            def readings() -> Readings:
+                expiry_s = None if certificate is None else certificate.expires_at.timestamp()
+                return replace(read(program), log_lines_dropped=log.dropped, certificate_expiry_s=expiry_s)
+
+            metrics.read_from(readings)
             async with (
-                _served(configuration, program, metrics, transport, options.identity),
+                _served(configuration, program, metrics, transport, options.identity, certificate),
                 anyio.create_task_group() as tasks,
             ):
                 tasks.start_soon(gather_answers, transport)

@@ -90,5 +90,8 @@ async def test_every_kind_of_bad_answer_is_survived_and_counted(fault: Fault, tm
     assert {"bind", "GET pods", "GET nodes", "watch pods", "watch nodes"} <= api.spoiled
     assert set(api.binds.values()) == {1}
     assert metric(metrics, "reflector_errors_total") >= 2
+    assert metric(metrics, "log_lines_dropped_total") == 0
+    assert metric(metrics, "event_handling_duration_seconds_count") > 0
+    assert metric(metrics, "scheduling_attempt_duration_seconds_count") > PODS
     if fault in (Fault.CUT, Fault.GARBLED, Fault.EMPTY, Fault.HTML, Fault.OTHER):
         assert metric(metrics, "malformed_objects_total") >= 2
