@@ -6,6 +6,7 @@ than its cap and one head is held, and that a second answer behind the first is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import httptools
@@ -18,6 +19,34 @@ HEAD_BYTES_MAX: Final = 256 * 1024
 
 class BrokenAnswerError(Exception):
     """What arrived is no HTTP answer, or too much of one."""
+
+
+class _Headers(Mapping[str, str]):
+    """By lower-case name; decoded when somebody looks, which nobody does where all is well."""
+
+    __slots__ = ("_decoded", "_raw")
+
+    def __init__(self) -> None:
+        self._raw: list[tuple[bytes, bytes]] = []
+        self._decoded: dict[str, str] = {}
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self._raw.append((name, value))
+
+    def _all(self) -> dict[str, str]:
+        for name, value in self._raw:
+            self._decoded[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._raw.clear()
+        return self._decoded
+
+    def __getitem__(self, name: str) -> str:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 class AnswerReader:
@@ -35,7 +64,7 @@ class AnswerReader:
         self.may_be_followed = False
         self.bytes_read = 0
         self._status = 0
-        self._headers: dict[str, str] = {}
+        self._headers = _Headers()
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
@@ -80,11 +109,11 @@ class AnswerReader:
         if self.response is not None:
             self.may_be_followed = False
         else:
-            self._headers = {}
+            self._headers = _Headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._status == 0:
-            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+            self._headers.add(name, value)
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None

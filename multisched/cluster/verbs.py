@@ -381,6 +381,8 @@ class Verbs:
         """What a path below an object is answered that is not there; why not, where a user of pods would wonder."""
         if call.resource.storage_key != "pods" or call.target.subresource not in _OF_CONTAINERS:
             return errors.path_not_found()
+        if call.target.subresource == "log" and call.request.method != "GET":
+            return errors.method_not_allowed("", "pods/log", call.request.method)
         self._get(call)  # a pod that is not there is told first
         return errors.bad_request(
             f'{call.target.subresource} of pod "{call.target.name}" is not available: the fake kubelets of the embedded'
