@@ -50,6 +50,7 @@ from multisched.shell.bind_limit import BindLimit
 from multisched.shell.observer import DomainObserver
 from multisched.shell.pre_bind import PreBindStage
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.sleepers import Sleepers
 from multisched.state.cluster_cache import ClusterCache
 
 logger = logging.getLogger(__name__)
@@ -143,8 +144,7 @@ class DomainWorker:
         self.observer = outside.observer
         self.write_timeout_s = bind_timeout_s
         self._to_bind: deque[_Bind] = deque()
-        self._wake = asyncio.Event()
-        self._bind_wake = asyncio.Event()
+        self._idle_cycles, self._idle_binders = Sleepers(), Sleepers()
         self.is_leading = False
         self._is_closing = False
         self._in_flight = 0
@@ -160,7 +160,7 @@ class DomainWorker:
 
     def wake(self) -> None:
         """Something may be schedulable now."""
-        self._wake.set()
+        self._idle_cycles.wake_one()
 
     def lead(self) -> None:
         """The lease is ours: start deciding."""
@@ -174,7 +174,6 @@ class DomainWorker:
             self.waiting.reject(pod.uid, "", "the scheduler stopped while the pod waited for others")
         self._preemptor.drop_waiting(self)
         self._pre_bind.close()
-        self._wake.set()
 
     @property
     def is_drained(self) -> bool:
@@ -208,10 +207,11 @@ class DomainWorker:
                 now_s = self._outside.clock.monotonic()
                 batch = self.queue.pop_batch(now_s, self.cycle.run_length, self.cycle.is_alike)
             if not batch:
-                self._wake.clear()
-                await self._wake.wait()
+                await self._idle_cycles.sleep()
                 slice_left = PODS_PER_SLICE
                 continue
+            if self.queue.has_ready:
+                self.wake()
             if len(batch) == 1:
                 await self._decide_one(batch[0])
                 slice_left -= 1
@@ -410,7 +410,7 @@ class DomainWorker:
     def _enqueue_bind(self, bind: _Bind) -> None:
         self._before_post[bind.placed.pod.uid] = bind
         self._to_bind.append(bind)
-        self._bind_wake.set()
+        self._idle_binders.wake_one()
 
     def _abandon(self, bind: _Bind, status: Status) -> None:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
@@ -440,8 +440,7 @@ class DomainWorker:
     async def _bind_placed(self) -> None:
         while True:
             while not self._to_bind:
-                self._bind_wake.clear()
-                await self._bind_wake.wait()
+                await self._idle_binders.sleep()
             await self._bind_one(self._to_bind.popleft())
 
     async def _bind_one(self, bind: _Bind) -> None:

@@ -238,19 +238,20 @@ class Door(Books):
             if pod.node in free and not pod.is_terminal:
                 for resource, amount in {**pod.requests, PODS: 1}.items():
                     free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
+        usable = {domain: self._usable(domain, nodes.values()) for domain in set(self._domain_of.values())}
         return [
             p
             for p in waiting
             if any(
                 self._has_room(p, node, free[node.name])
-                and allows(p, node, nodes, pods, self._usable(p, nodes.values()))
+                and allows(p, node, nodes, pods, usable[self._domain_of[p.spec.scheduler_name]])
                 for node in nodes.values()
             )
         ]
 
-    def _usable(self, pod: Pod, nodes: Iterable[Node]) -> list[Node]:
-        """The nodes of the pod's domain."""
-        is_usable = self._router.usable_by(self._domain_of[pod.spec.scheduler_name])
+    def _usable(self, domain: str, nodes: Iterable[Node]) -> list[Node]:
+        """The nodes of a domain."""
+        is_usable = self._router.usable_by(domain)
         return [node for node in nodes if is_usable(node)]
 
     def _has_room(self, pod: Pod, node: Node, free: Mapping[str, int]) -> bool:

@@ -1,0 +1,60 @@
+"""Workers that sleep find every piece of work, whatever wakes them in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from multisched.shell.sleepers import Sleepers
+
+
+async def test_one_piece_of_work_wakes_one_sleeper() -> None:
+    sleepers, awake = Sleepers(), []
+
+    async def wait(name: str) -> None:
+        await sleepers.sleep()
+        awake.append(name)
+
+    tasks = [asyncio.ensure_future(wait(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    sleepers.wake_one()
+    await asyncio.sleep(0)
+    assert (awake, len(sleepers)) == (["a"], 2)
+    tasks[1].cancel()
+    await asyncio.sleep(0)
+    sleepers.wake_one()
+    await asyncio.sleep(0)
+    assert (awake, len(sleepers)) == (["a", "c"], 0)
+    sleepers.wake_one()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_work_is_left_lying(seed: int) -> None:
+    rng = random.Random(seed)
+    sleepers, work, done = Sleepers(), list[int](), list[int]()
+
+    async def worker() -> None:
+        while True:
+            if not work:
+                await sleepers.sleep()
+                continue
+            done.append(work.pop())
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(5)]
+    for number in range(200):
+        work.append(number)
+        sleepers.wake_one()
+        for _ in range(rng.randrange(3)):
+            await asyncio.sleep(0)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert sorted(done) == list(range(200))
+    assert len(sleepers) == 5
+    for task in workers:
+        task.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
