@@ -171,7 +171,7 @@ def test_one_seed_gives_one_trace() -> None:
         ("DELETE", "/api/v1/namespaces", None, 405),
         ("BREW", PODS, None, 405),
         ("POST", f"{PODS}/a/log", {}, 405),
-            ("POST", f"{PODS}/a/nothing", {}, 404),
+        ("POST", f"{PODS}/a/nothing", {}, 404),
     ],
 )
 def test_no_request_brings_the_server_down(method: str, path: str, body: object, status: int) -> None:
