@@ -128,6 +128,10 @@ class Policies:
 
     # -- as a process hears ----------------------------------------------------------------------------------------
 
+    def heard_of(self, sender: str, uid: str) -> None:
+        """What was answered about the pod's claim until now was asked for an earlier pod of its name."""
+        self._rows.pop((sender, uid), None)
+
     def answered(self, sender: str, uid: str, answer: Response | None) -> str:
         """Counts a refusal; what is wrong with the attempt that met it, empty for nothing.
 

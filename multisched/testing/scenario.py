@@ -193,7 +193,7 @@ class Run:
             observer=lambda domain: self.observer,
         )
         program = context.run(Program, self.configuration, surroundings)
-        witness = Witness(program, self.configuration, self.door)
+        witness = Witness(program, self.configuration, self.door, identity)
         task = self.loop.create_task(self._keep(program), context=context)
         self.processes.append(Process(identity, program, transport, witness, task))
 

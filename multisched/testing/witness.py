@@ -10,7 +10,9 @@ import msgspec
 
 from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.preemption import Preemption
+from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.objects import PODS, Node, Pod
 from multisched.plugins.volume_ledger import Promise, PromisedVolume, VolumeLedger
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
@@ -37,9 +39,10 @@ _decoder = msgspec.json.Decoder(_Object)
 class Witness:
     """Stands by one program from its start."""
 
-    def __init__(self, program: Program, configuration: Configuration, door: Door) -> None:
+    def __init__(self, program: Program, configuration: Configuration, door: Door, identity: str) -> None:
         self.program = program
         self._door = door
+        self._identity = identity
         self._router = NodeRouter(configuration)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
@@ -66,6 +69,8 @@ class Witness:
             self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
         if version < self._versions.get(uid, 0):
             self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+        if uid not in self._versions:
+            self._door.policies.heard_of(self._identity, uid)
         self._versions[uid] = version
         self._uids[key] = uid
         self._upsert(key, raw)
@@ -102,9 +107,17 @@ class Witness:
         return assumption
 
     def _check_promises(self) -> None:
-        """I1 of volumes, before anything is written: each is promised to one claim."""
+        """I1 of volumes, before anything is written: each is promised to one claim.
+
+        One that the controller has meanwhile bound to another claim than it was promised to does not count: the API server
+        refuses that promise's write.
+        """
         promised: dict[str, str] = {}
         for volume in self._promised_volumes():
+            known = self.program.cache.objects.get(ObjectKind.PERSISTENT_VOLUME, "", volume.volume)
+            bound_to = known.claim if isinstance(known, PersistentVolume) else None
+            if bound_to is not None and bound_to.uid not in ("", volume.claim_id):
+                continue
             if promised.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
                 self._door.complain(f"I1: volume {volume.volume} is promised to two claims")
 
