@@ -10,8 +10,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multisched.framework.node_view import Amount, Float64, Int64, NodeView, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE
@@ -128,24 +130,23 @@ class ScoringStrategy:
         What is used may be larger and lose digits: it is more than the capacity then, whatever it is.
         """
         counted = used.astype(np.float64)
-        if self.type is StrategyType.LEAST_ALLOCATED:
-            np.subtract(capacity, counted, out=counted)
-            np.maximum(counted, 0.0, out=counted)
-        else:
-            np.minimum(counted, capacity, out=counted)
-        counted *= MAX_SCORE
+        self._count(counted, capacity)
         counted /= capacity
         return counted.astype(np.int64)
 
     def _of_large(self, used: Int64, capacity: Int64) -> Int64:
         """int64[resources, rows], 0..100, of any capacities; `used` is overwritten."""
+        self._count(used, capacity)
+        return used // capacity
+
+    def _count(self, used: NDArray[Any], capacity: NDArray[Any]) -> None:
+        """Makes of what is used what counts of the capacity, times MAX_SCORE, in place."""
         if self.type is StrategyType.LEAST_ALLOCATED:
             np.subtract(capacity, used, out=used)
             np.maximum(used, 0, out=used)
         else:
             np.minimum(used, capacity, out=used)
         used *= MAX_SCORE
-        return used // capacity
 
     def _curve(self) -> Int64:
         return score_curve(self.shape)
