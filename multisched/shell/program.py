@@ -156,20 +156,9 @@ class Program:
         )
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(
-            self.cache,
-            self.router,
-            self.decoder,
-            outside.clock,
-            self.events,
-            reporter,
-            disputed=nodes.disputed,
+            self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
         )
-        self.reflectors = {
-            "nodes": self._reflector(
-                "/api/v1/nodes", self.event_times.watching("Node", self._extenders.watching(self.nodes))
-            ),
-            "pods": self._reflector("/api/v1/pods", self.event_times.watching("Pod", self.pods), RUNNING_PODS),
-        }
+        self.reflectors = self._reflectors()
         self.objects = ObjectWatch(
             kinds_read_by(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
@@ -183,6 +172,15 @@ class Program:
         self.audit = self._audit()
 
     # -- building --------------------------------------------------------------------------------------------------
+
+    def _reflectors(self) -> dict[str, Reflector]:
+        """Of what every program watches."""
+        nodes = self.event_times.watching("Node", self._extenders.watching(self.nodes))
+        pods = self.event_times.watching("Pod", self.pods)
+        return {
+            "nodes": self._reflector("/api/v1/nodes", nodes),
+            "pods": self._reflector("/api/v1/pods", pods, RUNNING_PODS),
+        }
 
     def _reflector(
         self,
