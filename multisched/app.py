@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import os
 import random
@@ -29,6 +28,7 @@ import orjson
 
 from multisched.client.transport import HttpTransport, connect
 from multisched.config_schema import Configuration
+from multisched.garbage import collect_seldom, leave_to_reference_counts
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import DelegatedAuthenticator
 from multisched.observe.certificates import ServerCertificate, self_signed
@@ -47,9 +47,6 @@ logger = logging.getLogger(__name__)
 REACHABLE_CHECK_S = 5.0
 REACHABLE_PAUSE_MAX_S = 10.0
 CREATES_IN_FLIGHT = 32
-GC_YOUNG_MAX = 50_000
-"""Allocations between two looks for cycles among young objects; 700 as shipped, some five pods."""
-
 GATHER_FROM = 4
 """Requests under way from which on answers are gathered: who binds a pod now and then is not kept waiting."""
 GATHER_S = 0.003
@@ -85,8 +82,8 @@ def build_program(
     metrics: Metrics,
     rng: random.Random,
 ) -> Program:
-    """The program on the machine's clock, counted by `metrics`."""
-    program = Program(
+    """The program on the machine's clock; `metrics` hears what happens in its domains."""
+    return Program(
         configuration,
         Surroundings(
             transport,
@@ -98,24 +95,6 @@ def build_program(
             on_ready=leave_to_reference_counts,
         ),
     )
-    metrics.read_from(lambda: read(program))
-    return program
-
-
-def collect_seldom() -> None:
-    """Takes what is loaded out of the cyclic collector's sight, and lets it look once in many allocations only."""
-    gc.freeze()
-    gc.set_threshold(GC_YOUNG_MAX, 20, 50)
-    gc.enable()
-
-
-def leave_to_reference_counts() -> None:
-    """As `collect_seldom`, with what the first lists brought.
-
-    Pods and nodes have no cycles; a full collection that walks 100,000 of them stops every domain for 60 to 100 ms.
-    """
-    gc.collect()
-    collect_seldom()
 
 
 @contextlib.asynccontextmanager

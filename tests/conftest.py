@@ -19,7 +19,7 @@ from hypothesis import settings
 
 asyncio.set_event_loop(None)
 gc.set_threshold(10_000, 20, 50)
-"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`app.collect_seldom`)."""
+"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.collect_seldom`)."""
 
 TEST_EXAMPLES = 300
 SOAK_EXAMPLES = 10_000

@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import orjson
 
-from multisched.app import leave_to_reference_counts
 from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.plugin import PluginContext
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import Runner
+from multisched.garbage import leave_to_reference_counts
 from multisched.model.decode import Decoder
 from multisched.queueing.pod_queue import PodQueue
 from multisched.state.cluster_cache import ClusterCache

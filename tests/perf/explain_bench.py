@@ -16,9 +16,9 @@ from typing import Final
 import orjson
 
 from multisched import config
-from multisched.app import leave_to_reference_counts
 from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.pod_class import PodClass
+from multisched.garbage import leave_to_reference_counts
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import REPLICAS_MAX

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import orjson
 
-from multisched.app import leave_to_reference_counts
 from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.garbage import leave_to_reference_counts
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from tests.perf.core_bench import Core

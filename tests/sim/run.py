@@ -10,7 +10,7 @@ import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
-from multisched.app import collect_seldom
+from multisched.garbage import collect_seldom
 from multisched.testing.scenario import Report, run_seed
 
 FAULTS_MIN = 10
