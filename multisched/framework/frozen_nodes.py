@@ -91,6 +91,10 @@ class FrozenNodes:
     def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
         return self.amounts(Amount.ALLOCATABLE, resources, rows).astype(np.float64)
 
+    def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
+        every = [self.allocatable(resource) for resource in resources]
+        return float(min(one.min(initial=0) for one in every)), float(max(one.max(initial=0) for one in every))
+
     @property
     def pod_count(self) -> Int64:
         return self._column(lambda r: len(r.standing))

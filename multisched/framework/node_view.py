@@ -69,6 +69,13 @@ class NodeView(Protocol):
         """float64[resources, rows], read-only: allocatable amounts, to divide by."""
         ...
 
+    def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
+        """The smallest and the largest of these allocatable amounts on any row, rows without a node (0) included.
+
+        Tells without looking at rows that each of them has all the resources, or that none has too much of one.
+        """
+        ...
+
     @property
     def pod_count(self) -> Int64:
         """int64[all rows]: pods on the row, assumed ones included."""

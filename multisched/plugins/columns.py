@@ -38,6 +38,10 @@ EXACT_BELOW = 1 << 53
 """Up to here a correctly rounded float64 quotient of integers never reaches the next integer."""
 
 
+NOUGHT, ONE, HUNDRED, HALF = np.array(0), np.array(1), np.array(100.0), np.array(0.5)
+"""Numbers as arrays: numpy need not find out anew what a Python number is, which takes as long as the sum of a few rows."""
+
+
 def zeros(rows: Rows) -> NDArray[np.uint8]:
     """uint8[len(rows)]: every row passes."""
     return np.zeros(len(rows), np.uint8)

@@ -14,6 +14,7 @@ from multisched.framework.node_view import Amount, Int64, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
+from multisched.plugins.columns import HALF, HUNDRED, ONE
 from multisched.plugins.config_fields import Fields, PluginArgsError
 from multisched.plugins.resource_scoring import DEFAULT_RESOURCES, ResourceWeight, counts_in_scores, read_resources
 
@@ -21,7 +22,9 @@ Fractions = NDArray[np.float64]
 Present = NDArray[np.bool_] | None
 """bool[resources, rows]: where a row has the resource; None: everywhere."""
 
-HALF = MAX_SCORE // 2
+_FULL = np.array(1.0)
+_MIDDLE = np.array(3 * MAX_SCORE // 2)
+"""150"""
 
 Counted = tuple[tuple[str, ...], Int64]
 """Resources, and int64[resources, 1]: what the pod asks of each."""
@@ -74,24 +77,24 @@ class NodeResourcesBalancedAllocation:
             cycle.state.write(_COUNTED, counted)
         resources, amounts = counted
         if not resources:
-            return np.full(len(rows), HALF + HALF // 2, np.int64)
+            return np.full(len(rows), 3 * MAX_SCORE // 4, np.int64)
         if not len(rows):
             return np.zeros(0, np.int64)
         capacity = cycle.nodes.capacities(resources, rows)
         requested = cycle.nodes.amounts(Amount.REQUESTED, resources, rows)
-        has_all = capacity.item(capacity.argmin()) > 0  # allocatable is never below zero
+        has_all = cycle.nodes.capacity_range(resources)[0] > 0
         present = None if has_all else capacity > 0
         used = np.empty((2, *requested.shape), np.float64)  # without the pod, and with it
         used[0] = requested  # int64 becomes float64 before it is divided, as in Go
         np.add(requested, amounts, out=used[1])
         used /= capacity if present is None else np.maximum(capacity, 1.0)
-        np.minimum(used, 1.0, out=used)
+        np.minimum(used, _FULL, out=used)
         if present is not None:
             used *= present
         balance = _balance(used, present)
         change: Int64 = balance[1] - balance[0]
-        change += 3 * HALF
-        change >>= 1  # halves towards minus infinity; the whole HALF that comes after it is in the sum already, twice
+        change += _MIDDLE
+        change >>= ONE  # halves towards minus infinity; the whole 50 that comes after it is in the sum already, twice
         return change
 
     def _counted(self, pod: Pod) -> Counted:
@@ -110,14 +113,14 @@ def _balance(used: Fractions, present: Present) -> Int64:
         return np.full((2, used.shape[2]), MAX_SCORE, np.int64)
     if used.shape[1] == 2:
         deviation: Fractions = used[:, 0] - used[:, 1]
-        deviation *= 0.5  # exact, and a third of a division
+        deviation *= HALF  # exact, and a third of a division
         np.abs(deviation, out=deviation)
         if present is not None:
             deviation *= present[0] & present[1]
     else:
         deviation = np.array([_deviation(used[0], present), _deviation(used[1], present)])
-    np.subtract(1, deviation, out=deviation)
-    deviation *= MAX_SCORE
+    np.subtract(_FULL, deviation, out=deviation)
+    deviation *= HUNDRED
     return deviation.astype(np.int64)
 
 

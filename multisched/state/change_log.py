@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from multisched.framework.node_view import Rows
+from multisched.framework.node_view import Rows, all_true
 
 CHANGES_KEPT = 1 << 16
 """Changes remembered; a reader that falls further behind renews everything."""
 
 _NONE: Rows = np.zeros(0, np.intp)
+_FIRST = np.ones(1, np.bool_)
 
 
 class ChangeLog:
@@ -18,7 +19,7 @@ class ChangeLog:
     __slots__ = ("_ring", "sequence")
 
     def __init__(self) -> None:
-        self._ring = [0] * CHANGES_KEPT  # a list: readers miss a few dozen changes, too few for numpy to pay
+        self._ring = np.zeros(CHANGES_KEPT, np.intp)
         self.sequence = 0
 
     def note(self, row: int) -> None:
@@ -33,5 +34,10 @@ class ChangeLog:
         if missed > CHANGES_KEPT:
             return None
         start, end = sequence % CHANGES_KEPT, self.sequence % CHANGES_KEPT
-        changed = self._ring[start:end] if start < end else self._ring[start:] + self._ring[:end]
-        return np.array(sorted(set(changed)), np.intp)
+        if start < end:
+            changed = self._ring[start:end].copy()
+        else:
+            changed = np.concatenate((self._ring[start:], self._ring[:end]))
+        changed.sort()
+        is_new = changed[1:] != changed[:-1]
+        return changed if all_true(is_new) else changed[np.concatenate((_FIRST, is_new))]

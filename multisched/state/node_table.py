@@ -31,6 +31,8 @@ SCORED = (CPU, MEMORY)
 NOTHING, PODS_INDEX = 0, 1
 NATIVE_END = 5
 """The rows before are what nearly every call asks for: see `NodeTable._resources`."""
+SCORING = slice(NATIVE_END, NATIVE_END + len(SCORED))
+"""Rows of `NodeTable._requested` with what scores count of SCORED; such rows of the other matrices stay zero."""
 
 BLOCKS_MAX = 1_024
 """Combinations of resources whose place is remembered."""
@@ -67,6 +69,23 @@ class LabelColumn:
         self.codes = grown(self.codes, capacity)
 
 
+class _FewRows:
+    """Amounts of a few rows as they were at one moment (`row_log`): views to be cut by a block of native resources."""
+
+    __slots__ = ("allocatable", "at", "capacities", "requested", "rows")
+
+    def __init__(self, rows: Rows | None, at: int, allocatable: Int64, requested: Int64) -> None:
+        self.rows = rows
+        self.at = at
+        if rows is None:
+            rows = np.zeros(0, np.intp)
+        self.allocatable: Int64 = allocatable[:NATIVE_END].take(rows, axis=1)
+        self.requested: Int64 = requested[: SCORING.stop].take(rows, axis=1)
+        self.capacities: Float64 = self.allocatable.astype(np.float64)
+        for array in (self.allocatable, self.requested, self.capacities):
+            array.flags.writeable = False
+
+
 class NodeTable:
     """Columns by resource, label and taint set; pods, ports and images by row."""
 
@@ -85,7 +104,6 @@ class NodeTable:
         self._capacities = np.zeros((8, ROWS_INITIAL), np.float64)
         """`_allocatable` again: quotients are taken in float64, and converting costs as much as dividing."""
         self._requested = np.zeros((8, ROWS_INITIAL), np.int64)
-        self._scoring = np.zeros((len(SCORED), ROWS_INITIAL), np.int64)
         self._unschedulable = np.zeros(ROWS_INITIAL, np.bool_)
         self._taint_set = np.zeros(ROWS_INITIAL, np.int32)
         self._versions: list[int] = []
@@ -96,8 +114,10 @@ class NodeTable:
         self._volume_users = VolumeUsers()
         self._pod_counts = PodCounts()
         self._images: dict[str, dict[int, int]] = {}
-        self._few: tuple[Rows | None, int, Int64, Int64] = (None, 0, self._allocatable, self._requested)
-        """The few rows that were asked about last, when, and their native amounts: three plugins ask about the same ones."""
+        self._few = _FewRows(None, 0, self._allocatable, self._requested)
+        """Those that were asked about last: three plugins ask about the same ones."""
+        self._ranges: dict[tuple[str, ...], tuple[int, float, float]] = {}
+        """Resources -> when they were looked at (`nodes_version`), and their smallest and largest capacity."""
         self._absent: Int64 = frozen(np.zeros(ROWS_INITIAL, np.int64))
         self._views: dict[tuple[str, str], Int64] = {}
         self.node_log = ChangeLog()
@@ -120,34 +140,48 @@ class NodeTable:
         if resource in SCORED:
             key = ("scoring", resource)
             if key not in self._views:
-                self._views[key] = frozen(self._scoring[SCORED.index(resource)])
+                self._views[key] = frozen(self._requested[SCORING][SCORED.index(resource)])
             return self._views[key]
         return self.requested(resource)
 
     def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
-        if kind is Amount.SCORING:
-            if resources != SCORED:
-                return amounts_of(self, kind, resources, rows)
-            return columns_at(self._scoring, rows)
-        block = self._blocks.get(resources)
-        if block is None:
-            block = self._block(resources)
+        if kind is not Amount.SCORING:
+            block = self._blocks.get(resources)
+            if block is None:
+                block = self._block(resources)
+        elif resources == SCORED:
+            block = SCORING
+        else:
+            return amounts_of(self, kind, resources, rows)
         array = self._allocatable if kind is Amount.ALLOCATABLE else self._requested
-        if isinstance(block, slice):
-            if block.stop <= NATIVE_END and len(rows) <= VIEW_FROM:
-                return self._native_amounts(kind, rows)[block]
-            return columns_at(array[block], rows)
-        found: Int64 = array[block, rows]
-        return found
+        if not isinstance(block, slice):
+            found: Int64 = array[block, rows]
+            return found
+        if block.stop <= SCORING.stop and len(rows) <= VIEW_FROM:
+            few = self._few_rows(rows)
+            return (few.allocatable if kind is Amount.ALLOCATABLE else few.requested)[block]
+        return columns_at(array[block], rows)
 
     def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
         block = self._blocks.get(resources)
         if block is None:
             block = self._block(resources)
-        if isinstance(block, slice):
-            return columns_at(self._capacities[block], rows)
-        found: Float64 = self._capacities[block, rows]
-        return found
+        if not isinstance(block, slice):
+            found: Float64 = self._capacities[block, rows]
+            return found
+        if block.stop <= NATIVE_END and len(rows) <= VIEW_FROM:
+            return self._few_rows(rows).capacities[block]
+        return columns_at(self._capacities[block], rows)
+
+    def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
+        known = self._ranges.get(resources)
+        if known is None or known[0] != self.nodes_version:
+            every = self.capacities(resources, np.arange(self.size))
+            ends = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
+            if len(self._ranges) >= BLOCKS_MAX:
+                self._ranges.clear()
+            known = self._ranges[resources] = (self.nodes_version, *ends)
+        return known[1], known[2]
 
     @property
     def pod_count(self) -> Int64:
@@ -286,7 +320,6 @@ class NodeTable:
         """Writes the row anew from its node and these pods: the audit found that its columns are not their sum."""
         self._pods[row] = {}
         self._requested[:, row] = 0
-        self._scoring[:, row] = 0
         self._volume_users.forget_row(row)
         self._pod_counts.forget_row(row)
         for key in [key for key, users in self._ports.items() if row in users]:
@@ -346,7 +379,7 @@ class NodeTable:
                 scored = scoring_amounts(pod)
                 cpu, memory = cpu + scored[0], memory + scored[1]
             found = {name: int(self._requested[index, row]) for name, index in self._resources.items()}
-            if found != sums or [cpu, memory] != self._scoring[:, row].tolist():
+            if found != sums or [cpu, memory] != self._requested[SCORING, row].tolist():
                 raise AssertionError(f"row {row} ({node.name}): columns say {found}, its pods {sums}")
         faults = self._pod_counts.faults({row: p.values() for row, p in enumerate(self._pods)}, is_whole=True)
         if faults:
@@ -364,16 +397,12 @@ class NodeTable:
             view = self._views[key] = frozen(array[index])
         return view
 
-    def _native_amounts(self, kind: Amount, rows: Rows) -> Int64:
-        """int64[NATIVE_END, rows], allocatable or requested, of a few rows. They are taken once for all who ask about the same
-        array in the same state: nobody changes an array of rows (`NodeView`)."""
-        asked, at, allocatable, requested = self._few
-        if asked is not rows or at != self.row_log.sequence:
-            allocatable = self._allocatable[:NATIVE_END].take(rows, axis=1)
-            requested = self._requested[:NATIVE_END].take(rows, axis=1)
-            allocatable.flags.writeable = requested.flags.writeable = False
-            self._few = (rows, self.row_log.sequence, allocatable, requested)
-        return allocatable if kind is Amount.ALLOCATABLE else requested
+    def _few_rows(self, rows: Rows) -> _FewRows:
+        """Taken once for all who ask about the same array in the same state: nobody changes an array of rows (`NodeView`)."""
+        few = self._few
+        if few.rows is not rows or few.at != self.row_log.sequence:
+            few = self._few = _FewRows(rows, self.row_log.sequence, self._allocatable, self._requested)
+        return few
 
     def _block(self, resources: tuple[str, ...]) -> slice | Rows:
         """Where the resources stand in the matrices: a slice where they stand side by side."""
@@ -401,7 +430,6 @@ class NodeTable:
         self._allocatable = grown(self._allocatable, self._capacity)
         self._capacities = grown(self._capacities, self._capacity)
         self._requested = grown(self._requested, self._capacity)
-        self._scoring = grown(self._scoring, self._capacity)
         self._unschedulable = grown(self._unschedulable, self._capacity)
         self._taint_set = grown(self._taint_set, self._capacity)
         self._absent = frozen(np.zeros(self._capacity, np.int64))
@@ -416,7 +444,7 @@ class NodeTable:
             return index
         if len(self._resources) >= RESOURCES_MAX:
             return None
-        index = self._resources[name] = len(self._resources) + 1
+        index = self._resources[name] = SCORING.stop + len(self._resources) + 1 - NATIVE_END
         self._blocks.clear()  # some may take this resource for one that no node has
         if index >= len(self._allocatable):
             empty = np.zeros_like(self._allocatable)
@@ -459,8 +487,8 @@ class NodeTable:
             if index is not None:
                 requested[index, row] += sign * amount
         cpu, memory = scoring_amounts(pod)
-        self._scoring[0, row] += sign * cpu
-        self._scoring[1, row] += sign * memory
+        requested[SCORING.start, row] += sign * cpu
+        requested[SCORING.start + 1, row] += sign * memory
         requested[PODS_INDEX, row] += sign
         if pod.spec.host_ports:
             self._account_ports(row, pod, sign)

@@ -111,6 +111,9 @@ class Overlay:
     def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
         return self._table.capacities(resources, rows)
 
+    def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
+        return self._table.capacity_range(resources)
+
     @property
     def pod_count(self) -> Int64:
         return self._table.pod_count if self._pod_count is None else frozen(self._pod_count)
