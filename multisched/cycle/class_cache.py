@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from multisched.cycle.class_changes import NO_ROWS, Changes
+from multisched.cycle.class_changes import Changes
 from multisched.cycle.class_scores import ClassScores, is_for_one_attempt
-from multisched.cycle.pod_class import FilterColumn, PodClass
+from multisched.cycle.pod_class import NO_ROWS, NO_TOTALS, FilterColumn, PodClass
 from multisched.cycle.pod_run import is_rowwise
 from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.cycle_state import CycleState
@@ -40,6 +40,7 @@ CLASS_BYTES_MAX = 512 * 1024 * 1024
 BYTES_PER_ROW = 48
 """What one class keeps per row, roughly: codes and scores of each plugin, and the totals."""
 
+CLASS_ROWS_MAX = CLASS_BYTES_MAX // BYTES_PER_ROW
 CLASSES_MIN = 8
 SPECS_MAX = 65_536
 """Specs whose number is remembered, by identity."""
@@ -161,7 +162,7 @@ class ClassCache:
             self._renew(entry)
         _check_failure(entry)
         if signature is not None:
-            if len(self._classes) >= max(CLASSES_MIN, CLASS_BYTES_MAX // (BYTES_PER_ROW * max(1, len(entry.rows)))):
+            if len(self._classes) >= CLASSES_MIN and len(self._classes) * len(entry.rows) >= CLASS_ROWS_MAX:
                 del self._classes[next(iter(self._classes))]
             self._classes[signature] = entry
             entry.signature = signature
@@ -204,7 +205,7 @@ class ClassCache:
         fewer.view = replace(entry.view, state=entry.view.state.copy())
         fewer.feasible = feasible
         fewer.scores, fewer.moving_scores = [], []
-        fewer.total = np.zeros(0, np.int32)
+        fewer.total = NO_TOTALS
         fewer.is_scored = False
         fewer.picture = None
         fewer.unrecorded = 0
@@ -415,8 +416,8 @@ class ClassCache:
                 column.codes[at] = codes
                 if not column.depends_on.reads_pods:
                     must_join = True
-                elif any_true(refused := codes != 0):
-                    passing &= ~refused
+                elif codes.item(codes.argmax()):
+                    passing &= codes == 0
         before = entry.feasible
         if must_join:
             self._join_filters(entry)

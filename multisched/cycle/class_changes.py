@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
+from multisched.cycle.pod_class import NO_ROWS, FilterColumn, PodClass, ScoreColumn
 from multisched.framework.node_view import Rows
 from multisched.framework.plugin import Dependency
 
-NO_ROWS: Rows = np.zeros(0, np.intp)
 _ROW = Dependency.ROW
 
 

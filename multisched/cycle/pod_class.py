@@ -25,6 +25,13 @@ Finals = NDArray[np.uint8]
 Totals = NDArray[np.int32]
 """Weighted sums of final scores: at most 100 x 100 for each plugin."""
 
+NO_ROWS: Rows = np.zeros(0, np.intp)
+"""Empty arrays are never written to, and one of a kind serves all."""
+NO_BOOLS: Bools = np.zeros(0, np.bool_)
+NO_SCORES: Scores = np.zeros(0, np.int64)
+NO_FINALS: Finals = np.zeros(0, np.uint8)
+NO_TOTALS: Totals = np.zeros(0, np.int32)
+
 
 class FilterColumn:
     """One Filter plugin's codes over the class's rows."""
@@ -74,17 +81,17 @@ class ScoreColumn:
         self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
         self.is_plain = self.normalizer is None and self.custom is None
         """True if raw scores count as they are."""
-        self.raw: Scores = np.zeros(0, np.int64)
+        self.raw: Scores = NO_SCORES
         """Kept where something normalises it: plain scores are final as they come."""
         self.shared: SharedScores | None = None
         """Whose raw scores `raw` is, until one of them changes; then it is a copy."""
-        self.final: Finals = np.zeros(0, np.uint8)
+        self.final: Finals = NO_FINALS
         self.largest = -1
         self.groups: RowGroups | None = None
         """Rows that are alike to the plugin, if it is asked about groups."""
-        self.by_group: Finals = np.zeros(0, np.uint8)
+        self.by_group: Finals = NO_FINALS
         """`final` by group."""
-        self.asked: Rows = np.zeros(0, np.intp)
+        self.asked: Rows = NO_ROWS
         """Positions of the rows that stand for their groups: one for each group with feasible rows."""
         self.is_skipped = False
         """True while PreScore said Skip: the plugin has no part in the total."""
@@ -111,7 +118,7 @@ class PodClass:
         self.narrowed_by: tuple[str, ...] = ()
         self.domain_size = 0
         """Rows of the domain, narrowed or not."""
-        self.rows: Rows = np.zeros(0, np.intp)
+        self.rows: Rows = NO_ROWS
         self.skipped: frozenset[str] = frozenset()
         self.told: tuple[PreFilterResult, ...] = ()
         """What the PreFilter plugins said whose answers hold for one attempt."""
@@ -127,14 +134,14 @@ class PodClass:
         """Those of `filters` with codes that fail the attempt."""
         self.scores: list[ScoreColumn] = []
         self.moving_scores: list[ScoreColumn] = []
-        self.fixed_pass: Bools = np.zeros(0, np.bool_)
+        self.fixed_pass: Bools = NO_BOOLS
         """Rows that pass every filter which does not read the pods on them."""
-        self.feasible: Bools = np.zeros(0, np.bool_)
-        self.fixed_total: Totals = np.zeros(0, np.int32)
+        self.feasible: Bools = NO_BOOLS
+        self.fixed_total: Totals = NO_TOTALS
         """Weighted sum of the final scores that do not read the pods on a row."""
-        self.sum: Totals = np.zeros(0, np.int32)
+        self.sum: Totals = NO_TOTALS
         """Weighted sum of all final scores, feasible or not."""
-        self.total: Totals = np.zeros(0, np.int32)
+        self.total: Totals = NO_TOTALS
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
         self.generation = -1
         self.nodes_version = -1

@@ -57,15 +57,14 @@ class Asked:
     question: object
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """The pod is assumed and reserved on a node; it may have to wait at Permit, then it is bound."""
 
     pod: Pod
     node: str
     annotations: Mapping[str, str]
     view: CycleView
-    waits: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Permit plugin -> seconds it wants to wait at most."""
 
 
@@ -418,12 +417,12 @@ class SchedulingCycle:
         if own is not None:
             return [own]
         total = choice.total
-        best = int(total[total.argmax()])
+        best = total.item(total.argmax())
         ties = (total == best).nonzero()[0]
         # Ties go by chance upstream; here by a hash, so that the same seed gives the same placement (I12).
         turn = self._turn(pod, attempt) % len(ties)
         if count == 1:
-            return [int(ties[turn])]
+            return [ties.item(turn)]
         ordered = np.roll(ties, -turn)
         if len(ordered) < count:
             rest = np.flatnonzero(choice.feasible & (total < best))
@@ -543,7 +542,7 @@ class SchedulingCycle:
                 waits[gate.name] = permit.timeout_s
             elif not permit.status.is_success:
                 return self.give_up(placed, permit.status)
-        return replace(placed, waits=waits) if waits else placed
+        return msgspec.structs.replace(placed, waits=waits) if waits else placed
 
     def give_up(self, placed: Placed, status: Status) -> Unplaced:
         """Unreserves in reverse order, forgets the assumption, and says why."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.events import EventRegistration
 from multisched.framework.ledger import Ledger
@@ -77,8 +79,7 @@ class CycleView:
     """The domain's rows, whatever PreFilter narrowed them to; None where all rows of the table are meant."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedPod:
+class QueuedPod(msgspec.Struct, frozen=True):
     """A pod with its place in time, for QueueSort."""
 
     pod: Pod

@@ -132,8 +132,9 @@ class NodeVolumeLimits:
 
     def sign(self, pod: Pod) -> Hashable:
         """Claims of ephemeral volumes are called after their pod, and must be its own."""
-        is_own = any(volume.is_ephemeral for volume in pod.spec.volumes)
-        return (pod.spec.volumes, pod.name, pod.uid) if is_own else pod.spec.volumes
+        volumes = pod.spec.volumes
+        is_own = bool(volumes) and any(volume.is_ephemeral for volume in volumes)
+        return (volumes, pod.name, pod.uid) if is_own else volumes
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         detached = ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")

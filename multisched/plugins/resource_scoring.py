@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -66,11 +66,8 @@ class ScoredDemand:
     """int64[resources, 1]"""
     weights: Int64
     """int64[resources, 1]"""
-    weight: int = field(init=False)
+    weight: int
     """The sum of the weights."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", int(self.weights.sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,14 @@ class ScoringStrategy:
 
     def demand(self, spec: PodSpec) -> ScoredDemand:
         """What of a pod counts: the same for all pods of its class."""
-        amounts = ((r.name, r.weight, scoring_amount(spec, r.name)) for r in self.resources)
+        amounts = [(r.name, r.weight, scoring_amount(spec, r.name)) for r in self.resources]
         counted = [one for one in amounts if counts_in_scores(one[0], one[2])]
+        weights = [weight for _, weight, _ in counted]
         return ScoredDemand(
             tuple(name for name, _, _ in counted),
-            np.array([[amount] for _, _, amount in counted], np.int64),
-            np.array([[weight] for _, weight, _ in counted], np.int64),
+            _column([amount for _, _, amount in counted]),
+            _column(weights),
+            sum(weights),
         )
 
     def score(self, nodes: NodeView, demand: ScoredDemand, rows: Rows) -> Scores:
@@ -118,9 +117,9 @@ class ScoringStrategy:
             weights = weights * (capacity > 0)
             return _sum(scores * weights) // np.maximum(_sum(weights), 1)
         if demand.weight == 2 == len(demand.resources):
-            total = scores[0] + scores[1]
-            total >>= ONE  # faster than a division
-            return total
+            mean: Int64 = scores[0] + scores[1]
+            mean >>= ONE  # faster than a division
+            return mean
         if demand.weight != len(demand.resources):
             scores *= weights
         total = _sum(scores)
@@ -180,6 +179,10 @@ def counts_in_scores(resource: str, amount: int) -> bool:
     if resource in (CPU, MEMORY, EPHEMERAL_STORAGE):
         return True
     return amount != 0 and is_scalar_resource(resource)
+
+
+def _column(values: list[int]) -> Int64:
+    return np.array(values, np.int64).reshape(-1, 1)
 
 
 def _sum(matrix: Int64) -> Int64:

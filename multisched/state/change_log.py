@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from multisched.framework.node_view import Rows, all_true
+from multisched.framework.node_view import Rows
 
 CHANGES_KEPT = 1 << 16
 """Changes remembered; a reader that falls further behind renews everything."""
@@ -16,15 +16,24 @@ _FIRST = np.ones(1, np.bool_)
 class ChangeLog:
     """A ring of changed rows. `sequence` counts all changes ever made."""
 
-    __slots__ = ("_ring", "sequence")
+    __slots__ = ("_latest", "_repeated", "_ring", "sequence")
 
     def __init__(self) -> None:
         self._ring = np.zeros(CHANGES_KEPT, np.intp)
+        self._latest: dict[int, int] = {}
+        """Row -> the sequence of its latest change."""
+        self._repeated = -1
+        """The largest sequence of a change whose row has changed again since."""
         self.sequence = 0
 
     def note(self, row: int) -> None:
-        self._ring[self.sequence % CHANGES_KEPT] = row
-        self.sequence += 1
+        sequence = self.sequence
+        self._ring[sequence % CHANGES_KEPT] = row
+        before = self._latest.get(row)
+        if before is not None and before > self._repeated:
+            self._repeated = before
+        self._latest[row] = sequence
+        self.sequence = sequence + 1
 
     def since(self, sequence: int) -> Rows | None:
         """Distinct rows changed after `sequence`, ascending; None when that is too long ago to know."""
@@ -34,10 +43,9 @@ class ChangeLog:
         if missed > CHANGES_KEPT:
             return None
         start, end = sequence % CHANGES_KEPT, self.sequence % CHANGES_KEPT
-        if start < end:
-            changed = self._ring[start:end].copy()
-        else:
-            changed = np.concatenate((self._ring[start:], self._ring[:end]))
+        ring = self._ring
+        changed = ring[start:end].copy() if start < end else np.concatenate((ring[start:], ring[:end]))
         changed.sort()
-        is_new = changed[1:] != changed[:-1]
-        return changed if all_true(is_new) else changed[np.concatenate((_FIRST, is_new))]
+        if self._repeated >= sequence:
+            changed = changed[np.concatenate((_FIRST, changed[1:] != changed[:-1]))]
+        return changed

@@ -11,8 +11,9 @@ own deletion does. That is what keeps a deleted node's pods from vanishing befor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from multisched.model.objects import Node, Pod
 from multisched.state.domain_rows import DomainRows
@@ -35,8 +36,7 @@ class PodState(Enum):
     CONFIRMED = auto()
 
 
-@dataclass(slots=True)
-class PlacedPod:
+class PlacedPod(msgspec.Struct):
     """A pod on a node. `row` is NO_ROW while its node is unknown."""
 
     pod: Pod
@@ -47,8 +47,7 @@ class PlacedPod:
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
+class Assumption(msgspec.Struct, frozen=True):
     """What assuming gave: the annotations that the binding must carry."""
 
     node: str
