@@ -40,7 +40,7 @@ ZONES: Final = 10
 PODS_BEFORE: Final = 5
 """Pods on every node before the first decision."""
 
-CHUNK: Final = 2_500
+CHUNK: Final = 1_000
 """Decisions timed in one piece. The best piece counts: what else the machine does only ever adds."""
 
 FRESH_ROUNDS: Final = 10
