@@ -6,11 +6,11 @@ keep their numbers. Differs from the live table in one point: an image counts wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
-from multisched.framework.node_view import Amount, Bools, Float64, Int32, Int64, Rows, amounts_of
+from multisched.framework.node_view import Amount, Bools, Derive, Float64, Int32, Int64, Rows, amounts_of
 from multisched.framework.pod_counts import PodCountsView, counts_of
 from multisched.framework.volume_users import VolumeUsers, users_of
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
@@ -94,6 +94,9 @@ class FrozenNodes:
     def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
         every = [self.allocatable(resource) for resource in resources]
         return float(min(one.min(initial=0) for one in every)), float(max(one.max(initial=0) for one in every))
+
+    def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
+        return derive(self, rows)
 
     @property
     def pod_count(self) -> Int64:

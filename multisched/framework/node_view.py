@@ -6,7 +6,7 @@ deleted nodes stay in the columns until reused; the rows a plugin is asked about
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast
 
@@ -43,6 +43,10 @@ class Amount(Enum):
     SCORING = "scoring"
 
 
+Derive = Callable[["NodeView", Rows], Int64]
+"""int64[rows] of what is on each row, and of nothing else."""
+
+
 class NodeView(Protocol):
     """Read access to the node table. Amounts are int64: milli-CPU, bytes, counts."""
 
@@ -73,6 +77,13 @@ class NodeView(Protocol):
         """The smallest and the largest of these allocatable amounts on any row, rows without a node (0) included.
 
         Tells without looking at rows that each of them has all the resources, or that none has too much of one.
+        """
+        ...
+
+    def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
+        """int64[rows], read-only: what `derive` makes of the amounts on each row, kept under `key` and renewed where rows changed.
+
+        Worth it for many rows. `derive` is asked about some or all rows, those without a node included.
         """
         ...
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.cycle_state import StateKey
-from multisched.framework.node_view import Amount, Int64, Rows, Scores
+from multisched.framework.node_view import VIEW_FROM, Amount, Int64, NodeView, Rows, Scores
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
@@ -22,6 +23,7 @@ Fractions = NDArray[np.float64]
 Present = NDArray[np.bool_] | None
 """bool[resources, rows]: where a row has the resource; None: everywhere."""
 
+_NOTHING: Int64 = np.zeros((1, 1), np.int64)
 _FULL = np.array(1.0)
 _MIDDLE = np.array(3 * MAX_SCORE // 2)
 """150"""
@@ -80,19 +82,12 @@ class NodeResourcesBalancedAllocation:
             return np.full(len(rows), 3 * MAX_SCORE // 4, np.int64)
         if not len(rows):
             return np.zeros(0, np.int64)
-        capacity = cycle.nodes.capacities(resources, rows)
-        requested = cycle.nodes.amounts(Amount.REQUESTED, resources, rows)
-        has_all = cycle.nodes.capacity_range(resources)[0] > 0
-        present = None if has_all else capacity > 0
-        used = np.empty((2, *requested.shape), np.float64)  # without the pod, and with it
-        used[0] = requested  # int64 becomes float64 before it is divided, as in Go
-        np.add(requested, amounts, out=used[1])
-        used /= capacity if present is None else np.maximum(capacity, 1.0)
-        np.minimum(used, _FULL, out=used)
-        if present is not None:
-            used *= present
-        balance = _balance(used, present)
-        change: Int64 = balance[1] - balance[0]
+        if len(rows) <= VIEW_FROM:
+            without, with_pod = _balances(cycle.nodes, resources, (_NOTHING, amounts), rows)
+        else:
+            (with_pod,) = _balances(cycle.nodes, resources, (amounts,), rows)
+            without = cycle.nodes.derived((self.name, resources), partial(_balance_now, resources), rows)
+        change: Int64 = with_pod - without
         change += _MIDDLE
         change >>= ONE  # halves towards minus infinity; the whole 50 that comes after it is in the sum already, twice
         return change
@@ -106,11 +101,36 @@ class NodeResourcesBalancedAllocation:
         return tuple(pod.spec.requests.get(name, 0) for name in self._resources)
 
 
+def _balances(nodes: NodeView, resources: tuple[str, ...], more: Sequence[Int64], rows: Rows) -> Int64:
+    """int64[len(more), rows], 50..100: the balance with so much more on each row (int64[resources, 1])."""
+    capacity = nodes.capacities(resources, rows)
+    requested = nodes.amounts(Amount.REQUESTED, resources, rows)
+    has_all = nodes.capacity_range(resources)[0] > 0
+    present = None if has_all else capacity > 0
+    used = np.empty((len(more), *requested.shape), np.float64)
+    for index, amounts in enumerate(more):
+        # int64 becomes float64 before it is divided, as in Go
+        if amounts is _NOTHING:
+            used[index] = requested
+        else:
+            np.add(requested, amounts, out=used[index])
+    used /= capacity if present is None else np.maximum(capacity, 1.0)
+    np.minimum(used, _FULL, out=used)
+    if present is not None:
+        used *= present
+    return _balance(used, present)
+
+
+def _balance_now(resources: tuple[str, ...], nodes: NodeView, rows: Rows) -> Int64:
+    (balance,) = _balances(nodes, resources, (_NOTHING,), rows)
+    return cast(Int64, balance)
+
+
 def _balance(used: Fractions, present: Present) -> Int64:
-    """int64[2, rows], 50..100, of float64[2, resources, rows]. Two resources have a formula of their own, which rounds
+    """int64[planes, rows], 50..100, of float64[planes, resources, rows]. Two resources have a formula of their own, which rounds
     differently."""
     if used.shape[1] == 1:
-        return np.full((2, used.shape[2]), MAX_SCORE, np.int64)
+        return np.full((len(used), used.shape[2]), MAX_SCORE, np.int64)
     if used.shape[1] == 2:
         deviation: Fractions = used[:, 0] - used[:, 1]
         deviation *= HALF  # exact, and a third of a division
@@ -118,7 +138,7 @@ def _balance(used: Fractions, present: Present) -> Int64:
         if present is not None:
             deviation *= present[0] & present[1]
     else:
-        deviation = np.array([_deviation(used[0], present), _deviation(used[1], present)])
+        deviation = np.array([_deviation(plane, present) for plane in used])
     np.subtract(_FULL, deviation, out=deviation)
     deviation *= HUNDRED
     return deviation.astype(np.int64)

@@ -7,13 +7,24 @@ of deleted nodes are reused, columns grow by doubling. Only `ClusterCache` write
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import VIEW_FROM, Amount, Bools, Float64, Int32, Int64, Rows, amounts_of, columns_at
+from multisched.framework.node_view import (
+    VIEW_FROM,
+    Amount,
+    Bools,
+    Derive,
+    Float64,
+    Int32,
+    Int64,
+    Rows,
+    amounts_of,
+    columns_at,
+)
 from multisched.framework.pod_counts import PodCounts
 from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, differ_in_version_only
@@ -34,12 +45,16 @@ NATIVE_END = 5
 SCORING = slice(NATIVE_END, NATIVE_END + len(SCORED))
 """Rows of `NodeTable._requested` with what scores count of SCORED; such rows of the other matrices stay zero."""
 
+DERIVED_MAX = 16
+"""Derived columns that are kept; 8 bytes a row each."""
+
 BLOCKS_MAX = 1_024
 """Combinations of resources whose place is remembered."""
 
 A = TypeVar("A", bound=NDArray[Any])
 _NO_USERS: Mapping[int, Mapping[str, int]] = {}
 _NO_SIZES: Mapping[int, int] = {}
+_NO_COLUMN: Int64 = np.zeros(0, np.int64)
 
 
 class LabelColumn:
@@ -116,6 +131,8 @@ class NodeTable:
         self._images: dict[str, dict[int, int]] = {}
         self._few = _FewRows(None, 0, self._allocatable, self._requested)
         """Those that were asked about last: three plugins ask about the same ones."""
+        self._derived: dict[Hashable, tuple[int, Int64]] = {}
+        """What plugins made of each row, and up to which change it holds."""
         self._ranges: dict[tuple[str, ...], tuple[int, float, float]] = {}
         """Resources -> when they were looked at (`nodes_version`), and their smallest and largest capacity."""
         self._absent: Int64 = frozen(np.zeros(ROWS_INITIAL, np.int64))
@@ -182,6 +199,18 @@ class NodeTable:
                 self._ranges.clear()
             known = self._ranges[resources] = (self.nodes_version, *ends)
         return known[1], known[2]
+
+    def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
+        at, column = self._derived.get(key, (0, _NO_COLUMN))
+        changed = self.row_log.since(at) if len(column) == self.size else None
+        if changed is None:
+            if len(self._derived) >= DERIVED_MAX:
+                self._derived.clear()
+            column = derive(self, np.arange(self.size))
+        elif len(changed):
+            column[changed] = derive(self, changed)
+        self._derived[key] = (self.row_log.sequence, column)
+        return cast(Int64, columns_at(column[None], rows)[0])
 
     @property
     def pod_count(self) -> Int64:

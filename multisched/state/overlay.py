@@ -9,12 +9,12 @@ and never kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Amount, Bools, Float64, Int32, Int64, Rows, amounts_of
+from multisched.framework.node_view import Amount, Bools, Derive, Float64, Int32, Int64, Rows, amounts_of
 from multisched.framework.overlaid_counts import OverlaidCounts
 from multisched.framework.plugin import CycleView, PreFilterExtensions
 from multisched.framework.pod_counts import PodCountsView
@@ -113,6 +113,9 @@ class Overlay:
 
     def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
         return self._table.capacity_range(resources)
+
+    def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
+        return derive(self, rows)
 
     @property
     def pod_count(self) -> Int64:

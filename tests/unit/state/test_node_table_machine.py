@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from multisched.framework.node_view import Amount
+from multisched.framework.node_view import Amount, Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Image, Node, Pod
 from multisched.model.selectors import Taint
 from multisched.state.node_table import RESOURCES_MAX, ROWS_INITIAL, NodeTable
@@ -31,6 +31,11 @@ nodes = st.builds(
     images=st.sampled_from(((), (Image(("app:v1",), 5),), (Image(("app:v1",), 9), Image(("web:v1",), 2)))),
     malformed=st.sampled_from(("", "", "status.allocatable: odd")),
 )
+
+
+def _free(table: NodeView, rows: Rows) -> Int64:
+    free: Int64 = (table.allocatable(CPU) - table.requested(CPU))[rows]
+    return free
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -146,6 +151,14 @@ class TableMachine(RuleBasedStateMachine):
             capacities = table.capacities(resources, rows)
             assert capacities.dtype == np.float64
             assert capacities.tolist() == table.amounts(Amount.ALLOCATABLE, resources, rows).tolist()
+
+    @invariant()
+    def what_follows_from_rows_is_as_if_made_anew(self) -> None:
+        table, rows = self.table, np.arange(self.table.size)
+        assert table.derived("free", _free, rows).tolist() == _free(table, rows).tolist()
+        capacities = table.capacities((CPU, GPU), rows)
+        ends = (capacities.min(), capacities.max()) if len(rows) else (0, 0)
+        assert table.capacity_range((CPU, GPU)) == ends
 
     @invariant()
     def every_image_has_one_size_everywhere(self) -> None:
