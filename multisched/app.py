@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import orjson
+from msgspec.structs import replace
 
 from multisched.client.transport import HttpTransport, connect
 from multisched.config_schema import Configuration

@@ -7,9 +7,9 @@ a stranger costs no more than its size. Promises that each problem names file, l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024
@@ -21,16 +21,14 @@ Path = tuple[str | int, ...]
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """A place in a file, counted from 1 as editors do."""
 
     line: int = 1
     column: int = 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, order=True):
     """One thing that is wrong, where, and what was probably meant."""
 
     file: str
@@ -55,15 +53,14 @@ class ConfigError(Exception):
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
-@dataclass(slots=True)
-class Document:
+class Document(msgspec.Struct):
     """Plain data (dict, list, str, int, float, bool, None) and where each part of it stands."""
 
     file: str
     data: Any = None
-    values: dict[Path, Position] = field(default_factory=dict)
-    keys: dict[Path, Position] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    values: dict[Path, Position] = msgspec.field(default_factory=dict)
+    keys: dict[Path, Position] = msgspec.field(default_factory=dict)
+    problems: list[Problem] = msgspec.field(default_factory=list)
 
     def position(self, path: Path, *, of_key: bool = False) -> Position:
         """Where the value (or its key) at `path` stands; for something missing, where its parent does."""

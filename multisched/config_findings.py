@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from multisched.config_document import Document, Path, render_path
 
@@ -18,8 +19,7 @@ class Severity(Enum):
     """Nothing of the file is lost; a default differs, or a setting has nothing to govern here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One of them."""
 
     file: str

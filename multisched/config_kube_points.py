@@ -7,8 +7,9 @@ framework/runtime/framework.go (how multiPoint is spread over the points). Pure;
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from multisched.config_kube_schema import ALL, POINTS, KubePlugin, KubePlugins
 
@@ -58,8 +59,7 @@ PointsOf = Callable[[str], Collection[str]]
 """Plugin -> the points it has here, as a file names them (preFilter)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPlugins:
+class PlacedPlugins(msgspec.Struct, frozen=True):
     """A profile, spread out."""
 
     order: tuple[str, ...]

@@ -7,8 +7,9 @@ Pure: a function of node and configuration. The state asks once per node change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from multisched.config_schema import Configuration, DomainConfig, NodeRule
 from multisched.model.objects import Node
@@ -30,8 +31,7 @@ def is_virtual(node: Node) -> bool:
     return node.labels.get("type") == VIRTUAL_TYPE or any(taint.key == VIRTUAL_TAINT for taint in node.taints)
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledLoan:
+class CompiledLoan(msgspec.Struct, frozen=True):
     """Rows of `lender` that a borrower may use."""
 
     lender: str

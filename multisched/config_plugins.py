@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Sequence
-from dataclasses import replace
 from types import ModuleType
 from typing import Final, get_type_hints
+
+from msgspec.structs import replace
 
 from multisched.config_schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
 from multisched.framework.registry import (

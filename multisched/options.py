@@ -5,10 +5,11 @@ No I/O, no third-party imports: `multisched version` must stay fast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from multisched.config_schema import Configuration
@@ -36,8 +37,7 @@ class RefusedError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(msgspec.Struct, frozen=True):
     """`multisched run`."""
 
     configuration: Configuration
@@ -54,8 +54,7 @@ class RunOptions:
         return self.configuration.lease.namespace or self.namespace
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
+class DemoOptions(msgspec.Struct, frozen=True):
     """`multisched demo`: the embedded cluster, the scheduler and a mixed workload."""
 
     configuration: Configuration
@@ -71,8 +70,7 @@ class DemoOptions:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
+class ClusterOptions(msgspec.Struct, frozen=True):
     """`multisched cluster`: the embedded API server with fake nodes."""
 
     kubeconfig: Path
@@ -84,8 +82,7 @@ class ClusterOptions:
     """End with the process that holds the other end of standard input, besides signals."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletsOptions:
+class KubeletsOptions(msgspec.Struct, frozen=True):
     """`multisched kubelets`: fake kubelets for the nodes of any cluster."""
 
     kubeconfig: Path

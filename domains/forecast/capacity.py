@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from domains.forecast.history import MILLI
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, Node
@@ -29,8 +30,7 @@ class Source(Enum):
     NUMBER = "number"
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(msgspec.Struct, frozen=True):
     """One dimension's source. `key` names the resource, label or annotation; `milli` is the number."""
 
     source: Source

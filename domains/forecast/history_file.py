@@ -10,10 +10,11 @@ import csv
 import math
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 COLUMNS = ("timestamp", "service", "resource", "value")
 
@@ -35,8 +36,7 @@ class HistoryError(ValueError):
     """A file that cannot be used at all; the message names it, what is wrong and the fix."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineProblem:
+class LineProblem(msgspec.Struct, frozen=True):
     """A line that was left out."""
 
     file: str
@@ -49,24 +49,22 @@ class LineProblem:
         return f"{self.file}, line {self.line}{column}: {self.message}"
 
 
-@dataclass(slots=True)
-class Series:
+class Series(msgspec.Struct):
     """Samples of one resource of one service, in the order of the files."""
 
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    values: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    values: array[float] = msgspec.field(default_factory=lambda: array("d"))
 
 
-@dataclass(slots=True)
-class Samples:
+class Samples(msgspec.Struct):
     """Everything read so far. Filled by `read_history` only."""
 
-    series: dict[tuple[str, str], Series] = field(default_factory=dict)
+    series: dict[tuple[str, str], Series] = msgspec.field(default_factory=dict)
     """By (service, resource)."""
-    resources: set[str] = field(default_factory=set)
+    resources: set[str] = msgspec.field(default_factory=set)
     count: int = 0
     newest_s: float = -math.inf
-    problems: list[LineProblem] = field(default_factory=list)
+    problems: list[LineProblem] = msgspec.field(default_factory=list)
     """The first PROBLEMS_KEPT bad lines."""
     problem_count: int = 0
 

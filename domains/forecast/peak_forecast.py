@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from domains.forecast.capacity import SettingError, default_capacity
@@ -32,8 +32,7 @@ _PREDICTED: StateKey[Amounts] = StateKey("PeakForecast.predicted")
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PeakStatistics:
+class PeakStatistics(msgspec.Struct, frozen=True):
     """What the forecast stands on, for metrics and `explain`."""
 
     services: int

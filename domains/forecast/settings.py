@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from domains.forecast.capacity import Capacity, SettingError, read_capacity
 from domains.forecast.history_file import RESOURCES_MAX, history_files
@@ -16,8 +17,7 @@ SETTINGS = ("historyDir", "files", "percentile", "windowDays", "dimensions", "ca
 FILES_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class PeakSettings:
+class PeakSettings(msgspec.Struct, frozen=True):
     """Where history is and how it is read."""
 
     files: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class PeakSettings:
     window_days: float = WINDOW_DAYS
     dimensions: tuple[str, ...] = ()
     """Empty: CPU, memory, and every resource in the files."""
-    capacities: Mapping[str, Capacity] = field(default_factory=dict)
+    capacities: Mapping[str, Capacity] = msgspec.field(default_factory=dict)
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:

@@ -6,7 +6,7 @@ sentence, bound ones are accounted by the conservative amounts beside it, since 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from multisched.model.objects import Pod
 
@@ -25,8 +25,7 @@ DEVICES_MAX = 256
 _TEXT_SHOWN = 32
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDemand:
+class GpuDemand(msgspec.Struct, frozen=True):
     """`milli` of each of `count` devices. Whole devices belong to one pod alone and are handed out by the kubelet."""
 
     milli: int

@@ -7,7 +7,8 @@ alone, never patched, so it cannot drift from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from domains.gpu.demand import DEVICE_MILLI, DEVICES_MAX, GPU, GPU_INDICES, HONOURED, GpuDemand, demand_of, devices_of
 from multisched.model.objects import Node, Pod
@@ -20,8 +21,7 @@ TOO_FEW_WHOLE = f"Insufficient {GPU}"
 TOO_LITTLE_MILLI = "Insufficient gpu-milli"
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """What one pod holds. No `devices`: nobody knows which ones, see `DeviceRow`."""
 
     milli: int

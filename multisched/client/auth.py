@@ -13,11 +13,12 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from multisched.client.errors import STATUS_TEXT_CHARS_MAX, CredentialsError
 
@@ -31,8 +32,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PACKAGE: Final = "kubernetes_asyncio"
 
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
+class Vendor(msgspec.Struct, frozen=True):
     """The four parts of kubernetes-asyncio that are used. Untyped: its configuration classes are generated code."""
 
     new_configuration: Any
@@ -89,8 +89,7 @@ def _without_initialisers() -> Iterator[None]:
             del sys.modules[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """Everything needed to reach and convince one API server, as read at one moment."""
 
     host: str

@@ -7,11 +7,11 @@ a retry of its own: `cycle` decides what an answer means. Called by the bind wor
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from multisched.client.errors import error_for, parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
@@ -50,8 +50,7 @@ class _Pod(msgspec.Struct, gc=False):
 _pod_decoder = msgspec.json.Decoder(_Pod)
 
 
-@dataclass(slots=True)
-class BinderStatistics:
+class BinderStatistics(msgspec.Struct):
     """Counters since start."""
 
     posts: int = 0

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
@@ -33,8 +34,7 @@ RETRY_DELAY_S: Final = 1.0
 WRITE_TIMEOUT_S: Final = 10.0
 
 
-@dataclass(slots=True)
-class ConditionStatistics:
+class ConditionStatistics(msgspec.Struct):
     """Counters since start, and the present backlog."""
 
     written: int = 0
@@ -47,8 +47,7 @@ class ConditionStatistics:
     backlog: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(msgspec.Struct, frozen=True):
     condition: Condition
     since: str
     """lastTransitionTime: when the condition took its present status."""

@@ -15,10 +15,10 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohappyeyeballs import start_connection
 
 from multisched.client.answer_reader import AnswerReader, BrokenAnswerError
@@ -37,8 +37,7 @@ class StaleConnectionError(AnswerLostError):
     """A kept connection died under a request before a byte of an answer: most likely the server had closed it before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """Where a server listens, and how to convince oneself that it is the right one."""
 
     host: str

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.lease import micro_time
@@ -44,8 +45,7 @@ NAME_CHARS_MAX: Final = 253
 _Key = tuple[str, str, str, str, str, str, str]
 
 
-@dataclass(slots=True)
-class EventStatistics:
+class EventStatistics(msgspec.Struct):
     """Counters since start, and the present backlog."""
 
     recorded: int = 0

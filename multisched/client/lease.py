@@ -12,7 +12,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from typing import Final
@@ -35,8 +34,7 @@ RELEASE_TIMEOUT_S: Final = 2.0
 RELEASE_PAUSE_S: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSettings:
+class LeaseSettings(msgspec.Struct, frozen=True):
     """client-go's defaults and checks; `bind_deadline_s` is how long a bind of the former leader may still be on its way."""
 
     duration_s: float = 15.0

@@ -8,8 +8,10 @@ many. Used by the binder and the background writers on one event loop; the adapt
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from multisched.framework.ports import Clock
 
@@ -22,8 +24,7 @@ TRICKLE_INTERVAL_S: Final = 0.05
 POLL_S: Final = 0.02
 
 
-@dataclass(slots=True)
-class LimiterStatistics:
+class LimiterStatistics(msgspec.Struct):
     """Counters since start."""
 
     binds_in_flight: int = 0

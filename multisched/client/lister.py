@@ -8,7 +8,6 @@ returning half a list. Used by reflectors and by the audit.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -39,8 +38,7 @@ class _ListBody(msgspec.Struct, gc=False):
 _list_decoder = msgspec.json.Decoder(_ListBody)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """Some objects of a list. The raws are views into one answer: decode them soon, or they keep all of it alive.
 
     Items of a list carry neither kind nor apiVersion.

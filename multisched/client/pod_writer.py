@@ -7,10 +7,11 @@ before each. Called by the shell's preemptor.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
@@ -29,8 +30,7 @@ _ANSWERS: Final = {
 }
 
 
-@dataclass(slots=True)
-class PodWriterStatistics:
+class PodWriterStatistics(msgspec.Struct):
     """Counters since start."""
 
     marks: int = 0

@@ -12,12 +12,12 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, Protocol
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from multisched.client.backoff import Backoff
 from multisched.client.errors import (
@@ -70,8 +70,7 @@ class ReflectorHandler(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ReflectorStatistics:
+class ReflectorStatistics(msgspec.Struct):
     """Counters since start, and the present position."""
 
     version: str = ""

@@ -14,13 +14,14 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import msgspec
+from msgspec.structs import replace
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -101,8 +102,7 @@ async def _find_credentials(vendor: Vendor, kubeconfig: Path | None, context: st
             raise CredentialsError(f"{error}; {outside}") from error
 
 
-@dataclass(slots=True)
-class TransportStatistics:
+class TransportStatistics(msgspec.Struct):
     """Counters since start."""
 
     requests: int = 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
@@ -42,8 +42,7 @@ class _Object(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Object)
 
 
-@dataclass(slots=True)
-class VolumeWriterStatistics:
+class VolumeWriterStatistics(msgspec.Struct):
     """Counters since start."""
 
     writes: int = 0

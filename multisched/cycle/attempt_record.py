@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.placement_log import PlacementLog
@@ -68,16 +70,14 @@ class Outcome(Enum):
     """It had a node, and a later point, or the API server, turned it away there."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilterCopy:
+class FilterCopy(msgspec.Struct, frozen=True):
     """One Filter plugin's codes over the picture's rows."""
 
     plugin: FilterPlugin
     codes: Codes
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreCopy:
+class ScoreCopy(msgspec.Struct, frozen=True):
     """One Score plugin's normalised scores over the picture's rows; meaningless on rows that are not feasible."""
 
     plugin: str
@@ -194,8 +194,7 @@ def mark_of(group: PodClass) -> tuple[int, int, int]:
     return group.generation, group.node_sequence, group.row_sequence
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
+class AttemptRecord(msgspec.Struct, frozen=True):
     """One attempt, as `read` gives it."""
 
     attempt: int
@@ -215,7 +214,7 @@ class AttemptRecord:
     passed_over: tuple[str, ...] = ()
     """Nodes that were liked better, and no longer took the pod at commit."""
     found: Diagnosis | None = None
-    held: Mapping[int, Status] = field(default_factory=dict)
+    held: Mapping[int, Status] = msgspec.field(default_factory=dict)
     """Position in the picture's rows -> why the row is kept for pods nominated there."""
     late: Sequence[tuple[str, Status]] = ()
     """Nodes refused by plugins that asked outside, after all others."""

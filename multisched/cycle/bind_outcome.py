@@ -6,8 +6,9 @@ for again, until a definite answer; nothing is ever forgotten by a timer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 
@@ -39,8 +40,7 @@ class Step(Enum):
     END = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(msgspec.Struct, frozen=True):
     """Do `step` after `pause_s`; at END `outcome` and `message` say how."""
 
     step: Step

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from multisched.cycle.class_changes import Changes
 from multisched.cycle.class_scores import ClassScores, is_for_one_attempt

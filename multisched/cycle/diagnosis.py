@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from multisched.cycle.pod_class import PodClass
 from multisched.framework.node_view import Int32, NodeView, Rows
@@ -18,8 +19,7 @@ from multisched.framework.status import Code, Status
 NO_NODES = "no nodes available to schedule pods"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(msgspec.Struct, frozen=True):
     """Who refused each row first: what PostFilter goes by. A copy: the class may be renewed while the cycle waits."""
 
     rows: Rows
@@ -28,8 +28,7 @@ class Verdicts:
     statuses: tuple[Status, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     """The refusals of one attempt."""
 
     node_count: int
@@ -38,11 +37,11 @@ class Diagnosis:
     """First refusing status and the number of rows it refused."""
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
-    nodes: Sequence[tuple[str, Status]] = field(default=(), repr=False)
+    nodes: Sequence[tuple[str, Status]] = ()
     """Node name and first refusing status: of all rows on demand, of those refused late always."""
-    verdicts: Verdicts | None = field(default=None, repr=False)
+    verdicts: Verdicts | None = None
     """Where a PostFilter plugin will ask."""
-    held: Mapping[int, Status] = field(default_factory=dict, repr=False)
+    held: Mapping[int, Status] = msgspec.field(default_factory=dict)
     """Position in the class's rows -> why the row is refused beside the pods nominated there."""
 
     def with_more(self, refused: Sequence[tuple[str, Status]]) -> Diagnosis:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from multisched.cycle.displacement import Displacement, RowMemory, has_any, victims_on
 from multisched.cycle.promised_room import PromisedRoom, wants_room_only
@@ -34,8 +35,7 @@ MEMORIES_MAX = 32
 """Classes of preemptors whose rows are remembered: some 100 bytes a row each; the one unused for longest goes first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The attempt that found no row."""
 
     pod: Pod
@@ -81,16 +81,15 @@ class DryRuns:
         return memory
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(msgspec.Struct):
     """What the parts of one dry run have found."""
 
-    rows: list[Rows] = field(default_factory=list)
-    costs: list[Costs] = field(default_factory=list)
-    refusals: Counter[Status] = field(default_factory=Counter)
+    rows: list[Rows] = msgspec.field(default_factory=list)
+    costs: list[Costs] = msgspec.field(default_factory=list)
+    refusals: Counter[Status] = msgspec.field(default_factory=Counter)
     undisplaceable: int = 0
-    needless: list[str] = field(default_factory=list)
-    victims: dict[int, tuple[Pod, ...]] = field(default_factory=dict)
+    needless: list[str] = msgspec.field(default_factory=list)
+    victims: dict[int, tuple[Pod, ...]] = msgspec.field(default_factory=dict)
     """Row -> its victims, where they are not in the memory."""
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from multisched.framework.node_view import Int32, Rows
@@ -35,8 +35,7 @@ ROWWISE = frozenset({
 """What a plugin may depend on if a pod on one row is to leave its answers about the others alone, unless a stamp moves."""
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(msgspec.Struct):
     """How many pods of one class to decide together next: doubled while runs hold, cut where they break."""
 
     length: int = RUN_FIRST

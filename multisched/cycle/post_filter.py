@@ -6,8 +6,8 @@ Owns nothing that changes. Source: kube-scheduler 1.36, framework/runtime, RunPo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from multisched.cycle.diagnosis import Diagnosis, Verdicts
@@ -26,8 +26,7 @@ CLEARED = ""
 """The nomination of a pod that no PostFilter plugin speaks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Aftermath:
+class Aftermath(msgspec.Struct, frozen=True):
     """What PostFilter came to."""
 
     sentence: str = ""

@@ -7,9 +7,9 @@ others row by row on overlays. Owns nothing that changes. Source: kube-scheduler
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from multisched.cycle.pod_class import PodClass
 from multisched.framework.node_view import Rows, any_true

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
 from multisched.cycle.class_cache import ClassCache
@@ -49,8 +49,7 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """A question a plugin wants answered before the cycle goes on."""
 
     plugin: AskingPlugin
@@ -68,8 +67,7 @@ class Placed(msgspec.Struct, frozen=True):
     """Permit plugin -> seconds it wants to wait at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unplaced:
+class Unplaced(msgspec.Struct, frozen=True):
     """The pod was refused; nothing is held for it."""
 
     pod: Pod
@@ -87,8 +85,7 @@ class Unplaced:
         return () if self.preemption is None else self.preemption.victims
 
 
-@dataclass(frozen=True, slots=True)
-class Conflicted:
+class Conflicted(msgspec.Struct, frozen=True):
     """The pod had rows, but none of its candidates took it any more at commit."""
 
     pod: Pod
@@ -99,15 +96,14 @@ _OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left"
 Attempt = Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Result]
 
 
-@dataclass(slots=True)
-class _Choice:
+class _Choice(msgspec.Struct):
     """What one attempt knows of the rows: a copy where the cycle waits, the class's own arrays where it does not."""
 
     rows: Rows
     feasible: Bools
     total: Totals
     versions: Int64 | None = None
-    answered: list[ScoreCopy] = field(default_factory=list)
+    answered: list[ScoreCopy] = msgspec.field(default_factory=list)
     """Scores by plugins that asked outside."""
 
 

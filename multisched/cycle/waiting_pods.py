@@ -7,7 +7,8 @@ per pod: success when nobody waits any more, or the refusal of the first plugin 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.go_duration import go_duration
@@ -19,8 +20,7 @@ WAIT_MAX_S = 900.0
 Decided = Callable[[Status], None]
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct):
     pod: Pod
     deadlines: dict[str, float]
     waits_s: Mapping[str, float]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, Flag, auto
+
+import msgspec
 
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.objects import Node, Pod
@@ -80,8 +81,7 @@ UPDATE_NODE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterEvent:
+class ClusterEvent(msgspec.Struct, frozen=True):
     """A kind and the actions on it that a plugin wants to hear of, or, when it happens, the actions that took place."""
 
     resource: Resource
@@ -111,8 +111,7 @@ for TARGET_POD events, which are about that pod alone. One that raises or answer
 """
 
 
-@dataclass(frozen=True, slots=True)
-class EventRegistration:
+class EventRegistration(msgspec.Struct, frozen=True):
     """An event that may cure a plugin's refusal, with a finer test. Without one the event always queues."""
 
     event: ClusterEvent

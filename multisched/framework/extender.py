@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import AskingPlugin, CycleView, Plugin, PostFilterResult, Refusals
@@ -12,8 +13,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """A node on which a pod would fit without these victims."""
 
     node: str

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
@@ -74,8 +74,7 @@ class IsolatedError(Exception):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """One attempt as the worker sees it; self-contained and picklable."""
 
     pod: Pod
@@ -87,8 +86,7 @@ class Question:
     nodes_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What the plugin said of `Question.rows`, in the same order. Picklable."""
 
     codes: Codes
@@ -250,8 +248,7 @@ class IsolatedPlugin:
         return settled
 
 
-@dataclass(frozen=True, slots=True)
-class _Settled:
+class _Settled(msgspec.Struct, frozen=True):
     question: Question
     codes: Codes
     scores: Scores

@@ -14,7 +14,6 @@ commit · Reserve · Permit · PreBind · Bind · PostBind.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,14 +65,13 @@ class Isolation(Enum):
     PROCESS = "process"
 
 
-@dataclass(slots=True)
-class CycleView:
+class CycleView(msgspec.Struct):
     """What a plugin sees of one scheduling attempt. `nodes` may be an overlay; never keep a reference past the call."""
 
     nodes: NodeView
     state: CycleState
     attempt: int = 1
-    answers: Mapping[str, object] = field(default_factory=dict)
+    answers: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `answer` returned in this attempt."""
     rows: Rows | None = None
     """The domain's rows, whatever PreFilter narrowed them to; None where all rows of the table are meant."""
@@ -113,8 +111,7 @@ class QueueSortPlugin(Plugin, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PreFilterResult:
+class PreFilterResult(msgspec.Struct, frozen=True):
     """Success, Skip (the plugin's Filter and AddPod/RemovePod are not called) or a rejection of the pod everywhere.
 
     `nodes` narrows the search to these names; several plugins' sets are intersected.
@@ -152,8 +149,7 @@ class PreFilterExtensions(Plugin, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Heed:
+class Heed(msgspec.Struct, frozen=True):
     """Which other pods make a difference to what a plugin's Filter says of a pod."""
 
     mark: Hashable
@@ -194,8 +190,7 @@ class FilterPlugin(Plugin, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PostFilterResult:
+class PostFilterResult(msgspec.Struct, frozen=True):
     """Success with the node to nominate, or a rejection whose reasons end the pod's message."""
 
     status: Status
@@ -281,8 +276,7 @@ class ReservePlugin(Plugin, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PermitResult:
+class PermitResult(msgspec.Struct, frozen=True):
     """Allow at once (Success), reject, or Wait for at most `timeout_s` seconds."""
 
     status: Status
@@ -462,8 +456,7 @@ class WaitingPods(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PluginContext:
+class PluginContext(msgspec.Struct, frozen=True):
     """What a plugin may keep from its construction: read views and the two ways to act on others."""
 
     domain: str
@@ -475,7 +468,7 @@ class PluginContext:
     """Services, volumes, claims, …: the kinds that enabled plugins declare by `reads_objects`; see objects_view."""
     volume_writer: VolumeWriter | None = None
     """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
-    preemptions: PreemptionsUnderWay = field(default_factory=NoPreemptions)
+    preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
     """Whose victims are being removed at this moment."""
 
 

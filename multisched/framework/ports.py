@@ -7,10 +7,11 @@ them over a Transport, `multisched.testing` under a virtual clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from typing import Protocol
+
+import msgspec
 
 
 class Clock(Protocol):
@@ -48,19 +49,17 @@ class BindAnswer(Enum):
     """Somebody else was asked to bind and says that it did: a read of the pod tells, and `message` if it did not."""
 
 
-@dataclass(frozen=True, slots=True)
-class BindRequest:
+class BindRequest(msgspec.Struct, frozen=True):
     """One pod to one node. The uid is sent as a precondition: an old decision never binds a new pod of the same name."""
 
     namespace: str
     name: str
     uid: str
     node: str
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BindReply:
+class BindReply(msgspec.Struct, frozen=True):
     """The answer to one POST; `message` is the server's sentence, truncated."""
 
     answer: BindAnswer
@@ -68,8 +67,7 @@ class BindReply:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodTruth:
+class PodTruth(msgspec.Struct, frozen=True):
     """What a consistent read of one pod says about where it is."""
 
     uid: str
@@ -95,8 +93,7 @@ class UnreachableError(Exception):
     """The API server gave no definite answer to a read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
+class ObjectRef(msgspec.Struct, frozen=True):
     """Names one API object, in events and in logs."""
 
     kind: str
@@ -106,8 +103,7 @@ class ObjectRef:
     api_version: str = "v1"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """An events.k8s.io/v1 Event in our own words. `note` is cut at 1,024 bytes, as upstream."""
 
     regarding: ObjectRef
@@ -128,8 +124,7 @@ class EventSink(Protocol):
     def record(self, event: Event) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """The PodScheduled condition of a pod that could not be placed."""
 
     status: str
@@ -165,8 +160,7 @@ class WriteAnswer(Enum):
     """5xx, timeout, reset: it may have been done. Safe to send again: it names the pod's uid."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteReply:
+class WriteReply(msgspec.Struct, frozen=True):
     """The answer to one write; `message` is the server's sentence, truncated."""
 
     answer: WriteAnswer
@@ -214,8 +208,7 @@ class VolumeAnswer(Enum):
     """429, 5xx, timeout, reset: not known to have been written. Safe to send again: it names the version it changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeReply:
+class VolumeReply(msgspec.Struct, frozen=True):
     """The answer to one write; `message` is the server's sentence, truncated."""
 
     answer: VolumeAnswer
@@ -242,8 +235,7 @@ class VolumeWriter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderTrust:
+class ExtenderTrust(msgspec.Struct, frozen=True):
     """How an https extender is trusted, and who we are to it. PEM; data goes before files."""
 
     is_insecure: bool = False
@@ -257,8 +249,7 @@ class ExtenderTrust:
     key_data: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderSettings:
+class ExtenderSettings(msgspec.Struct, frozen=True):
     """One HTTP extender, as kube-scheduler's configuration has it. An empty verb is not asked."""
 
     url: str

@@ -9,9 +9,9 @@ Nothing is written: what is to be done, a `Preemption`, leaves the cycle as a va
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,8 +35,7 @@ class LabelSet(NamedTuple):
     """One of these pods."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
+class Preemption(msgspec.Struct, frozen=True):
     """Victims to be removed from a node, for one pod."""
 
     node: str
@@ -93,8 +92,7 @@ class DisplacementRule(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What a dry run found on the rows that room could cure."""
 
     rows: Rows

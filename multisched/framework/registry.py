@@ -10,9 +10,10 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar, cast
+
+import msgspec
 
 from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.plugin import (
@@ -64,25 +65,23 @@ class PluginSetupError(ValueError):
     """A plugin cannot be found, built or combined; the message names it and the fix."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginUse:
+class PluginUse(msgspec.Struct, frozen=True):
     """One plugin in a profile, in the order in which plugins are called."""
 
     name: str
     """A registered name, or `package.module:Class`."""
     weight: int = 1
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] = msgspec.field(default_factory=dict)
     isolation: Isolation = Isolation.INLINE
     timeout_s: float = 1.0
     """How long an isolated Filter or Score may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True):
     """The plugins of one domain."""
 
     plugins: tuple[PluginUse, ...]
-    points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    points: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """Extension point -> the plugins that run there, in this order; a point that is not named runs all that have it."""
 
 
@@ -178,8 +177,7 @@ def implements(plugin: object, protocol: type) -> bool:
     return all(getattr(plugin, name, None) is not None for name in _members(protocol))
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltPlugin:
+class BuiltPlugin(msgspec.Struct, frozen=True):
     """A plugin with how this profile uses it."""
 
     plugin: Plugin

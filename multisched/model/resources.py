@@ -6,7 +6,6 @@ Source: component-helpers 0.36 resource/helpers.go (PodRequests). Sums are kept 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -100,8 +99,7 @@ def is_extended_resource(name: str) -> bool:
     return is_qualified_name(_QUOTA_PREFIX + name)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusView:
+class StatusView(msgspec.Struct, frozen=True):
     """Which requests count for a pod on a node: those of its status too, for it may be being resized in place."""
 
     is_resize_infeasible: bool = False

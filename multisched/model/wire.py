@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -33,13 +34,12 @@ class AnswerLostError(TransportError):
     """The request may have been sent, but no complete answer arrived (timeout, reset, truncation): its effect is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """One complete HTTP answer. Any status, 4xx and 5xx included: the caller decides what a status means."""
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Header names in lower case."""
 
 

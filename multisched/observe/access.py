@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+import msgspec
 import orjson
 
 from multisched.framework.ports import Clock
@@ -52,8 +52,7 @@ class Authenticator(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _User:
+class _User(msgspec.Struct, frozen=True):
     name: str
     uid: str
     groups: tuple[str, ...]

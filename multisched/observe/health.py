@@ -7,10 +7,10 @@ checks cost. The server renders; the composition root registers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
+import msgspec
 
 from multisched.framework.ports import Clock
 
@@ -41,8 +41,7 @@ class Heartbeat:
         return f"the event loop last came around {age_s:.0f} s ago" if age_s > HEARTBEAT_AGE_MAX_S else ""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthReport:
+class HealthReport(msgspec.Struct, frozen=True):
     """What the checks said: name -> what is wrong, empty for a good one, in order of registration."""
 
     findings: dict[str, str]
@@ -57,12 +56,11 @@ class HealthReport:
         return "\n".join([*lines, "ok" if self.is_good else "failed", ""])
 
 
-@dataclass(slots=True)
-class Health:
+class Health(msgspec.Struct):
     """The checks behind /livez and /readyz."""
 
-    _liveness: dict[str, Check] = field(default_factory=dict)
-    _readiness: dict[str, Check] = field(default_factory=dict)
+    _liveness: dict[str, Check] = msgspec.field(default_factory=dict)
+    _readiness: dict[str, Check] = msgspec.field(default_factory=dict)
     _is_stopping: bool = False
 
     def add_liveness(self, name: str, check: Check) -> None:

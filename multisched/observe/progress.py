@@ -8,18 +8,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 
-@dataclass(frozen=True, slots=True)
-class DomainProgress:
+class DomainProgress(msgspec.Struct, frozen=True):
     """One domain at one moment."""
 
     domain: str

@@ -7,9 +7,9 @@ statistics and here, would cost time for every pod; this way it costs time for e
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -19,19 +19,18 @@ from multisched.observe.families import counter, gauge, histogram
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainReading:
+class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     """One domain. Counters count from the start of the process."""
 
-    pending: Mapping[str, int] = field(default_factory=dict)
+    pending: Mapping[str, int] = msgspec.field(default_factory=dict)
     """QUEUES -> pods waiting."""
-    unschedulable_by_plugin: Mapping[str, int] = field(default_factory=dict)
+    unschedulable_by_plugin: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Plugin -> parked pods it refused."""
-    incoming: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    incoming: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """(queue, event) -> pods that came to it."""
     in_flight: int = 0
     """Pods popped and not ended."""
-    events_in_flight: Mapping[str, int] = field(default_factory=dict)
+    events_in_flight: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Event -> how many are kept for attempts under way; PodPopped: the attempts."""
     event_overflows: int = 0
     """Times that log was full and dropped: the attempts under way count as touched."""
@@ -56,21 +55,20 @@ class DomainReading:
     conflicts_false: int = 0
     class_hits: int = 0
     class_misses: int = 0
-    unsigned: Mapping[str, int] = field(default_factory=dict)
+    unsigned: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Plugin -> pods it could not sign."""
     preemption_attempts: int = 0
     """Times a PostFilter plugin was asked to make room for a pod."""
-    forecast_fallbacks: Mapping[str, int] = field(default_factory=dict)
+    forecast_fallbacks: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Reason -> scores given without a forecast."""
-    records: Mapping[str, int] = field(default_factory=dict)
+    records: Mapping[str, int] = msgspec.field(default_factory=dict)
     """What attempts left behind for explanations -> how many, or how many bytes."""
     is_lease_held: bool = False
-    hints: Mapping[tuple[str, str, str], Durations] = field(default_factory=dict)
+    hints: Mapping[tuple[str, str, str], Durations] = msgspec.field(default_factory=dict)
     """(plugin, event, answer) -> how long the sampled queueing hints took."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReflectorReading:
+class ReflectorReading(msgspec.Struct, frozen=True, kw_only=True):
     """One kind's list and watch."""
 
     lists: int = 0
@@ -81,27 +79,26 @@ class ReflectorReading:
     """Seconds since the stream last said anything, bookmarks included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
+class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """The whole process at one moment."""
 
-    domains: Mapping[str, DomainReading] = field(default_factory=dict)
-    reflectors: Mapping[str, ReflectorReading] = field(default_factory=dict)
-    cached: Mapping[str, int] = field(default_factory=dict)
+    domains: Mapping[str, DomainReading] = msgspec.field(default_factory=dict)
+    reflectors: Mapping[str, ReflectorReading] = msgspec.field(default_factory=dict)
+    cached: Mapping[str, int] = msgspec.field(default_factory=dict)
     """nodes, pods, assumed_pods -> count."""
-    events: Mapping[str, int] = field(default_factory=dict)
+    events: Mapping[str, int] = msgspec.field(default_factory=dict)
     """stored, aggregated, dropped -> events about pods."""
     audits: int = 0
     audit_differences: int = 0
     throttled: int = 0
     """Answers 429."""
-    event_durations: Mapping[str, Durations] = field(default_factory=dict)
+    event_durations: Mapping[str, Durations] = msgspec.field(default_factory=dict)
     """Event -> how long the sampled ones took to handle."""
-    volume_writes: Mapping[tuple[str, str], Durations] = field(default_factory=dict)
+    volume_writes: Mapping[tuple[str, str], Durations] = msgspec.field(default_factory=dict)
     """(kind, answer) -> how long such writes took."""
-    calls_pending: Mapping[str, int] = field(default_factory=dict)
+    calls_pending: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Kind of write to a pod (pod_binding, pod_status_patch) -> those that are under way or wait to be sent."""
-    calls_ended: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    calls_ended: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """(kind of write, success or error) -> how often; of pod_binding `bind_outcomes_total` tells more."""
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None

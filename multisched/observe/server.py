@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
 import orjson
 from aiohttp import web
 
@@ -63,8 +63,7 @@ class ServerError(Exception):
     """The server cannot listen; the message names the address and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ServerSettings(msgspec.Struct, frozen=True):
     """Where to listen and how."""
 
     bind_address: str = "127.0.0.1"
@@ -77,8 +76,7 @@ class ServerSettings:
             raise ServerError(f"{self.bind_address} is served with TLS and authentication only")
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     """What the server shows."""
 
     health: Health

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from multisched.plugins.config_fields import Fields, PluginArgsError
 
@@ -13,8 +14,7 @@ ABSOLUTE_DEFAULT: Final = 100
 INT32_MAX: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultPreemptionArgs:
+class DefaultPreemptionArgs(msgspec.Struct, frozen=True):
     """As upstream's DefaultPreemptionArgs: how many candidate nodes are enough, as a share of all and as a number.
 
     They are read and checked, and change nothing here: every candidate is looked at, as upstream does at 100 percent.

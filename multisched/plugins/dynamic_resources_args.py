@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from multisched.model.go_duration import parse_go_duration
 from multisched.plugins.config_fields import Fields, PluginArgsError
@@ -14,8 +15,7 @@ BINDING_TIMEOUT_DEFAULT_S: Final = 600.0
 BINDING_TIMEOUT_MIN_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicResourcesArgs:
+class DynamicResourcesArgs(msgspec.Struct, frozen=True):
     """As upstream's DynamicResourcesArgs."""
 
     filter_timeout_s: float = FILTER_TIMEOUT_DEFAULT_S

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -34,8 +33,7 @@ class _NodeList(msgspec.Struct, gc=False):
     items: list[_Node] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FilterAnswer:
+class FilterAnswer(msgspec.Struct, frozen=True):
     """An ExtenderFilterResult; `nodes` holds the names of whole nodes, None where none were given."""
 
     nodes: tuple[str, ...] | None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -22,8 +21,7 @@ WHOLE_PODS_MAX: Final = 1_000
 """Victims that are sent whole in one request; one that knows the nodes is sent their uids only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """A pod on a node that is offered."""
 
     namespace: str
@@ -31,16 +29,14 @@ class Standing:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Victims:
+class Victims(msgspec.Struct, frozen=True):
     """Who must go from a node, by uid, and how many budgets that breaks."""
 
     uids: tuple[str, ...]
     violations: int
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionQuestion:
+class PreemptionQuestion(msgspec.Struct, frozen=True):
     """One preemptor with its candidates, self-contained."""
 
     namespace: str
@@ -53,8 +49,7 @@ class PreemptionQuestion:
     """Node -> uid -> every pod there: an extender may want other victims."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionVerdict:
+class PreemptionVerdict(msgspec.Struct, frozen=True):
     """Node -> victims, as far as the extenders leave them."""
 
     left: Mapping[str, Victims]

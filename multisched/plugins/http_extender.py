@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import msgspec
 import numpy as np
 
 from multisched.framework.extender import Offer
@@ -72,8 +72,7 @@ REASONS_MAX: Final = 256
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """One attempt: the pod, and the nodes that passed every plugin."""
 
     namespace: str
@@ -82,8 +81,7 @@ class Question:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What all extenders came to."""
 
     refused: Mapping[str, Status]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from multisched.plugins.config_fields import Fields
 
@@ -12,8 +13,7 @@ HARD_WEIGHT_DEFAULT: Final = 1
 HARD_WEIGHT_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class InterPodAffinityArgs:
+class InterPodAffinityArgs(msgspec.Struct, frozen=True):
     """As upstream's InterPodAffinityArgs."""
 
     hard_pod_affinity_weight: int = HARD_WEIGHT_DEFAULT

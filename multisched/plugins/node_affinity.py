@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
@@ -29,8 +29,7 @@ from multisched.plugins.node_matching import NodeMatcher
 from multisched.plugins.preference_errors import unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAffinityArgs:
+class NodeAffinityArgs(msgspec.Struct, frozen=True):
     """`added_affinity` is and-ed with the pod's own required affinity, and adds to its preferences."""
 
     added_affinity: Affinity | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,8 +33,7 @@ Counted = tuple[tuple[str, ...], Int64]
 _COUNTED: StateKey[Counted] = StateKey("NodeResourcesBalancedAllocation.counted")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResourcesBalancedAllocationArgs:
+class NodeResourcesBalancedAllocationArgs(msgspec.Struct, frozen=True):
     """As upstream's: which resources are balanced against one another. Each weighs 1."""
 
     resources: tuple[ResourceWeight, ...] = DEFAULT_RESOURCES

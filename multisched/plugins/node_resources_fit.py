@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from multisched.framework.cycle_state import StateKey
@@ -31,8 +31,7 @@ TABLE_BITS_MAX = 10
 """Up to so many bits, codes are looked up in a table; beyond, rows are sorted by what they lack."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What is checked: room for one pod, then the pod's requests in the order of upstream's reasons."""
 
     resources: tuple[str, ...]
@@ -44,8 +43,7 @@ _WANTED: StateKey[Wanted] = StateKey("NodeResourcesFit.wanted")
 _SCORED: StateKey[ScoredDemand] = StateKey("NodeResourcesFit.scored")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResourcesFitArgs:
+class NodeResourcesFitArgs(msgspec.Struct, frozen=True):
     """As upstream's NodeResourcesFitArgs."""
 
     ignored_resources: frozenset[str] = frozenset()

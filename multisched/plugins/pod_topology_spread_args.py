@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from multisched.model.selectors import is_qualified_name
 from multisched.plugins.config_fields import Fields, PluginArgsError
@@ -29,8 +30,7 @@ _CONSTRAINT_FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultConstraint:
+class DefaultConstraint(msgspec.Struct, frozen=True):
     """A spread constraint for pods that have none; its selector comes from what the pod belongs to."""
 
     max_skew: int
@@ -50,8 +50,7 @@ SYSTEM_CONSTRAINTS: Final = (
 """What defaultingType System stands for."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodTopologySpreadArgs:
+class PodTopologySpreadArgs(msgspec.Struct, frozen=True):
     """As upstream's PodTopologySpreadArgs."""
 
     default_constraints: tuple[DefaultConstraint, ...] = SYSTEM_CONSTRAINTS

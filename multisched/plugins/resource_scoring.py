@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,16 +30,14 @@ UTILIZATION_MAX = 100
 SHAPE_SCORE_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceWeight:
+class ResourceWeight(msgspec.Struct, frozen=True):
     """A resource and what it weighs in the mean, 1..100."""
 
     name: str
     weight: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ShapePoint:
+class ShapePoint(msgspec.Struct, frozen=True):
     """At this utilization (0..100 percent) a resource scores this much (0..10)."""
 
     utilization: int
@@ -57,8 +55,7 @@ class StrategyType(Enum):
     REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredDemand:
+class ScoredDemand(msgspec.Struct, frozen=True):
     """The resources of a pod that count in a score."""
 
     resources: tuple[str, ...]
@@ -70,8 +67,7 @@ class ScoredDemand:
     """The sum of the weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringStrategy:
+class ScoringStrategy(msgspec.Struct, frozen=True):
     """As upstream's ScoringStrategy; `shape` belongs to RequestedToCapacityRatio only."""
 
     type: StrategyType = StrategyType.LEAST_ALLOCATED

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from multisched.framework.node_view import NodeView
 from multisched.framework.objects_view import ObjectsView
@@ -45,8 +46,7 @@ class BindDeniedError(BindError):
     """The API server has refused a write for good; the text is its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(msgspec.Struct, frozen=True):
     """What was written, with the version it has since: an older object in the store says nothing yet."""
 
     volumes: tuple[tuple[PromisedVolume, int], ...]

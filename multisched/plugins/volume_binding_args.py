@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from multisched.plugins.config_fields import Fields
 from multisched.plugins.resource_scoring import ShapePoint, read_shape
@@ -13,8 +14,7 @@ BIND_TIMEOUT_DEFAULT_S: Final = 600
 BIND_TIMEOUT_MAX_S: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeBindingArgs:
+class VolumeBindingArgs(msgspec.Struct, frozen=True):
     """As upstream's VolumeBindingArgs. There `shape` needs the gate StorageCapacityScoring, off in 1.36; here it is one."""
 
     bind_timeout_s: int = BIND_TIMEOUT_DEFAULT_S

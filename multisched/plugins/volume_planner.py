@@ -8,9 +8,9 @@ Source: kube-scheduler 1.36, plugins/volumebinding/binder.go and volume_binding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,8 +71,7 @@ class Assumed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PodClaims:
+class PodClaims(msgspec.Struct, frozen=True):
     """A pod's claims, sorted by what is to be done about them, each in the order of the pod's volumes."""
 
     bound: tuple[PersistentVolumeClaim, ...] = ()
@@ -80,19 +79,18 @@ class PodClaims:
     """Unbound, of a class that waits for its first consumer."""
 
 
-@dataclass(slots=True)
-class Offer:
+class Offer(msgspec.Struct):
     """What the rows of one call offer to a pod's claims."""
 
     bound: Verdicts
     unbound: Verdicts
-    failures: list[tuple[Bools, str]] = field(default_factory=list)
+    failures: list[tuple[Bools, str]] = msgspec.field(default_factory=list)
     """Why nothing can be said of the UNKNOWN rows; each row is in one of them."""
-    chosen: list[tuple[PersistentVolumeClaim, ClassVolumes, Choice]] = field(default_factory=list)
+    chosen: list[tuple[PersistentVolumeClaim, ClassVolumes, Choice]] = msgspec.field(default_factory=list)
     """Claims for which volumes were looked for, smallest first, with the slot on each row."""
-    provisioned: list[tuple[PersistentVolumeClaim, Bools]] = field(default_factory=list)
+    provisioned: list[tuple[PersistentVolumeClaim, Bools]] = msgspec.field(default_factory=list)
     """Claims, in order, with the rows on which they are to be provisioned."""
-    capacities: list[NDArray[np.int64]] = field(default_factory=list)
+    capacities: list[NDArray[np.int64]] = msgspec.field(default_factory=list)
     """For each of `provisioned`: bytes there is room for on each row; -1 where nobody says. Empty unless asked for."""
 
 

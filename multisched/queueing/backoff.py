@@ -8,8 +8,9 @@ not cut to whole seconds, since `PodQueue.next_wakeup_s` names the instant; only
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from multisched.queueing.uid_heap import UidHeap
 
@@ -17,8 +18,7 @@ ORDERING_WINDOW_S = 1.0
 """Pods whose backoff ends within the same window are popped early in the order of QueueSort."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackoffPolicy:
+class BackoffPolicy(msgspec.Struct, frozen=True):
     """Doubles from `initial_s` up to `max_s`; `max_s` 0 turns backoff off (podInitialBackoffSeconds, podMaxBackoffSeconds)."""
 
     initial_s: float = 1.0

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
@@ -20,8 +21,7 @@ STORY_STEPS = 8
 NOBODY: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """How an attempt ended. Without any plugin's name it is an error, as upstream."""
 
     rejectors: frozenset[str] = NOBODY
@@ -38,8 +38,7 @@ class Failure:
     """The API server's words, if it was the one who refused the pod; alike ones set it aside (`doomed`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Where a call has put a pod. When GATED, `status` is the gate's refusal, for the pod's condition."""
 
     place: Place
@@ -48,8 +47,7 @@ class Placement:
     """Why, if the pod is set aside as doomed: the sentence for its owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """What a call that looks at many pods has moved."""
 
     active: int = 0
@@ -61,8 +59,7 @@ class Moved:
 NOTHING_MOVED = Moved()
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(msgspec.Struct, frozen=True):
     """One line of `multisched queue`."""
 
     uid: str
@@ -83,8 +80,7 @@ class QueueEntry:
     """Set aside: the API server refuses it again and again in the same words."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStatistics:
+class QueueStatistics(msgspec.Struct, frozen=True):
     """Counts of one queue at one moment, and counters since the start."""
 
     pending: Mapping[str, int]
@@ -115,8 +111,7 @@ class QueueStatistics:
     """Those of them that have had more than their share and wait for the others."""
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """All the queue knows about one pod."""
 
     uid: str
@@ -148,7 +143,7 @@ class Entry:
     """The refusal of the gate that holds it; success when none does."""
     backoff_until_s: float = 0.0
     first_active_s: float | None = None
-    story: list[tuple[float, str, Place]] = field(default_factory=list)
+    story: list[tuple[float, str, Place]] = msgspec.field(default_factory=list)
 
     @property
     def failed_by_error(self) -> bool:

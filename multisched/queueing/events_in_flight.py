@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from multisched.framework.events import ClusterEvent
 from multisched.queueing.hints import Object
@@ -23,8 +24,7 @@ POPPED = "PodPopped"
 """What an attempt under way counts as among the events."""
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
+class Happened(msgspec.Struct, frozen=True):
     """One event with its objects. `uid` names the only pod it concerns; empty: all."""
 
     event: ClusterEvent
@@ -33,8 +33,7 @@ class Happened:
     uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Since:
+class Since(msgspec.Struct, frozen=True):
     """What happened since a pod was popped."""
 
     anything: bool
@@ -44,8 +43,7 @@ class Since:
     events: tuple[Happened, ...]
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct):
     position: int
     counted: int
     is_touched: bool = False

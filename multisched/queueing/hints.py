@@ -8,8 +8,9 @@ Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from enum import IntEnum
+
+from msgspec.structs import replace
 
 from multisched.framework.durations import Durations, growing
 from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource

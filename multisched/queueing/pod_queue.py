@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
@@ -58,13 +59,12 @@ _KINDS: Mapping[type, type] = {bool: float, int: float, float: float, str: str, 
 """What may stand in a sort key -> what it can be compared with."""
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(msgspec.Struct):
     """What one call has moved so far."""
 
     active: int = 0
     backoff: int = 0
-    gated: list[tuple[Pod, Status]] = field(default_factory=list)
+    gated: list[tuple[Pod, Status]] = msgspec.field(default_factory=list)
 
     def moved(self) -> Moved:
         if not (self.active or self.backoff or self.gated):

@@ -15,11 +15,11 @@ import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from multisched.client.errors import ApiError
 from multisched.client.lister import MalformedAnswerError, list_pages
@@ -74,8 +74,7 @@ class _Item(msgspec.Struct, gc=False):
 _item_decoder = msgspec.json.Decoder(_Item)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """`mark` is equal for the same difference in two audits."""
 
     kind: str
@@ -84,8 +83,7 @@ class Difference:
     mark: tuple[str, str, int]
 
 
-@dataclass(slots=True)
-class AuditStatistics:
+class AuditStatistics(msgspec.Struct):
     """Counters since the start. `lost` + `inner` are all differences."""
 
     audits: int = 0
@@ -104,12 +102,11 @@ class AuditStatistics:
         return self.lost + self.inner
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(msgspec.Struct):
     """What one audit has met so far."""
 
-    suspected: set[tuple[str, str, int]] = field(default_factory=set)
-    found: list[Difference] = field(default_factory=list)
+    suspected: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
+    found: list[Difference] = msgspec.field(default_factory=list)
 
 
 class Audit:

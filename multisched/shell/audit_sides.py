@@ -7,7 +7,6 @@ the kinds in the object store is `object_watch.ObjectSide`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -17,8 +16,7 @@ from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.state.cluster_cache import ClusterCache, PodState
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(msgspec.Struct, frozen=True):
     """An object as the cache has it; `node` is empty where the API cannot know of one yet."""
 
     key: str

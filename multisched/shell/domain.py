@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import anyio
 import anyio.abc
 import msgspec
+from msgspec.structs import replace
 
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
@@ -69,8 +69,7 @@ _PREEMPTED = ClusterEvent(Resource.WILDCARD, Action.ALL, "PreemptionEnded")
 _DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
 
-@dataclass(slots=True)
-class DomainCounters:
+class DomainCounters(msgspec.Struct):
     """What the domain has done since the start; `latencies_s` holds first-schedulable-to-bound of the latest pods."""
 
     bound: int = 0
@@ -80,8 +79,7 @@ class DomainCounters:
     """Binds whose outcome is unknown right now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(msgspec.Struct, frozen=True):
     """The ports one domain works through."""
 
     clock: Clock
@@ -92,8 +90,7 @@ class Outside:
     observer: DomainObserver
 
 
-@dataclass(slots=True)
-class _Bind:
+class _Bind(msgspec.Struct):
     """A placed pod on its way to the API server."""
 
     placed: Placed

@@ -12,8 +12,9 @@ import queue
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, BinaryIO
+
+from msgspec.structs import replace
 
 from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import Answer, Question, consider

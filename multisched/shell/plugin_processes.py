@@ -12,13 +12,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import anyio
 import anyio.to_thread
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
+from msgspec.structs import replace
 
 from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import Answer, IsolatedError, Question

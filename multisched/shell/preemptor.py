@@ -17,11 +17,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import anyio
 import anyio.abc
+import msgspec
 
 from multisched.framework.ports import (
     Clock,
@@ -84,15 +84,13 @@ class Home(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True):
     pod: Pod
     preemption: Preemption
     home: Home
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     """A preemptor whose victims the server has deleted."""
 
     job: _Job

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
+import msgspec
 
 from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter
@@ -79,8 +79,7 @@ class _Always(LeaseHolder):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What the program needs from outside."""
 
     transport: Transport

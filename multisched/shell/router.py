@@ -9,8 +9,9 @@ called by ingest and by the workers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from multisched.framework.events import (
     ASSIGNED_POD_DELETE,

@@ -8,7 +8,8 @@ the version).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
@@ -21,8 +22,7 @@ MOVED = -1
 """A version no row ever has: the candidate is looked at again, whatever its row says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A row the cycle liked, with the versions it read there."""
 
     row: int
@@ -30,8 +30,7 @@ class Candidate:
     ledger_versions: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Conflicts:
+class Conflicts(msgspec.Struct):
     """Rows found changed at commit: `true` no longer fitted, `false` did."""
 
     true: int = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -49,8 +48,7 @@ class _Level:
         self.sums = {name: _grown(column, capacity) for name, column in self.sums.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Promised:
+class Promised(msgspec.Struct, frozen=True):
     """Rows promised to others, and what those others ask for there. Valid until the next nomination."""
 
     rows: Rows

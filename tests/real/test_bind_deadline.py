@@ -11,7 +11,7 @@ import base64
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from multisched.client.binder import ApiBinder
 from multisched.client.limits import WriteLimiter

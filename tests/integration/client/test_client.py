@@ -6,12 +6,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter

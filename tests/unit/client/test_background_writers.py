@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEventSink, cut_note

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.framework.status import Code, Status

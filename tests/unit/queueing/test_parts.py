@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, EventRegistration, Resource
 from multisched.framework.plugin import Dependency
