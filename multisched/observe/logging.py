@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal, Protocol
 
 import orjson
-import structlog
 
 from multisched.framework.ports import Clock
 
@@ -33,6 +32,10 @@ _NOT_TOLD: Final = tuple(
     name for name in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks") if hasattr(logging, name)
 )
 """What `logging` looks up for each record and no line of ours says."""
+
+
+_OF_EVERY_RECORD: Final = {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName"}
+"""Attributes of a record that nobody gave it with `extra`."""
 
 
 class LogStream(Protocol):
@@ -128,7 +131,7 @@ def logging_to(
     """Sends all logging of the process to `stream` until the context ends; yields the writer for its drop counter."""
     writer = LineWriter(stream)
     handler = _NonBlockingHandler(writer)
-    handler.setFormatter(_formatter(form, clock, is_terminal=is_terminal))
+    handler.setFormatter(_console(clock, is_terminal=is_terminal) if form == "console" else _JsonLines(clock))
     root = logging.getLogger()
     before, before_level = root.handlers[:], root.level
     root.handlers[:] = [handler]
@@ -148,7 +151,28 @@ def logging_to(
         writer.close()
 
 
-def _formatter(form: str, clock: Clock, *, is_terminal: bool) -> logging.Formatter:
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: what was logged with `extra`, then level, logger, time, exception and message."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        line["level"] = record.levelname.lower()
+        line["logger"] = record.name
+        line["time"] = self._clock.now().isoformat(timespec="milliseconds")
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        line["message"] = record.getMessage()
+        # What JSON has no form for becomes its text.
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _console(clock: Clock, *, is_terminal: bool) -> logging.Formatter:
+    import structlog  # here: it brings rich along, a tenth of the start of a program that logs JSON
+
     def add_time(_: Any, __: str, event: Any) -> Any:
         event["time"] = clock.now().isoformat(timespec="milliseconds")
         return event
@@ -159,22 +183,9 @@ def _formatter(form: str, clock: Clock, *, is_terminal: bool) -> logging.Formatt
         structlog.stdlib.ExtraAdder(),
         add_time,
     ]
-    if form == "console":
-        renderer: Any = structlog.dev.ConsoleRenderer(
-            colors=is_terminal, timestamp_key="time", exception_formatter=structlog.dev.plain_traceback
-        )  # the default would print local variables, tokens among them
-        tail = [renderer]
-    else:
-        tail = [
-            structlog.processors.format_exc_info,
-            structlog.processors.EventRenamer("message"),
-            structlog.processors.JSONRenderer(serializer=_as_json),
-        ]
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=is_terminal, timestamp_key="time", exception_formatter=structlog.dev.plain_traceback
+    )  # the default would print local variables, tokens among them
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *tail]
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
     )
-
-
-def _as_json(event: Any, **_: Any) -> str:
-    """What JSON has no form for becomes its text."""
-    return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
