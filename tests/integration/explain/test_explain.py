@@ -191,6 +191,10 @@ async def test_what_nobody_can_answer_is_said() -> None:
         await house.node("n1")
         with pytest.raises(NotExplainedError, match="pod default/nobody is not known here"):
             await explanations.pod(ExplainQuery("default", "nobody"))
+        await pod(house, "late", cpu="400")
+        await refused(house, "late")
+        with pytest.raises(NotExplainedError, match=r"node n2 is not known here: did you mean n1\?"):
+            await explanations.pod(ExplainQuery("default", "late", node="n2"))
         with pytest.raises(NotExplainedError, match="no domain serves schedulerName default-scheduler"):
             await explanations.what_if({"spec": {"containers": [{"name": "main"}]}}, 1)
 
@@ -213,6 +217,7 @@ async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None
             told = await _told("explain", "--what-if", "-f", str(manifest), "--replicas", "2", "--server", url)
             assert told.startswith("Of 2 x default/new, 2 would be placed by domain tests now")
             assert await _exit_code("explain", "pod", "default/nobody", "--server", url) == 1
+            assert await _exit_code("explain", "pod", "default/late", "--node", "smal", "--server", url) == 1
 
 
 async def _told(*arguments: str) -> str:
