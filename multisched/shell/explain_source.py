@@ -59,9 +59,12 @@ class ProgramExplanations:
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """See `ExplainSource`."""
+        from multisched.shell.priority_classes import admitted, read_classes
         from multisched.shell.what_if import planned_pod, what_if
 
         planned = planned_pod(document)
+        classes = await read_classes(self._program.transport)
+        planned = admitted(planned, None, classes) if isinstance(classes, str) else admitted(planned, classes)
         return await self._rehearse(lambda rehearsal: what_if(rehearsal, planned, replicas))
 
     async def _rehearse(self, ask: Callable[[Rehearsal], R]) -> R:

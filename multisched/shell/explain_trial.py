@@ -28,6 +28,7 @@ from multisched.observe.explain_view import (
 from multisched.shell.domain import DomainWorker
 from multisched.shell.explain_known import BOUND, require_node
 from multisched.shell.fixes import find_fixes
+from multisched.shell.priority_classes import admitted
 from multisched.shell.rehearsal import Moment, Rehearsal, Tried
 from multisched.shell.what_if import planned_pod, what_if
 
@@ -68,7 +69,8 @@ class DumpExplanations:
 
     def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """Raises NotExplainedError."""
-        return what_if(self._rehearsal, planned_pod(document), replicas)
+        planned = admitted(planned_pod(document), self._rehearsal.classes)
+        return what_if(self._rehearsal, planned, replicas)
 
 
 def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery) -> PodView:
