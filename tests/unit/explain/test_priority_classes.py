@@ -45,8 +45,10 @@ async def test_classes_that_cannot_be_read_are_told_and_the_pod_keeps_what_it_sa
     planned = admitted(PlannedPod(Decoder().pod(POD), "new", "high"), None, why)
     assert planned.pod.spec.priority == 0
     assert planned.notes == (
-        "what priority class high stands for is not known here: priority 0 was taken;"
-        " write priority: N beside priorityClassName, as the API server will",
+        (
+            "what priority class high stands for is not known here: priority 0 was taken;"
+            " write priority: N beside priorityClassName, as the API server will"
+        ),
         f"priority classes cannot be read: {why}",
     )
     system = admitted(PlannedPod(Decoder().pod(POD), "new", "system-node-critical"), None, why)
