@@ -114,7 +114,8 @@ def main() -> None:
     # numpy is imported by the commands only. Its BLAS, of which nothing here makes use, would start a thread per core that
     # spins between calls.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # nothing here has any, and looking reads every package
+    # Nothing here has plugins for pydantic, and looking for some reads the metadata of every package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     app()
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from multisched import config_document
 from multisched.config_document import ConfigError as ConfigError
-from multisched.config_document import Document, Problem, read_document
+from multisched.config_document import Document, Problem, items_at, part_at, read_document, texts_at
 from multisched.config_nodes import surely_share
 from multisched.config_plugins import domain_module, plugin_registry
-from multisched.config_profile import check_profile
+from multisched.config_profile import check_args, check_profile
 from multisched.config_schema import (
     API_VERSION,
     BUILT_IN_DOMAINS,
@@ -127,8 +127,8 @@ def _complete_policy(domain: DomainConfig, *, is_built_in: bool) -> Policy:
 
 
 def _check_names(document: Document, registry: Registry) -> None:
-    domains = _items(document.data, ("domains",))
-    names = [found for domain in domains for found in _texts(document.data, (*domain, "name"))]
+    domains = items_at(document.data, ("domains",))
+    names = [found for domain in domains for found in texts_at(document.data, (*domain, "name"))]
     _check_unique(document, names, "domain")
     _check_unique(document, _scheduler_names(document, domains), "schedulerName")
     known = [name for _, name in names]
@@ -141,18 +141,18 @@ def _scheduler_names(
     document: Document, domains: list[config_document.Path]
 ) -> Iterator[tuple[config_document.Path, str]]:
     for domain in domains:
-        written = _items(document.data, (*domain, "schedulerNames"))
+        written = items_at(document.data, (*domain, "schedulerNames"))
         for path in written:
-            yield from _texts(document.data, path)
+            yield from texts_at(document.data, path)
         if not written:
-            for path, name in _texts(document.data, (*domain, "name")):
+            for path, name in texts_at(document.data, (*domain, "name")):
                 yield path, _scheduler_name(name)
 
 
 def _check_lenders(document: Document, domain: config_document.Path, known: list[str]) -> None:
-    own = [name for _, name in _texts(document.data, (*domain, "name"))]
-    for loan in _items(document.data, (*domain, "loans")):
-        for path, lender in _texts(document.data, (*loan, "from")):
+    own = [name for _, name in texts_at(document.data, (*domain, "name"))]
+    for loan in items_at(document.data, (*domain, "loans")):
+        for path, lender in texts_at(document.data, (*loan, "from")):
             if lender in own:
                 document.add(path, "a domain cannot lend to itself")
             elif lender not in known:
@@ -161,13 +161,17 @@ def _check_lenders(document: Document, domain: config_document.Path, known: list
 
 def _check_plugins(document: Document, profile: config_document.Path, registry: Registry) -> None:
     plugins = (*profile, "plugins")
-    entries = _items(document.data, (*plugins, "enabled"))
-    enabled = [found for path in entries for found in _texts(document.data, (*path, "name"))]
-    disabled = _items(document.data, (*plugins, "disabled"))
-    others = [found for path in disabled for found in _texts(document.data, path) if found[1] != "*"]
+    entries = items_at(document.data, (*plugins, "enabled"))
+    enabled = [found for path in entries for found in texts_at(document.data, (*path, "name"))]
+    disabled = items_at(document.data, (*plugins, "disabled"))
+    others = [found for path in disabled for found in texts_at(document.data, path) if found[1] != "*"]
     _check_unique(document, enabled, "plugin")
-    for path, name in [*enabled, *others, *_texts(document.data, (*profile, "queueSort"))]:
+    for path, name in [*enabled, *others, *texts_at(document.data, (*profile, "queueSort"))]:
         _check_plugin(document, path, name, registry)
+    for path, name in enabled:
+        args = part_at(document.data, (*path[:-1], "args"))
+        if isinstance(args, dict):
+            check_args(document, (*path[:-1], "args"), name, args)
 
 
 def _check_plugin(document: Document, path: config_document.Path, name: str, registry: Registry) -> None:
@@ -187,28 +191,6 @@ def _check_unique(document: Document, claims: Iterable[tuple[config_document.Pat
             document.add(path, f"{kind} {name!r} is claimed by {other} already; each needs its own")
         else:
             first[name] = path
-
-
-def _at(data: Any, path: config_document.Path) -> Any:
-    """The part of plain data at a path; None where the path leads nowhere."""
-    for part in path:
-        if isinstance(part, int):
-            data = data[part] if isinstance(data, list) and part < len(data) else None
-        else:
-            data = data.get(part) if isinstance(data, dict) else None
-    return data
-
-
-def _texts(data: Any, path: config_document.Path) -> list[tuple[config_document.Path, str]]:
-    """The text at a path with that path; nothing for anything but a text."""
-    found = _at(data, path)
-    return [(path, found)] if isinstance(found, str) else []
-
-
-def _items(data: Any, path: config_document.Path) -> list[config_document.Path]:
-    """The paths of a list's items; none for anything but a list."""
-    found = _at(data, path)
-    return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
 
 
 # ---- between and within domains

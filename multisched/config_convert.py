@@ -21,7 +21,7 @@ from pydantic.alias_generators import to_camel
 from multisched import config
 from multisched.config_convert_extenders import extender_of
 from multisched.config_convert_settings import client_of, lease_of, queue_of, tell_process_settings
-from multisched.config_document import ConfigError, Document, Path, read_document
+from multisched.config_document import ConfigError, Document, Path, items_at, part_at, read_document
 from multisched.config_findings import Findings
 from multisched.config_kube_points import (
     DEFAULT_PLUGINS,
@@ -96,6 +96,7 @@ def _convert(document: Document) -> Conversion:
     document.data = _without_nulls(document.data)
     kube = validated(document, KubeConfiguration)
     if kube is None:
+        _check_all_args(document)
         raise ConfigError(document.problems)
     findings = Findings(document)
     data = _Converter(document, kube, findings).run()
@@ -180,16 +181,17 @@ class _Converter:
     # -- plugins ---------------------------------------------------------------------------------------------------
 
     def _profile(self, at: Path, profile: KubeProfile) -> dict[str, Any]:
+        args = self._args(at, profile)
         try:
             placed = place(profile.plugins, _points_here, _is_known)
         except RepeatedPluginError as error:
-            self._document.add((*at, "plugins", error.point, "enabled", error.index), "stands there twice; remove one")
+            for point, index in error.repeated:
+                self._document.add((*at, "plugins", point, "enabled", index), "stands there twice; remove one")
             return {}
         self._tell_missing(at, profile)
         for name, point in placed.mended:
             text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
-        args = self._args(at, profile)
         placed = self._completed(at, profile, placed)
         enabled = [self._entry(at, name, placed, args) for name in placed.order]
         points = {point: list(names) for point, names in placed.points.items()}
@@ -271,10 +273,7 @@ class _Converter:
                 continue
             found[one.name] = {}
             args = {key: value for key, value in one.args.items() if key not in ("apiVersion", "kind")}
-            if one.name in ARGS_READERS and not (
-                self._is_of_kind(path, one.name, one.args)
-                and check_args(self._document, (*path, "args"), one.name, args)
-            ):
+            if not _check_args(self._document, path, one.name, one.args):
                 continue
             if _takes_args(one.name):
                 self._tell_args(path, one.name, args)
@@ -296,13 +295,6 @@ class _Converter:
             if one.name == "NodeResourcesFit" and one.args.get("ignoredResources"):
                 text = "as upstream, what extenders look after (ignoredByScheduler) stands in their place"
                 self._findings.note((*at, "pluginConfig", index, "args", "ignoredResources"), text)
-
-    def _is_of_kind(self, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
-        for key, expected in (("apiVersion", KUBE_API_VERSION), ("kind", f"{plugin}Args")):
-            if args.get(key, expected) != expected:
-                self._document.add((*path, "args", key), f"{args[key]!r} does not fit; write {expected}")
-                return False
-        return True
 
     def _tell_args(self, path: Path, plugin: str, args: Mapping[str, Any]) -> None:
         if plugin == "DefaultPreemption" and args:
@@ -342,6 +334,28 @@ class _Converter:
             if percentage not in (None, 0, 100):
                 at: Path = ("profiles", index, "percentageOfNodesToScore")
                 self._findings.warn(at, f"{percentage}: {text}")
+
+
+def _check_all_args(document: Document) -> None:
+    """Of a file that is wrong elsewhere: so that all is told at once."""
+    for profile in items_at(document.data, ("profiles",)):
+        for path in items_at(document.data, (*profile, "pluginConfig")):
+            plugin, args = part_at(document.data, (*path, "name")), part_at(document.data, (*path, "args"))
+            if isinstance(plugin, str) and isinstance(args, dict):
+                _check_args(document, path, plugin, args)
+
+
+def _check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
+    """Notes what is wrong with an entry of pluginConfig; True if nothing is."""
+    if plugin not in ARGS_READERS:
+        return True
+    is_good = True
+    for key, expected in (("apiVersion", KUBE_API_VERSION), ("kind", f"{plugin}Args")):
+        if args.get(key, expected) != expected:
+            document.add((*path, "args", key), f"{args[key]!r} does not fit; write {expected}")
+            is_good = False
+    fields = {key: value for key, value in args.items() if key not in ("apiVersion", "kind")}
+    return check_args(document, (*path, "args"), plugin, fields) and is_good
 
 
 def _nodes_of(before: list[dict[str, Any]]) -> dict[str, Any]:

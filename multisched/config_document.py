@@ -84,6 +84,28 @@ def render_path(path: Path) -> str:
     return text
 
 
+def part_at(data: Any, path: Path) -> Any:
+    """The part of plain data at a path; None where the path leads nowhere."""
+    for part in path:
+        if isinstance(part, int):
+            data = data[part] if isinstance(data, list) and part < len(data) else None
+        else:
+            data = data.get(part) if isinstance(data, dict) else None
+    return data
+
+
+def texts_at(data: Any, path: Path) -> list[tuple[Path, str]]:
+    """The text at a path with that path; nothing for anything but a text."""
+    found = part_at(data, path)
+    return [(path, found)] if isinstance(found, str) else []
+
+
+def items_at(data: Any, path: Path) -> list[Path]:
+    """The paths of a list's items; none for anything but a list."""
+    found = part_at(data, path)
+    return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
+
+
 def read_document(text: str, file: str) -> Document:
     """Reads one YAML (or JSON) document. Raises ConfigError for text that is not one."""
     document = Document(file)

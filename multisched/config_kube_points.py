@@ -6,7 +6,7 @@ framework/runtime/framework.go (how multiPoint is spread over the points). Pure;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -73,12 +73,11 @@ class PlacedPlugins(msgspec.Struct, frozen=True):
 
 
 class RepeatedPluginError(ValueError):
-    """A plugin stands twice at one point."""
+    """Plugins that stand twice at one point: the point and which of its enabled ones, of each."""
 
-    def __init__(self, point: str, index: int) -> None:
-        super().__init__(f"{point}.enabled[{index}]")
-        self.point = point
-        self.index = index
+    def __init__(self, repeated: Sequence[tuple[str, int]]) -> None:
+        super().__init__(", ".join(f"{point}.enabled[{index}]" for point, index in repeated))
+        self.repeated = tuple(repeated)
 
 
 def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], bool]) -> PlacedPlugins:
@@ -152,11 +151,12 @@ def _mend(
 
 
 def _refuse_repeated(plugins: KubePlugins) -> None:
+    repeated = []
     for point in ("multiPoint", *POINTS):
         names = [entry.name for entry in plugins.at(point).enabled]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise RepeatedPluginError(point, index)
+        repeated += [(point, index) for index, name in enumerate(names) if name in names[:index]]
+    if repeated:
+        raise RepeatedPluginError(repeated)
 
 
 def _names(entries: Iterable[KubePlugin]) -> set[str]:

@@ -19,12 +19,11 @@ from multisched.framework.registry import PluginSetupError, Profile, Registry
 from multisched.plugins.args_readers import ARGS_READERS
 from multisched.plugins.config_fields import PluginArgsError
 
-_PLACE: Final = re.compile(r"args(?P<path>(?:\.[^.\[\]: ]+|\[\d+\])*): (?P<reason>.*)", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 def check_profile(document: Document, path: Path, domain: DomainConfig, registry: Registry) -> None:
-    """Notes what is wrong with the profile at `path`. Names that nobody knows are told elsewhere."""
+    """Notes what is wrong with the profile at `path`. Names that nobody knows and arguments are told elsewhere."""
     profile = domain.profile
     names = [entry.name for entry in profile.plugins.enabled] + [n for n in profile.plugins.disabled if n != "*"]
     if profile.queue_sort is not None:
@@ -37,9 +36,6 @@ def check_profile(document: Document, path: Path, domain: DomainConfig, registry
         document.add((*path, "queueSort"), str(error))
         return
     _check_points(document, path, resolved, registry)
-    for index, entry in enumerate(profile.plugins.enabled):
-        if entry.args is not None:
-            check_args(document, (*path, "plugins", "enabled", index, "args"), entry.name, entry.args)
     sorts = [use.name for use in resolved.plugins if is_queue_sort(registry.factory(use.name))]
     if len(resolved.points.get("QueueSort", sorts)) != 1:
         found = ", ".join(resolved.points.get("QueueSort", sorts)) or "none"
@@ -47,7 +43,7 @@ def check_profile(document: Document, path: Path, domain: DomainConfig, registry
 
 
 def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
-    """Notes what is wrong with an in-tree plugin's arguments, at the field itself; True if nothing is.
+    """Notes all that is wrong with an in-tree plugin's arguments, at the fields themselves; True if nothing is.
 
     Other plugins read their arguments when they are built, and their refusal is told then.
     """
@@ -57,12 +53,10 @@ def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, A
     try:
         reader(args, "args")
     except PluginArgsError as error:
-        found = _PLACE.fullmatch(str(error))
-        if found is None:
-            document.add(path, str(error))
-        else:
-            is_key = found["reason"].startswith("unknown field")
-            document.add((*path, *_parts(found["path"])), found["reason"], of_key=is_key)
+        for problem in error.problems:
+            is_key = problem.reason.startswith("unknown field")
+            inner = _parts(problem.path.removeprefix("args"))
+            document.add((*path, *inner), problem.reason, of_key=is_key)
         return False
     return True
 

@@ -26,6 +26,7 @@ from multisched.cluster.object_client import (
     parse_timestamp,
     version_of,
 )
+from multisched.cluster.orphan_pods import orphan_index
 from multisched.model.wire import TransportError
 
 T = TypeVar("T")
@@ -79,11 +80,12 @@ def slim_node(node: Document) -> Document:
 
 
 def pod_index(pod: Document) -> Iterator[str]:
-    """Index keys of a pod: its owners' uids, its namespace, and its claims."""
+    """Index keys of a pod: its owners' uids, its namespace, its claims, and its labels if nobody controls it."""
     for reference in pod["metadata"].get("ownerReferences") or ():
         yield reference["uid"]
     namespace = pod["metadata"]["namespace"]
     yield namespace_index(namespace)
+    yield from orphan_index(pod)
     for name in claims_of(pod):
         yield claim_index(namespace, name)
 
@@ -213,6 +215,33 @@ class ControlledPods:
     def is_going(self, pod: Document) -> bool:
         """On its way out, or asked to go."""
         return is_terminating(pod) or pod["metadata"]["uid"] in self._going
+
+    async def adopt(self, owner: Document, orphans: Sequence[Document]) -> bool:
+        """Takes over pods that nobody controls, each as it is known here; whether the owner has to be judged anew.
+
+        The owner is asked for once more before: one that is going, or was made anew under its name, takes over nothing.
+        """
+        if not orphans:
+            return False
+        wanted = owner["metadata"]
+        answer = await self._client.get(self._owners, wanted["namespace"], wanted["name"])
+        answer.expect(404)
+        found = answer.document["metadata"] if answer.is_success else {}
+        if found.get("uid") != wanted["uid"] or found.get("deletionTimestamp"):
+            return True
+
+        async def take(pod: Document) -> None:
+            metadata = pod["metadata"]
+            references = [*(metadata.get("ownerReferences") or ()), owner_reference(self._owners, owner)]
+            known = {name: metadata[name] for name in ("uid", "resourceVersion")}
+            body = {"metadata": {**known, "ownerReferences": references}}
+            answer = await self._client.patch(PODS, metadata["namespace"], metadata["name"], body=body)
+            answer.expect(404)
+            if answer.is_success:
+                self._note(wanted["uid"], version_of(answer.document))
+
+        await each(orphans, take)
+        return True
 
     async def create(self, owner: Document, pods: Sequence[Document]) -> None:
         """Creates pods; one of the same name that is already there is left to the cache to show."""

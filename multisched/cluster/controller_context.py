@@ -36,6 +36,7 @@ from multisched.cluster.object_client import (
     controller_of,
     key_of,
 )
+from multisched.cluster.orphan_pods import selector_index
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.volume_rules import claim_keys, volume_keys
 
@@ -62,13 +63,13 @@ class ControllerContext:
         self.rng = rng
         self.events = EventRecorder(client, clock)
         self.pods = ObjectCache(client, PODS, rng=rng, projection=slim_pod, index_by=pod_index)
-        self.replica_sets = ObjectCache(client, REPLICA_SETS, rng=rng, index_by=_owner_index)
+        self.replica_sets = ObjectCache(client, REPLICA_SETS, rng=rng, index_by=_owner_and_selector_index)
         self.deployments = ObjectCache(client, DEPLOYMENTS, rng=rng)
         self.stateful_sets = ObjectCache(client, STATEFUL_SETS, rng=rng)
-        self.daemon_sets = ObjectCache(client, DAEMON_SETS, rng=rng)
+        self.daemon_sets = ObjectCache(client, DAEMON_SETS, rng=rng, index_by=selector_index)
         self.nodes = ObjectCache(client, NODES, rng=rng, projection=slim_node)
         self.revisions = ObjectCache(client, CONTROLLER_REVISIONS, rng=rng, index_by=_owner_index)
-        self.jobs = ObjectCache(client, JOBS, rng=rng, index_by=_owner_index)
+        self.jobs = ObjectCache(client, JOBS, rng=rng, index_by=_owner_and_selector_index)
         self.cron_jobs = ObjectCache(client, CRON_JOBS, rng=rng)
         self.budgets = ObjectCache(client, DISRUPTION_BUDGETS, rng=rng, index_by=_namespace_index)
         self.namespaces = ObjectCache(client, NAMESPACES, rng=rng)
@@ -105,6 +106,11 @@ class ControllerContext:
 def _owner_index(document: Document) -> Iterator[str]:
     for reference in document["metadata"].get("ownerReferences") or ():
         yield reference["uid"]
+
+
+def _owner_and_selector_index(document: Document) -> Iterator[str]:
+    yield from _owner_index(document)
+    yield from selector_index(document)
 
 
 def _namespace_index(document: Document) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The DaemonSet controller: one pod on every node that is selected, rolled over by maxUnavailable or by maxSurge.
 
 Its pods are pinned by node affinity and bound by their scheduler. Source: pkg/controller/daemon (1.36):
-daemon_controller.go, update.go. Not here: adoption of orphaned pods, and the label of the deprecated template generation.
+daemon_controller.go, update.go. Not here: the label of the deprecated template generation.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from multisched.cluster.controller_context import (
 from multisched.cluster.daemon_pods import NodeRule
 from multisched.cluster.daemon_rollout import OnNode, Rollout, keep_up, replace, surge_over
 from multisched.cluster.object_client import DAEMON_SETS, Document
+from multisched.cluster.orphan_pods import orphans_of, requeue_adopters
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.revisions import REVISION_LABEL, TemplateRevisions, name_of
 
@@ -39,6 +40,7 @@ class DaemonSetController:
         requeue_changed(context.daemon_sets, queue=self.queue)
         context.nodes.listen(self._node_changed)
         requeue_owner_of_pods(context.pods, kind="DaemonSet", queue=self.queue)
+        requeue_adopters(context.pods, context.daemon_sets, queue=self.queue)
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -55,6 +57,8 @@ class DaemonSetController:
         if daemon_set is None or daemon_set["metadata"].get("deletionTimestamp"):
             return None
         if not self._pods.is_current(daemon_set["metadata"]["uid"]):
+            return LAG_RECHECK_S
+        if await self._pods.adopt(daemon_set, orphans_of(daemon_set, self._context.pods)):
             return LAG_RECHECK_S
         history = await self._revisions.history(daemon_set)
         revision_hash = history.update["metadata"]["labels"][REVISION_LABEL]

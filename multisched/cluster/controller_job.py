@@ -25,6 +25,7 @@ from multisched.cluster.controller_context import (
     write_status,
 )
 from multisched.cluster.object_client import JOBS, Document, parse_timestamp, timestamp
+from multisched.cluster.orphan_pods import orphans_of, requeue_adopters
 from multisched.cluster.reconcile_queue import ReconcileQueue
 
 JOBS_AT_ONCE = 32
@@ -42,6 +43,7 @@ class JobController:
         self.queue = ReconcileQueue("job", self.reconcile, rng=context.rng, workers=JOBS_AT_ONCE)
         requeue_changed(context.jobs, queue=self.queue)
         requeue_owner_of_pods(context.pods, kind="Job", queue=self.queue)
+        requeue_adopters(context.pods, context.jobs, queue=self.queue)
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -56,6 +58,8 @@ class JobController:
             return await self._expire(job)
         uid = job["metadata"]["uid"]
         if not self._pods.is_current(uid):
+            return LAG_RECHECK_S
+        if await self._pods.adopt(job, orphans_of(job, self._context.pods)):
             return LAG_RECHECK_S
         pods, active = self._pods.of(uid), self._pods.active(uid)
         spec, status = job["spec"], job.get("status") or {}

@@ -1,7 +1,6 @@
 """The ReplicaSet controller: as many pods as wanted, and the least missed ones first to go.
 
-Source: pkg/controller/replicaset/replica_set.go and controller_utils.go, ActivePodsWithRanks (1.36). Orphaned pods are not
-adopted.
+Source: pkg/controller/replicaset/replica_set.go and controller_utils.go, ActivePodsWithRanks (1.36).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from multisched.cluster.controlled_pods import (
     LAG_RECHECK_S,
     ControlledPods,
+    is_active,
     is_available,
     phase_of,
     pod_from_template,
@@ -24,6 +24,7 @@ from multisched.cluster.controller_context import (
     write_status,
 )
 from multisched.cluster.object_client import REPLICA_SETS, Document
+from multisched.cluster.orphan_pods import orphans_of, requeue_adopters
 from multisched.cluster.reconcile_queue import ReconcileQueue
 
 REPLICA_SETS_AT_ONCE = 16
@@ -44,6 +45,7 @@ class ReplicaSetController:
         self.queue = ReconcileQueue("replicaset", self.reconcile, rng=context.rng, workers=REPLICA_SETS_AT_ONCE)
         requeue_changed(context.replica_sets, queue=self.queue)
         requeue_owner_of_pods(context.pods, kind="ReplicaSet", queue=self.queue)
+        requeue_adopters(context.pods, context.replica_sets, queue=self.queue)
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -56,6 +58,9 @@ class ReplicaSetController:
             return None
         uid = replica_set["metadata"]["uid"]
         if not self._pods.is_current(uid):
+            return LAG_RECHECK_S
+        orphans = [pod for pod in orphans_of(replica_set, self._context.pods) if is_active(pod)]
+        if await self._pods.adopt(replica_set, orphans):
             return LAG_RECHECK_S
         active = self._pods.active(uid)
         requeue_s = await self._write_status(replica_set, active, sum(map(self._pods.is_going, self._pods.of(uid))))

@@ -36,7 +36,6 @@ from multisched.cluster.object_client import (
     RefusedError,
     controller_of,
     key_of,
-    owner_reference,
 )
 from multisched.cluster.reconcile_queue import ReconcileQueue
 from multisched.cluster.revisions import TemplateHistory, TemplateRevisions, name_of, template_of
@@ -125,13 +124,7 @@ class StatefulSetController:
             for pod in map(self._pod_of_name, repeat(stateful_set), ordinals(stateful_set))
             if pod is not None and _may_be_adopted(stateful_set, pod)
         ]
-        for pod in orphans:
-            metadata = pod["metadata"]
-            references = [*(metadata.get("ownerReferences") or ()), owner_reference(STATEFUL_SETS, stateful_set)]
-            body = {"metadata": {"uid": metadata["uid"], "ownerReferences": references}}
-            answer = await self._context.client.patch(PODS, metadata["namespace"], metadata["name"], body=body)
-            answer.expect(404)
-        return bool(orphans)
+        return await self._pods.adopt(stateful_set, orphans)
 
     def _pod_of_name(self, stateful_set: Document, ordinal: int) -> Document | None:
         """The pod that has a member's name, be it a member or not."""

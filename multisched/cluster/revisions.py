@@ -124,9 +124,23 @@ class TemplateRevisions:
                 CONTROLLER_REVISIONS, metadata["namespace"], body["metadata"]["name"]
             )
             stored = taken.expect().document
-            if stored["data"] == data and (controller_of(stored) or {}).get("uid") == metadata["uid"]:
+            holder = controller_of(stored)
+            if stored["data"] == data and (holder or {}).get("uid") == metadata["uid"]:
                 return stored, tried  # our own: the view of the stored revisions was behind
+            if stored["data"] == data and holder is None and not stored["metadata"].get("deletionTimestamp"):
+                return await self._adopt(owner, stored), tried
         raise RefusedError(answer)
+
+    async def _adopt(self, owner: Document, revision: Document) -> Document:
+        """Takes over the revision that an owner of the same name left: its pods, adopted too, are of it."""
+        metadata = revision["metadata"]
+        references = [*(metadata.get("ownerReferences") or ()), owner_reference(self._owners, owner)]
+        known = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        body = {"metadata": {**known, "ownerReferences": references}}
+        answer = await self._context.client.patch(
+            CONTROLLER_REVISIONS, metadata["namespace"], metadata["name"], body=body
+        )
+        return answer.expect().document
 
     async def _renumber(self, revision: Document, number: int) -> Document:
         metadata = revision["metadata"]

@@ -585,12 +585,16 @@ def _pod_affinity(wire: _SharedSpec) -> PodAffinity | None:
     return compile_pod_affinity(wire.affinity.pod_affinity, wire.affinity.pod_anti_affinity) if wire.affinity else None
 
 
-def node_affinity(document: Mapping[str, Any], path: str) -> NodeAffinity:
-    """A NodeAffinity object of a configuration file. Raises Refusal, naming the field below `path`, for a bad one."""
+def node_affinity(document: Mapping[str, Any]) -> tuple[NodeAffinity, tuple[str, ...]]:
+    """A NodeAffinity object of a configuration file, and where in it terms stand that are none.
+
+    Raises Refusal, naming the field below the document, for one of another shape.
+    """
     try:
         wire = msgspec.convert(document, _NodeAffinity)
     except msgspec.ValidationError as error:
-        raise Refusal(f"{path}: {error}") from error
+        reason, _, at = str(error).rstrip("`").partition(" - at `$")
+        raise Refusal(f"{at}: {reason}") from error
     compiled = _affinity(_SharedSpec(affinity=_Affinity(node_affinity=wire)))
     required, preferred = (
         "requiredDuringSchedulingIgnoredDuringExecution",
@@ -598,18 +602,13 @@ def node_affinity(document: Mapping[str, Any], path: str) -> NodeAffinity:
     )
     terms = (
         [
-            *((f"{path}.{required}.nodeSelectorTerms[{i}]", t) for i, t in enumerate(compiled.required.terms)),
+            *((f".{required}.nodeSelectorTerms[{i}]", t) for i, t in enumerate(compiled.required.terms)),
         ]
         if compiled.required
         else []
     )
-    terms += [(f"{path}.{preferred}[{i}].preference", p.term) for i, p in enumerate(compiled.preferred) if p.weight]
-    for where, term in terms:
-        if not term.is_valid:
-            raise Refusal(
-                f"{where}: is no node selector term; check operators, the number of values and their characters"
-            )
-    return compiled
+    terms += [(f".{preferred}[{i}].preference", p.term) for i, p in enumerate(compiled.preferred) if p.weight]
+    return compiled, tuple(where for where, term in terms if not term.is_valid)
 
 
 def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
 
 PERCENTAGE_DEFAULT: Final = 10
 ABSOLUTE_DEFAULT: Final = 100
@@ -26,12 +26,10 @@ class DefaultPreemptionArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> DefaultPreemptionArgs:
         """Reads DefaultPreemptionArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("minCandidateNodesPercentage", "minCandidateNodesAbsolute"))
-        percentage = fields.integer("minCandidateNodesPercentage", PERCENTAGE_DEFAULT, 0, 100)
-        absolute = fields.integer("minCandidateNodesAbsolute", ABSOLUTE_DEFAULT, 0, INT32_MAX)
-        if percentage == 0 and absolute == 0:
-            raise PluginArgsError(
-                f"{fields.at('minCandidateNodesPercentage')}: is 0 while minCandidateNodesAbsolute is 0 too;"
-                " raise one of them"
-            )
-        return cls(percentage, absolute)
+        with Fields(document, path, ("minCandidateNodesPercentage", "minCandidateNodesAbsolute")) as fields:
+            percentage = fields.integer("minCandidateNodesPercentage", PERCENTAGE_DEFAULT, 0, 100)
+            absolute = fields.integer("minCandidateNodesAbsolute", ABSOLUTE_DEFAULT, 0, INT32_MAX)
+            if percentage == 0 and absolute == 0:
+                text = "is 0 while minCandidateNodesAbsolute is 0 too; raise one of them"
+                fields.refuse(fields.at("minCandidateNodesPercentage"), text)
+            return cls(percentage, absolute)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from multisched.model.go_duration import parse_go_duration
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
 
 FILTER_TIMEOUT_DEFAULT_S: Final = 10.0
 BINDING_TIMEOUT_DEFAULT_S: Final = 600.0
@@ -26,11 +26,11 @@ class DynamicResourcesArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> DynamicResourcesArgs:
         """Reads DynamicResourcesArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("filterTimeout", "bindingTimeout"))
-        return cls(
-            _seconds(fields, "filterTimeout", FILTER_TIMEOUT_DEFAULT_S, 0.0),
-            _seconds(fields, "bindingTimeout", BINDING_TIMEOUT_DEFAULT_S, BINDING_TIMEOUT_MIN_S),
-        )
+        with Fields(document, path, ("filterTimeout", "bindingTimeout")) as fields:
+            return cls(
+                _seconds(fields, "filterTimeout", FILTER_TIMEOUT_DEFAULT_S, 0.0),
+                _seconds(fields, "bindingTimeout", BINDING_TIMEOUT_DEFAULT_S, BINDING_TIMEOUT_MIN_S),
+            )
 
 
 def _seconds(fields: Fields, name: str, default_s: float, low_s: float) -> float:
@@ -39,7 +39,8 @@ def _seconds(fields: Fields, name: str, default_s: float, low_s: float) -> float
     try:
         found_s = parse_go_duration(fields.text(name))
     except ValueError as error:
-        raise PluginArgsError(f"{fields.at(name)}: {error}") from error
+        fields.refuse(fields.at(name), str(error))
+        return default_s
     if found_s < low_s:
-        raise PluginArgsError(f"{fields.at(name)}: {fields.text(name)} is too short; write at least {low_s:g}s")
+        fields.refuse(fields.at(name), f"{fields.text(name)} is too short; write at least {low_s:g}s")
     return found_s

@@ -24,8 +24,8 @@ class InterPodAffinityArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> InterPodAffinityArgs:
         """Reads InterPodAffinityArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"))
-        return cls(
-            fields.integer("hardPodAffinityWeight", HARD_WEIGHT_DEFAULT, 0, HARD_WEIGHT_MAX),
-            fields.flag("ignorePreferredTermsOfExistingPods", default=False),
-        )
+        with Fields(document, path, ("hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods")) as fields:
+            return cls(
+                fields.integer("hardPodAffinityWeight", HARD_WEIGHT_DEFAULT, 0, HARD_WEIGHT_MAX),
+                fields.flag("ignorePreferredTermsOfExistingPods", default=False),
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -24,9 +24,14 @@ from multisched.model.selectors import (
     Operator,
 )
 from multisched.plugins.columns import zeros
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
 from multisched.plugins.node_matching import NodeMatcher
 from multisched.plugins.preference_errors import unreadable
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_TERMS: Final = "nodeSelectorTerms"
+_TERM_FIELDS: Final = ("matchExpressions", "matchFields")
 
 
 class NodeAffinityArgs(msgspec.Struct, frozen=True):
@@ -37,16 +42,28 @@ class NodeAffinityArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeAffinityArgs:
         """Reads NodeAffinityArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("addedAffinity",))
-        if not fields.has("addedAffinity"):
-            return cls()
-        at = fields.at("addedAffinity")
-        known = ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution")
-        Fields(fields.value("addedAffinity"), at, known)
-        try:
-            return cls(node_affinity(fields.value("addedAffinity"), at))
-        except Refusal as error:
-            raise PluginArgsError(str(error)) from error
+        with Fields(document, path, ("addedAffinity",)) as fields:
+            return cls(_read_affinity(fields, "addedAffinity") if fields.has("addedAffinity") else None)
+
+
+def _read_affinity(parent: Fields, name: str) -> Affinity | None:
+    fields, at = parent.below(name, (_REQUIRED, _PREFERRED)), parent.at(name)
+    terms = fields.below(_REQUIRED, (_TERMS,)).entries(_TERMS, _TERM_FIELDS) if fields.has(_REQUIRED) else []
+    for entry in fields.entries(_PREFERRED, ("weight", "preference")):
+        terms += [entry.below("preference", _TERM_FIELDS)] if entry.has("preference") else []
+    for term in terms:
+        for expressions in _TERM_FIELDS:
+            term.entries(expressions, ("key", "operator", "values"))
+    try:
+        affinity, not_terms = node_affinity(parent.value(name))
+    except Refusal as error:
+        where, _, reason = str(error).partition(": ")
+        fields.refuse(f"{at}{where}", reason)
+        return None
+    for where in not_terms:
+        reason = "is no node selector term; check operators, the number of values and their characters"
+        fields.refuse(f"{at}{where}", reason)
+    return affinity
 
 
 class NodeAffinity:

@@ -16,7 +16,7 @@ from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.plugins.columns import HALF, HUNDRED, ONE
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
 from multisched.plugins.resource_scoring import DEFAULT_RESOURCES, ResourceWeight, counts_in_scores, read_resources
 
 Fractions = NDArray[np.float64]
@@ -41,13 +41,13 @@ class NodeResourcesBalancedAllocationArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeResourcesBalancedAllocationArgs:
         """Reads NodeResourcesBalancedAllocationArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("resources",))
-        resources = read_resources(fields, weight_max=1)
-        names = [resource.name for resource in resources]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise PluginArgsError(f"{fields.at('resources')}[{index}].name: {name} is there twice; remove one")
-        return cls(resources)
+        with Fields(document, path, ("resources",)) as fields:
+            resources = read_resources(fields, weight_max=1)
+            names = [resource.name for resource in resources]
+            for index, name in enumerate(names):
+                if name in names[:index]:
+                    fields.refuse(f"{fields.at('resources')}[{index}].name", f"{name} is there twice; remove one")
+            return cls(resources)
 
 
 class NodeResourcesBalancedAllocation:

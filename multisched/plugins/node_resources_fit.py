@@ -18,7 +18,7 @@ from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node,
 from multisched.model.resources import is_extended_resource
 from multisched.model.selectors import is_qualified_name
 from multisched.plugins.columns import zeros
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
 from multisched.plugins.resource_scoring import LEAST_ALLOCATED, ScoredDemand, ScoringStrategy, read_scoring_strategy
 
 NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -55,19 +55,19 @@ class NodeResourcesFitArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeResourcesFitArgs:
         """Reads NodeResourcesFitArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("ignoredResources", "ignoredResourceGroups", "scoringStrategy"))
-        resources, groups = fields.texts("ignoredResources"), fields.texts("ignoredResourceGroups")
-        for at, name in (*resources, *groups):
-            if not is_qualified_name(name):
-                raise PluginArgsError(f"{at}: {name!r} is no resource name; write for example example.com/fpga")
-        for at, group in groups:
-            if "/" in group:
-                raise PluginArgsError(f"{at}: {group!r} has a slash; write only what stands before it")
-        return cls(
-            ignored_resources=frozenset(name for _, name in resources),
-            ignored_resource_groups=frozenset(group for _, group in groups),
-            scoring_strategy=read_scoring_strategy(fields, "scoringStrategy"),
-        )
+        with Fields(document, path, ("ignoredResources", "ignoredResourceGroups", "scoringStrategy")) as fields:
+            resources, groups = fields.texts("ignoredResources"), fields.texts("ignoredResourceGroups")
+            for at, name in (*resources, *groups):
+                if not is_qualified_name(name):
+                    fields.refuse(at, f"{name!r} is no resource name; write for example example.com/fpga")
+            for at, group in groups:
+                if "/" in group:
+                    fields.refuse(at, f"{group!r} has a slash; write only what stands before it")
+            return cls(
+                ignored_resources=frozenset(name for _, name in resources),
+                ignored_resource_groups=frozenset(group for _, group in groups),
+                scoring_strategy=read_scoring_strategy(fields, "scoringStrategy"),
+            )
 
 
 class NodeResourcesFit:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from multisched.model.selectors import is_qualified_name
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 SCHEDULE_ANYWAY: Final = "ScheduleAnyway"
@@ -60,36 +60,31 @@ class PodTopologySpreadArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> PodTopologySpreadArgs:
         """Reads PodTopologySpreadArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("defaultConstraints", "defaultingType"))
-        kind = fields.choice("defaultingType", SYSTEM, (SYSTEM, LIST)) if fields.text("defaultingType") else SYSTEM
-        constraints: list[DefaultConstraint] = []
-        for at, item in fields.items("defaultConstraints"):
-            found = _read_constraint(item, at)
-            _refuse_repeated(found, constraints, at)
-            constraints.append(found)
-        if kind == LIST:
-            return cls(tuple(constraints), is_system=False)
-        if constraints:
-            raise PluginArgsError(
-                f"{fields.at('defaultingType')}: is System, which has its own constraints;"
-                " write List, or remove defaultConstraints"
-            )
-        return cls()
+        with Fields(document, path, ("defaultConstraints", "defaultingType")) as fields:
+            kind = fields.choice("defaultingType", SYSTEM, (SYSTEM, LIST)) if fields.text("defaultingType") else SYSTEM
+            constraints: list[DefaultConstraint] = []
+            for entry in fields.entries("defaultConstraints", _CONSTRAINT_FIELDS):
+                found = _read_constraint(entry)
+                _refuse_repeated(found, constraints, entry)
+                constraints.append(found)
+            if kind == LIST:
+                return cls(tuple(constraints), is_system=False)
+            if constraints:
+                text = "is System, which has its own constraints; write List, or remove defaultConstraints"
+                fields.refuse(fields.at("defaultingType"), text)
+            return cls()
 
 
-def _read_constraint(item: object, path: str) -> DefaultConstraint:
-    fields = Fields(item, path, _CONSTRAINT_FIELDS)
+def _read_constraint(fields: Fields) -> DefaultConstraint:
     for name in ("maxSkew", "topologyKey", "whenUnsatisfiable"):
         if not fields.has(name):
-            raise PluginArgsError(f"{fields.at(name)}: is missing; each constraint needs it")
+            fields.refuse(fields.at(name), "is missing; each constraint needs it")
     if fields.has("labelSelector"):
-        raise PluginArgsError(
-            f"{fields.at('labelSelector')}: is deduced for each pod from what it belongs to; remove it"
-        )
+        fields.refuse(fields.at("labelSelector"), "is deduced for each pod from what it belongs to; remove it")
     key = fields.text("topologyKey")
     if not is_qualified_name(key):
         example = "topology.kubernetes.io/zone"
-        raise PluginArgsError(f"{fields.at('topologyKey')}: {key!r} is no label key; write for example {example}")
+        fields.refuse(fields.at("topologyKey"), f"{key!r} is no label key; write for example {example}")
     return DefaultConstraint(
         fields.integer("maxSkew", 1, 1, INT32_MAX),
         key,
@@ -101,7 +96,7 @@ def _read_constraint(item: object, path: str) -> DefaultConstraint:
     )
 
 
-def _refuse_repeated(found: DefaultConstraint, before: list[DefaultConstraint], path: str) -> None:
+def _refuse_repeated(found: DefaultConstraint, before: list[DefaultConstraint], fields: Fields) -> None:
     pair = (found.topology_key, found.when_unsatisfiable)
     if any((c.topology_key, c.when_unsatisfiable) == pair for c in before):
-        raise PluginArgsError(f"{path}: {{{pair[0]}, {pair[1]}}} stands above already; remove one")
+        fields.refuse(fields.path, f"{{{pair[0]}, {pair[1]}}} stands above already; remove one")

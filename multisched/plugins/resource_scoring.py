@@ -20,7 +20,7 @@ from multisched.framework.plugin import MAX_SCORE
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PodSpec
 from multisched.model.resources import is_scalar_resource
 from multisched.plugins.columns import EXACT_BELOW, HUNDRED, NOUGHT, ONE
-from multisched.plugins.config_fields import Fields, PluginArgsError
+from multisched.plugins.config_fields import Fields
 
 QUOTIENTS_EXACT_BELOW = EXACT_BELOW // MAX_SCORE
 """Capacities of which a hundredfold is a whole number in float64: a quotient by them, cut off, is the integer quotient."""
@@ -209,41 +209,41 @@ def _between(points: list[tuple[int, int]], percent: int) -> int:
 def read_resources(fields: Fields, weight_max: int) -> tuple[ResourceWeight, ...]:
     """`resources` of a configuration; cpu and memory where there are none. A weight of 0 means 1, as upstream."""
     found = []
-    for path, item in fields.items("resources"):
-        entry = Fields(item, path, ("name", "weight"))
+    for entry in fields.entries("resources", ("name", "weight")):
         name = entry.text("name")
         if not name:
-            raise PluginArgsError(f"{entry.at('name')}: is missing; write a resource, for example cpu")
+            entry.refuse(entry.at("name"), "is missing; write a resource, for example cpu")
         found.append(ResourceWeight(name, entry.integer("weight", 1, 0, weight_max) or 1))
     return tuple(found) or DEFAULT_RESOURCES
 
 
 def read_scoring_strategy(parent: Fields, name: str) -> ScoringStrategy:
-    """Reads `scoringStrategy`. Raises PluginArgsError."""
+    """Reads `scoringStrategy`."""
     if not parent.has(name):
         return LEAST_ALLOCATED
     ratio = "requestedToCapacityRatio"
-    fields = Fields(parent.value(name), parent.at(name), ("type", "resources", ratio))
+    fields = parent.below(name, ("type", "resources", ratio))
     kind = StrategyType(fields.choice("type", StrategyType.LEAST_ALLOCATED.value, [t.value for t in StrategyType]))
     resources = read_resources(fields, WEIGHT_MAX)
-    if kind is not StrategyType.REQUESTED_TO_CAPACITY_RATIO:
-        if fields.has(ratio):
-            raise PluginArgsError(f"{fields.at(ratio)}: belongs to type RequestedToCapacityRatio only; remove it")
-        return ScoringStrategy(kind, resources)
-    if not fields.has(ratio):
-        raise PluginArgsError(f"{fields.at(ratio)}: is missing; type RequestedToCapacityRatio needs its shape")
-    return ScoringStrategy(kind, resources, read_shape(Fields(fields.value(ratio), fields.at(ratio), ("shape",))))
+    if not fields.is_refused("type"):
+        if kind is not StrategyType.REQUESTED_TO_CAPACITY_RATIO and fields.has(ratio):
+            fields.refuse(fields.at(ratio), "belongs to type RequestedToCapacityRatio only; remove it")
+        if kind is StrategyType.REQUESTED_TO_CAPACITY_RATIO and not fields.has(ratio):
+            fields.refuse(fields.at(ratio), "is missing; type RequestedToCapacityRatio needs its shape")
+    shape = read_shape(fields.below(ratio, ("shape",))) if fields.has(ratio) else ()
+    return ScoringStrategy(kind, resources, shape)
 
 
 def read_shape(fields: Fields) -> tuple[ShapePoint, ...]:
-    """Reads `shape`. Raises PluginArgsError."""
+    """Reads `shape`."""
     points: list[ShapePoint] = []
-    for path, item in fields.items("shape"):
-        entry = Fields(item, path, ("utilization", "score"))
+    for entry in fields.entries("shape", ("utilization", "score")):
         utilization = entry.integer("utilization", 0, 0, UTILIZATION_MAX)
         if points and utilization <= points[-1].utilization:
-            raise PluginArgsError(f"{entry.at('utilization')}: {utilization} does not rise; sort the points by it")
-        points.append(ShapePoint(utilization, entry.integer("score", 0, 0, SHAPE_SCORE_MAX)))
+            entry.refuse(entry.at("utilization"), f"{utilization} does not rise; sort the points by it")
+        point = ShapePoint(utilization, entry.integer("score", 0, 0, SHAPE_SCORE_MAX))
+        if not entry.is_refused():
+            points.append(point)
     if not points:
-        raise PluginArgsError(f"{fields.at('shape')}: is empty; write at least one point of utilization and score")
+        fields.refuse(fields.at("shape"), "is empty; write at least one point of utilization and score")
     return tuple(points)

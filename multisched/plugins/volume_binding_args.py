@@ -25,8 +25,8 @@ class VolumeBindingArgs(msgspec.Struct, frozen=True):
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> VolumeBindingArgs:
         """Reads VolumeBindingArgs of a configuration. Raises PluginArgsError."""
-        fields = Fields(document, path, ("bindTimeoutSeconds", "shape"))
-        return cls(
-            fields.integer("bindTimeoutSeconds", BIND_TIMEOUT_DEFAULT_S, 0, BIND_TIMEOUT_MAX_S),
-            read_shape(fields) if fields.has("shape") else (),
-        )
+        with Fields(document, path, ("bindTimeoutSeconds", "shape")) as fields:
+            return cls(
+                fields.integer("bindTimeoutSeconds", BIND_TIMEOUT_DEFAULT_S, 0, BIND_TIMEOUT_MAX_S),
+                read_shape(fields) if fields.has("shape") else (),
+            )

@@ -40,10 +40,15 @@ class ProgramExplanations:
 
     async def pod(self, query: ExplainQuery) -> PodView:
         """See `ExplainSource`."""
-        from multisched.shell.explain_known import describe, find_pod
+        from anyio import to_thread
+
+        from multisched.shell.explain_known import describe, find_pod, require_node
         from multisched.shell.explain_trial import complete
 
         known = find_pod(self._program, query.namespace, query.name)
+        nodes = self._program.cache.nodes
+        if query.node and nodes.row_of(query.node) is None:
+            await to_thread.run_sync(require_node, query.node, [node.name for _, node in nodes.live_rows()])
         view = describe(self._program, known, query)
         is_told = any(attempt.picture in ("own", "earlier") for attempt in view.attempts[:1])
         if query.node:
@@ -54,9 +59,12 @@ class ProgramExplanations:
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """See `ExplainSource`."""
+        from multisched.shell.priority_classes import admitted, read_classes
         from multisched.shell.what_if import planned_pod, what_if
 
         planned = planned_pod(document)
+        classes = await read_classes(self._program.transport)
+        planned = admitted(planned, None, classes) if isinstance(classes, str) else admitted(planned, classes)
         return await self._rehearse(lambda rehearsal: what_if(rehearsal, planned, replicas))
 
     async def _rehearse(self, ask: Callable[[Rehearsal], R]) -> R:

@@ -26,8 +26,9 @@ from multisched.observe.explain_view import (
     WhatIfView,
 )
 from multisched.shell.domain import DomainWorker
-from multisched.shell.explain_known import BOUND
+from multisched.shell.explain_known import BOUND, require_node
 from multisched.shell.fixes import find_fixes
+from multisched.shell.priority_classes import admitted
 from multisched.shell.rehearsal import Moment, Rehearsal, Tried
 from multisched.shell.what_if import planned_pod, what_if
 
@@ -49,6 +50,8 @@ class DumpExplanations:
         if pod is None:
             text = f"pod {query.namespace}/{query.name} is not in the dump, or has ended"
             raise NotExplainedError("; ".join((text, *rehearsal.notes)))
+        if query.node:
+            require_node(query.node, [node.name for _, node in rehearsal.cache.nodes.live_rows()])
         worker = rehearsal.worker_of(pod)
         if worker is None:
             raise NotExplainedError(_no_domain(rehearsal, pod), status=422)
@@ -66,7 +69,8 @@ class DumpExplanations:
 
     def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """Raises NotExplainedError."""
-        return what_if(self._rehearsal, planned_pod(document), replicas)
+        planned = admitted(planned_pod(document), self._rehearsal.classes)
+        return what_if(self._rehearsal, planned, replicas)
 
 
 def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery) -> PodView:

@@ -106,6 +106,7 @@ class Program:
         self._configuration = configuration
         self._outside = outside
         self.clock = outside.clock
+        self.transport = outside.transport
         self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
         self.limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
         self.binder = ApiBinder(outside.transport, self.limiter)

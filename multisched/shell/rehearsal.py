@@ -35,6 +35,7 @@ from multisched.model.objects import Node, Pod
 from multisched.model.wire import ConnectFailedError, LineStream, Response
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import UnaskedExtender
+from multisched.shell.priority_classes import PriorityClass, class_of
 from multisched.shell.program import Program, Surroundings
 
 UNREADABLE_TOLD = 5
@@ -54,8 +55,8 @@ class Moment:
     monotonic_s: float = 0.0
     now: datetime = datetime.min
     notes: tuple[str, ...] = ()
-    priorities: tuple[tuple[str, int], ...] = ()
-    """Priority classes, where they are known."""
+    classes: tuple[PriorityClass, ...] | None = None
+    """Priority classes, where they are known: a dump may have them."""
     is_raw: bool = False
     """Pending pods are as the API server has them, without what their domain's policy adds."""
 
@@ -84,7 +85,7 @@ class Moment:
         placed: list[Pod] = []
         pending: list[Pod] = []
         objects: list[tuple[ObjectKind, ClusterObject]] = []
-        priorities: dict[str, int] = {}
+        classes: list[PriorityClass] = []
         unreadable: list[str] = []
         for raw in items:
             try:
@@ -96,8 +97,7 @@ class Moment:
                     if not pod.is_terminal:
                         (placed if pod.node else pending).append(pod)
                 elif kind == "PriorityClass":
-                    one = msgspec.json.decode(raw, type=_PriorityClass)
-                    priorities[one.metadata.name] = one.value
+                    classes.append(class_of(raw))
                 elif kind in others:
                     objects.append((ObjectKind(kind), others[kind](raw)))
             except (DecodeError, msgspec.DecodeError) as error:
@@ -107,21 +107,12 @@ class Moment:
             notes = (*notes, f"{len(unreadable) - UNREADABLE_TOLD} more objects of the dump cannot be read")
         if not nodes:
             notes = (*notes, "the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
-        known = tuple(priorities.items())
+        known = tuple(classes) or None
         return Moment(tuple(nodes), tuple(placed), tuple(pending), tuple(objects), 0.0, now, notes, known, is_raw=True)
 
 
 class _Kind(msgspec.Struct):
     kind: str = ""
-
-
-class _Named(msgspec.Struct):
-    name: str = ""
-
-
-class _PriorityClass(msgspec.Struct):
-    metadata: _Named
-    value: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +144,7 @@ class Rehearsal:
         self.cache = self.program.cache
         self.nominator = self.program.nominator
         self.notes = moment.notes
-        self.priorities = dict(moment.priorities)
+        self.classes = moment.classes
         self.pending: dict[tuple[str, str], Pod] = {}
         self._attempts = 0
         self._runner = Runner(_Nobody(), outside.clock.monotonic)

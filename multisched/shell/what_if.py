@@ -1,13 +1,12 @@
 """Where pods that do not exist yet would go, and whom they would preempt: placed one after the other in a rehearsal.
 
-Not known beforehand: what admission makes of a pod (priority classes, LimitRange, webhooks), save for the priority classes
-of a dump; and which of several equally good nodes chance takes, which goes by the pod's uid.
+Not known beforehand: what admission makes of a pod (LimitRange, webhooks), save for its priority, which `priority_classes`
+tells; and which of several equally good nodes chance takes, which goes by the pod's uid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,20 +18,11 @@ from multisched.model.decode import DecodeError, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfView
 from multisched.shell.domain import DomainWorker
+from multisched.shell.priority_classes import PlannedPod
 from multisched.shell.rehearsal import Rehearsal, Tried
 
-SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 PREEMPTIONS_MAX = 3
 """Times one replica may preempt before it is told to go nowhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPod:
-    """A pod out of a manifest."""
-
-    pod: Pod
-    priority_class: str
-    """Named without a priority beside it; empty otherwise."""
 
 
 def planned_pod(document: Mapping[str, Any]) -> PlannedPod:
@@ -40,9 +30,11 @@ def planned_pod(document: Mapping[str, Any]) -> PlannedPod:
     if not isinstance(document, Mapping):
         raise NotExplainedError("the manifest is no object; give one Pod or one workload", status=422)
     metadata, spec = dict(_part(document, "metadata")), _part(document, "spec")
+    is_template = False
     if document.get("kind") == "CronJob":
         spec = _part(_part(spec, "jobTemplate"), "spec")
     if "template" in spec:
+        is_template = True
         template = _part(spec, "template")
         metadata |= {key: value for key, value in _part(template, "metadata").items() if key != "name"}
         spec = _part(template, "spec")
@@ -59,8 +51,13 @@ def planned_pod(document: Mapping[str, Any]) -> PlannedPod:
         pod = Decoder().pod(orjson.dumps({"metadata": kept, "spec": spec, "status": {"phase": "Pending"}}))
     except (DecodeError, TypeError) as error:
         raise NotExplainedError(f"the pod cannot be read: {error}", status=422) from error
-    named = spec.get("priorityClassName") if spec.get("priority") is None else None
-    return PlannedPod(pod, str(named or ""))
+    return PlannedPod(
+        pod,
+        f"{name}-" if is_template else str(name),
+        str(spec.get("priorityClassName") or ""),
+        spec.get("priority"),
+        spec.get("preemptionPolicy"),
+    )
 
 
 def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -75,8 +72,8 @@ def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def what_if(rehearsal: Rehearsal, planned: PlannedPod, replicas: int) -> WhatIfView:
     """Places so many of the pod in thought. Raises NotExplainedError for a pod that nobody would look at."""
-    notes = list(rehearsal.notes)
-    pod = rehearsal.program.pods.with_policy(_with_priority(rehearsal, planned, notes))
+    notes = [*rehearsal.notes, *planned.notes]
+    pod = rehearsal.program.pods.with_policy(planned.pod)
     worker = rehearsal.worker_of(pod)
     if worker is None:
         names = ", ".join(name for names in rehearsal.program.scheduler_names.values() for name in names)
@@ -104,17 +101,6 @@ def what_if(rehearsal: Rehearsal, planned: PlannedPod, replicas: int) -> WhatIfV
         placements=tuple(placements),
         notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def _with_priority(rehearsal: Rehearsal, planned: PlannedPod, notes: list[str]) -> Pod:
-    pod, name = planned.pod, planned.priority_class
-    value = {**SYSTEM_PRIORITIES, **rehearsal.priorities}.get(name)
-    if value is not None:
-        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=value))
-    if name:
-        text = f"what priority class {name} stands for is not known here: priority {pod.spec.priority} was taken"
-        notes.append(f"{text}; write priority: N beside priorityClassName, as the API server will")
-    return pod
 
 
 def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, notes: list[str]) -> Placement:

@@ -20,7 +20,7 @@ from multisched import config
 from multisched.cli import app
 from multisched.cluster.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH
-from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView
+from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView, WhatIfView
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.server import ServerSettings, Sources, serve
@@ -186,11 +186,37 @@ async def test_what_if_says_which_replica_is_one_too_many_and_why() -> None:
         assert entry.message == foretold.placements[3].message
 
 
+async def test_what_if_takes_the_priority_that_admission_would_give() -> None:
+    async with opened() as (house, explanations):
+        await house.node("n1", cpu="1500m")
+        await house.priority_class("high", 10)
+        await house.priority_class("meek", 10, preemptionPolicy="Never")
+        await pod(house, "low", cpu="1")
+        await house.bound("low")
+
+        async def planned(**written: object) -> WhatIfView:
+            return await explanations.what_if({"metadata": {"name": "new"}, "spec": {**SPEC, **written}}, 1)
+
+        assert (await planned(priorityClassName="high")).placements[0].victims == ("default/low",)
+        assert (await planned(priorityClassName="meek")).placements[0].node == ""
+        assert (await planned()).placements[0].node == ""
+        with pytest.raises(
+            NotExplainedError, match='pods "new" is forbidden: no PriorityClass with name hihg was found'
+        ):
+            await planned(priorityClassName="hihg")
+        await house.post("/apis/scheduling.k8s.io/v1/priorityclasses", "usual", {}, value=5, globalDefault=True)
+        assert (await planned()).placements[0].victims == ("default/low",)
+
+
 async def test_what_nobody_can_answer_is_said() -> None:
     async with opened() as (house, explanations):
         await house.node("n1")
         with pytest.raises(NotExplainedError, match="pod default/nobody is not known here"):
             await explanations.pod(ExplainQuery("default", "nobody"))
+        await pod(house, "late", cpu="400")
+        await refused(house, "late")
+        with pytest.raises(NotExplainedError, match=r"node n2 is not known here: did you mean n1\?"):
+            await explanations.pod(ExplainQuery("default", "late", node="n2"))
         with pytest.raises(NotExplainedError, match="no domain serves schedulerName default-scheduler"):
             await explanations.what_if({"spec": {"containers": [{"name": "main"}]}}, 1)
 
@@ -213,6 +239,7 @@ async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None
             told = await _told("explain", "--what-if", "-f", str(manifest), "--replicas", "2", "--server", url)
             assert told.startswith("Of 2 x default/new, 2 would be placed by domain tests now")
             assert await _exit_code("explain", "pod", "default/nobody", "--server", url) == 1
+            assert await _exit_code("explain", "pod", "default/late", "--node", "smal", "--server", url) == 1
 
 
 async def _told(*arguments: str) -> str:

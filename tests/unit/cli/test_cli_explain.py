@@ -105,6 +105,15 @@ def test_a_pod_that_is_not_in_the_dump_is_a_problem(tmp_path: Path, config: str)
     assert call("explain", "pod", "late", "--snapshot", str(path), "--config", config)[0] == 1
 
 
+def test_a_node_that_is_not_in_the_dump_is_a_problem(tmp_path: Path, config: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(dump(make_node("n1"), make_pod("late")))
+    asked = ("explain", "pod", "late", "--node", "n2", "--snapshot", str(path), "--config", config)
+    code, text, errors = call(*asked)
+    assert (code, text) == (1, "")
+    assert "node n2 is not known here: did you mean n1?" in errors
+
+
 def test_without_a_server_there_is_no_cluster() -> None:
     code, _, errors = call("explain", "pod", "a/b", "--server", "http://127.0.0.1:9")
     assert (code, "no multisched answers at http://127.0.0.1:9" in errors) == (3, True)

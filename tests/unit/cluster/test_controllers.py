@@ -28,6 +28,7 @@ from tests.unit.cluster.cluster_kit import (
     a_deployment,
     a_job,
     a_node,
+    a_pod,
     a_replica_set,
     condition_of,
     phases,
@@ -348,3 +349,54 @@ async def test_a_change_of_annotations_raises_the_generation_of_deployments_only
         [replica_set] = await cluster.list_all(REPLICA_SETS)
         before, name = replica_set["metadata"]["generation"], replica_set["metadata"]["name"]
         assert (await cluster.patch(REPLICA_SETS, name, note))["metadata"]["generation"] == before
+
+
+async def test_a_replica_set_takes_over_what_matches_and_lives_and_nobody_controls() -> None:
+    async with a_cluster(a_node()) as cluster:
+        labels = {"labels": {"app": "web"}}
+        theirs = {"apiVersion": "v1", "kind": "Owner", "name": "o", "uid": "elsewhere", "controller": True}
+        await cluster.create(PODS, a_pod("orphan", metadata=labels))
+        await cluster.create(PODS, a_pod("other", metadata={"labels": {"app": "other"}}))
+        await cluster.create(PODS, a_pod("owned", metadata={**labels, "ownerReferences": [theirs]}))
+        await cluster.create(PODS, a_pod("ended", node="", metadata=labels))
+        await cluster.patch(PODS, "ended", {"status": {"phase": "Failed"}}, subresource="status")
+
+        made = await cluster.create(REPLICA_SETS, a_replica_set("web", 3))
+        await cluster.wait_until(REPLICA_SETS, "web", lambda found: found["status"].get("readyReplicas") == 3)
+
+        owners = {
+            pod["metadata"]["name"]: reference["uid"]
+            for pod in await cluster.list_all(PODS)
+            for reference in pod["metadata"].get("ownerReferences") or ()
+        }
+        assert owners.pop("owned") == "elsewhere"
+        assert owners.pop("orphan") == made["metadata"]["uid"]
+        assert set(owners.values()) == {made["metadata"]["uid"]}
+        assert len(owners) == 2
+        assert not owners.keys() & {"other", "ended"}
+
+
+async def test_an_owner_that_goes_takes_over_nothing() -> None:
+    async with a_cluster(a_node()) as cluster:
+        made = a_replica_set("web", 1)
+        made["metadata"]["finalizers"] = ["tests.example.com/hold"]
+        await cluster.create(REPLICA_SETS, made)
+        await cluster.wait_until(REPLICA_SETS, "web", lambda found: found["status"].get("readyReplicas") == 1)
+        await cluster.delete(REPLICA_SETS, "web")
+        await cluster.create(PODS, a_pod("orphan", metadata={"labels": {"app": "web"}}))
+        await asyncio.sleep(5.0)
+        orphan = await cluster.get(PODS, "orphan")
+        assert orphan is not None
+        assert "ownerReferences" not in orphan["metadata"]
+
+
+async def test_a_job_takes_over_the_pods_of_its_selector() -> None:
+    async with a_cluster(a_node()) as cluster:
+        await cluster.create(PODS, a_pod("orphan", metadata={"labels": {"run": "it"}}, restartPolicy="Never"))
+        selector = {"matchLabels": {"run": "it"}}
+        job = a_job("it", labels={"run": "it"}, manualSelector=True, selector=selector, completions=1, parallelism=1)
+        made = await cluster.create(JOBS, job)
+        found = await cluster.wait_until(PODS, "orphan", lambda pod: pod["metadata"].get("ownerReferences"))
+        assert found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+        await asyncio.sleep(2.0)
+        assert [pod["metadata"]["name"] for pod in await cluster.list_all(PODS)] == ["orphan"]

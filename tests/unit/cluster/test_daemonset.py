@@ -172,3 +172,26 @@ async def test_on_delete_changes_no_pod_by_itself() -> None:
         await cluster.delete(PODS, pod["metadata"]["name"], grace_s=0)
         await cluster.wait_until(DAEMON_SETS, "all", is_rolled_out(1))
         binding.cancel()
+
+
+async def test_orphaned_daemons_are_taken_over_and_labelled_strangers_too() -> None:
+    async with a_cluster(a_node("n1"), a_node("n2")) as cluster, asyncio.TaskGroup() as group:
+        binder = group.create_task(Binder(cluster).run())
+        await cluster.create(DAEMON_SETS, a_daemon_set("agent"))
+        await cluster.wait_until(DAEMON_SETS, "agent", is_rolled_out(2))
+        before = {p["metadata"]["uid"] for p in await cluster.list_all(PODS)}
+        await cluster.delete(DAEMON_SETS, "agent", propagation="Orphan")
+        await cluster.wait_gone(DAEMON_SETS, "agent")
+
+        made = await cluster.create(DAEMON_SETS, a_daemon_set("agent"))
+        await cluster.wait_until(DAEMON_SETS, "agent", is_rolled_out(2))
+
+        pods = await cluster.list_all(PODS)
+        assert {p["metadata"]["uid"] for p in pods} == before
+        assert {p["metadata"]["ownerReferences"][0]["uid"] for p in pods} == {made["metadata"]["uid"]}
+
+        stranger = {"metadata": {"name": "stranger", "namespace": "default"}, "spec": a_pod_spec(node="n1")}
+        await cluster.create(PODS, stranger)
+        await cluster.patch(PODS, "stranger", {"metadata": {"labels": {"app": "agent"}}})
+        await cluster.wait_gone(PODS, "stranger")  # adopted, and the younger of two on its node
+        binder.cancel()

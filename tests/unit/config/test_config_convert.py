@@ -524,6 +524,50 @@ def test_what_upstream_refuses_is_refused_with_path_and_line(text: str, expected
     assert problems(HEAD + text) == [f"k.yaml:{expected}"]
 
 
+def test_all_that_is_wrong_with_arguments_is_told_beside_whatever_else_is_wrong() -> None:
+    told = problems(
+        f"""\
+{HEAD}parallelism: 0
+profiles:
+  - plugins:
+      score: {{enabled: [{{name: NodeName}}, {{name: NodeName}}, {{name: NodeName}}]}}
+    pluginConfig:
+      - name: DefaultPreemption
+        args: {{apiVersion: kubescheduler.config.k8s.io/v1beta3, minCandidateNodesPercentage: 101}}
+      - name: PodTopologySpread
+        args:
+          defaultingType: List
+          defaultConstraints: [{{maxSkew: 0, topologyKey: zone, whenUnsatisfiable: Never}}]
+"""
+    )
+    at = "profiles[0].pluginConfig"
+    parallelism, *args = told
+    assert parallelism == "k.yaml:3:14: parallelism: must be greater than or equal to 1"
+    assert args == [
+        (
+            f"k.yaml:9:28: {at}[0].args.apiVersion: 'kubescheduler.config.k8s.io/v1beta3' does not fit;"
+            " write kubescheduler.config.k8s.io/v1"
+        ),
+        f"k.yaml:9:94: {at}[0].args.minCandidateNodesPercentage: 101 is not within 0..100",
+        f"k.yaml:13:42: {at}[1].args.defaultConstraints[0].maxSkew: 0 is not within 1..2147483647",
+        (
+            f"k.yaml:13:83: {at}[1].args.defaultConstraints[0].whenUnsatisfiable: 'Never' is not known;"
+            " write one of DoNotSchedule, ScheduleAnyway"
+        ),
+    ]
+
+
+def test_all_plugins_that_stand_twice_are_told_with_the_arguments_that_are_wrong() -> None:
+    text = "[{name: NodeAffinity}, {name: NodeAffinity}, {name: NodeAffinity}]"
+    args = "[{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]"
+    told = problems(f"{HEAD}profiles: [{{plugins: {{score: {{enabled: {text}}}}}, pluginConfig: {args}}}]\n")
+    assert [problem.split(": ")[1] for problem in told] == [
+        "profiles[0].plugins.score.enabled[1]",
+        "profiles[0].plugins.score.enabled[2]",
+        "profiles[0].pluginConfig[0].args.hardPodAffinityWeight",
+    ]
+
+
 def test_another_kind_of_file_is_told_what_is_read_here() -> None:
     assert problems("apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n") == [
         "k.yaml:1:13: apiVersion: 'multisched.io/v1' is not known here; write kubescheduler.config.k8s.io/v1",

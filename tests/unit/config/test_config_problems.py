@@ -232,6 +232,27 @@ def test_args_and_points_are_checked_at_the_field_itself() -> None:
     ]
 
 
+def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> None:
+    told = problems(
+        f"""\
+{HEAD}domains:
+  - name: own
+    queue: {{initialBackof: 5s}}
+    profile:
+      plugins:
+        enabled:
+          - name: InterPodAffinity
+            args: {{hardPodAffinityWeight: 101, ignorePreferredTermsOfExistingPods: 1}}
+"""
+    )
+    at = "domains[0].profile.plugins.enabled[0].args"
+    assert told == [
+        "f.yaml:5:13: domains[0].queue.initialBackof: unknown key (did you mean initialBackoff?)",
+        f"f.yaml:10:43: {at}.hardPodAffinityWeight: 101 is not within 0..100",
+        f"f.yaml:10:84: {at}.ignorePreferredTermsOfExistingPods: is a number; write true or false",
+    ]
+
+
 @pytest.mark.parametrize(
     ("extenders", "told"),
     [

@@ -40,6 +40,7 @@ CLUSTER_RULES: set[Rule] = {
         for resource in resources
         for verb in ("get", "list", "watch")
     ),
+    ("scheduling.k8s.io", "priorityclasses", "list", ()),
     ("", "persistentvolumes", "patch", ()),
     ("", "persistentvolumeclaims", "patch", ()),
     ("", "pods/binding", "create", ()),

@@ -66,10 +66,24 @@ def test_one_node_is_told_in_a_sentence() -> None:
     cluster = (small, large, other, late)
     assert on_node("small", *cluster) == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
     assert on_node("large", *cluster) == "It is the node that was chosen."
-    assert on_node("nowhere", *cluster) == "Node nowhere is not known."
     text = on_node("other", *cluster)
     assert text.startswith("It takes the pod, and is ")
     assert "points behind large: NodeResourcesFit -" in text
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("worker-3", "node worker-3 is not known here: did you mean worker-13 or worker-2 or worker-1?"),
+        ("Worker-1", "node Worker-1 is not known here: did you mean worker-1 or worker-13 or worker-2?"),
+        ("gpu", "node gpu is not known here: none of the 3 nodes has a name like that"),
+    ],
+)
+def test_a_node_that_is_not_there_is_refused_with_the_nearest_names(node: str, message: str) -> None:
+    nodes = (make_node("worker-1"), make_node("worker-2"), make_node("worker-13"))
+    with pytest.raises(NotExplainedError) as told:
+        on_node(node, *nodes, make_pod("late"))
+    assert (str(told.value), told.value.status) == (message, 404)
 
 
 def test_a_node_that_prefilter_left_out_or_nobody_looked_at() -> None:

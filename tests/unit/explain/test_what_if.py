@@ -113,6 +113,62 @@ def test_the_priority_class_of_a_dump_counts() -> None:
     )
 
 
+def make_class(name: str, value: int, **changes: object) -> Document:
+    return {"kind": "PriorityClass", "metadata": {"name": name}, "value": value, **changes}
+
+
+def test_the_default_class_and_the_policy_of_a_class_count() -> None:
+    cluster = [make_node("n1", cpu="1"), make_pod("low", cpu="1", node="n1")]
+    default = make_class("usual", 7, globalDefault=True)
+    view = dump_of(*cluster, default, make_class("other", 9)).what_if({"spec": SPEC}, 1)
+    assert view.placements[0].victims == ("default/low",)
+    assert view.notes == ("it names no priority class and gets the cluster's default, usual: 7",)
+
+    meek = make_class("meek", 9, preemptionPolicy="Never")
+    named = {"spec": {**SPEC, "priorityClassName": "meek"}}
+    assert dump_of(*cluster, default, meek).what_if(named, 1).placements[0].node == ""
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        ({"metadata": {"name": "new"}, "spec": {**SPEC, "priorityClassName": "hihg"}}, "new"),
+        (workload("Job", {"template": {"spec": {**SPEC, "priorityClassName": "hihg"}}}), "new-"),
+    ],
+)
+def test_a_class_that_is_not_there_is_refused_in_the_api_servers_words(document: Document, name: str) -> None:
+    with pytest.raises(NotExplainedError) as told:
+        dump_of(make_node("n1"), make_class("high", 5)).what_if(document, 1)
+    assert str(told.value) == f'pods "{name}" is forbidden: no PriorityClass with name hihg was found'
+    assert told.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (
+            {"priority": 6},
+            "the integer value of priority (6) must not be provided in pod spec; priority admission controller computed 5",
+        ),
+        (
+            {"preemptionPolicy": "Never"},
+            (
+                "the string value of PreemptionPolicy (Never) must not be provided in pod spec;"
+                " priority admission controller computed PreemptLowerPriority"
+            ),
+        ),
+    ],
+)
+def test_what_a_manifest_says_beside_its_class_counts_and_what_admission_will_say_is_told(
+    written: Document, reason: str
+) -> None:
+    document = {"metadata": {"name": "new"}, "spec": {**SPEC, "priorityClassName": "high", **written}}
+    view = dump_of(make_node("n1"), make_class("high", 5)).what_if(document, 1)
+    refusal = f'pods "new" is forbidden: {reason} from the given PriorityClass name'
+    assert view.placements[0].node == "n1"
+    assert view.notes == (f"the API server will refuse it: {refusal}",)
+
+
 def test_what_cannot_be_read_of_a_dump_is_told() -> None:
     view = dump_of(make_node("n1"), {"kind": "Pod", "metadata": 7}).what_if({"spec": SPEC}, 1)
     assert view.placements[0].node == "n1"

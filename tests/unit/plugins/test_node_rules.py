@@ -293,7 +293,10 @@ def test_added_affinity_is_enforced_on_all_pods_and_adds_to_their_preferences() 
             },
             f"args.addedAffinity.{PREFERRED}[0].preference: is no node selector term",
         ),
-        ({"addedAffinity": {PREFERRED: [{"weight": "1"}]}}, "args.addedAffinity: Expected `int`, got `str`"),
+        (
+            {"addedAffinity": {PREFERRED: [{"weight": "1"}]}},
+            f"args.addedAffinity.{PREFERRED}[0].weight: Expected `int`, got `str`",
+        ),
     ],
 )
 def test_bad_affinity_args_are_refused_with_their_path(document: Document, message: str) -> None:

@@ -11,6 +11,9 @@ from multisched.plugins.config_fields import PluginArgsError
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
+from multisched.plugins.node_affinity import NodeAffinityArgs
+from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
+from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
 from multisched.plugins.pod_topology_spread_args import SYSTEM_CONSTRAINTS, DefaultConstraint, PodTopologySpreadArgs
 from multisched.plugins.volume_binding_args import VolumeBindingArgs
 
@@ -157,3 +160,126 @@ def test_bad_args_are_refused_with_path_value_and_fix(read: Read, document: dict
     with pytest.raises(PluginArgsError) as refused:
         read(document)
     assert str(refused.value) == message
+
+
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
+NO_TERM = "is no node selector term; check operators, the number of values and their characters"
+
+
+@pytest.mark.parametrize(
+    ("read", "document", "told"),
+    [
+        (
+            InterPodAffinityArgs.from_config,
+            {"hardPodAffinityWeight": 101, "ignorePreferredTermsOfExistingPods": 1, "other": {}},
+            ["args.other", "args.hardPodAffinityWeight", "args.ignorePreferredTermsOfExistingPods"],
+        ),
+        (
+            DefaultPreemptionArgs.from_config,
+            {"minCandidateNodesPercentage": 101, "minCandidateNodesAbsolute": "1"},
+            ["args.minCandidateNodesPercentage", "args.minCandidateNodesAbsolute"],
+        ),
+        (
+            DynamicResourcesArgs.from_config,
+            {"filterTimeout": "5", "bindingTimeout": "1ms"},
+            ["args.filterTimeout", "args.bindingTimeout"],
+        ),
+        (
+            VolumeBindingArgs.from_config,
+            {"bindTimeoutSeconds": -1, "shape": [{"utilization": 101, "score": 11}, {"utilisation": 1}]},
+            [
+                "args.bindTimeoutSeconds",
+                "args.shape[1].utilisation",
+                "args.shape[0].utilization",
+                "args.shape[0].score",
+            ],
+        ),
+        (
+            PodTopologySpreadArgs.from_config,
+            listed(constraint(maxSkew=0, topologyKey="no key"), {"maxSkew": "1"}, kind="Lisst"),
+            [
+                "args.defaultingType",
+                "args.defaultConstraints[0].topologyKey",
+                "args.defaultConstraints[0].maxSkew",
+                "args.defaultConstraints[1].topologyKey",
+                "args.defaultConstraints[1].whenUnsatisfiable",
+                "args.defaultConstraints[1].maxSkew",
+            ],
+        ),
+        (
+            NodeResourcesFitArgs.from_config,
+            {
+                "ignoredResources": ["a b", 3],
+                "ignoredResourceGroups": ["a/b"],
+                "scoringStrategy": {"type": "LeastAlocated", "resources": [{"weight": 101}, {"name": 1}]},
+            },
+            [
+                "args.ignoredResources[1]",
+                "args.ignoredResources[0]",
+                "args.ignoredResourceGroups[0]",
+                "args.scoringStrategy.type",
+                "args.scoringStrategy.resources[0].name",
+                "args.scoringStrategy.resources[0].weight",
+                "args.scoringStrategy.resources[1].name",
+            ],
+        ),
+        (
+            NodeResourcesBalancedAllocationArgs.from_config,
+            {"resources": [{"name": "cpu", "weight": 2}, {"name": "cpu"}]},
+            ["args.resources[0].weight", "args.resources[1].name"],
+        ),
+        (
+            NodeAffinityArgs.from_config,
+            {
+                "addedAffinity": {
+                    REQUIRED: {"nodeSelectorTerms": [{"matchExpresions": []}, {"matchFields": [{"key": "a"}]}]},
+                    PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}],
+                },
+            },
+            [
+                f"args.addedAffinity.{REQUIRED}.nodeSelectorTerms[0].matchExpresions",
+                f"args.addedAffinity.{REQUIRED}.nodeSelectorTerms[1]",
+                f"args.addedAffinity.{PREFERRED}[0].preference",
+            ],
+        ),
+    ],
+)
+def test_all_that_is_wrong_with_args_is_told_at_once(read: Read, document: dict[str, Any], told: list[str]) -> None:
+    with pytest.raises(PluginArgsError) as refused:
+        read(document)
+    assert [problem.path for problem in refused.value.problems] == told
+    assert str(refused.value).splitlines() == [str(problem) for problem in refused.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("read", "document", "told"),
+    [
+        (PodTopologySpreadArgs.from_config, listed(5), ["args.defaultConstraints[0]"]),
+        (PodTopologySpreadArgs.from_config, listed(constraint(), kind="Sistem"), ["args.defaultingType"]),
+        (
+            PodTopologySpreadArgs.from_config,
+            listed(constraint(maxSkew=0), constraint(maxSkew=0)),
+            ["args.defaultConstraints[0].maxSkew", "args.defaultConstraints[1].maxSkew"],
+        ),
+        (
+            NodeResourcesFitArgs.from_config,
+            {"scoringStrategy": {"type": "RequestedToCapacityRatoi", "requestedToCapacityRatio": 1}},
+            ["args.scoringStrategy.type", "args.scoringStrategy.requestedToCapacityRatio"],
+        ),
+        (
+            VolumeBindingArgs.from_config,
+            {"shape": [{"utilization": -5, "score": 1}, {"utilization": 0}]},
+            ["args.shape[0].utilization"],
+        ),
+        (VolumeBindingArgs.from_config, {"shape": ["5"]}, ["args.shape[0]"]),
+    ],
+)
+def test_what_follows_from_a_problem_is_not_told_beside_it(
+    read: Read, document: dict[str, Any], told: list[str]
+) -> None:
+    with pytest.raises(PluginArgsError) as refused:
+        read(document)
+    assert [problem.path for problem in refused.value.problems] == told
