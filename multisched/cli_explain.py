@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,8 +38,7 @@ DUMP_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 MANIFEST_BYTES_MAX: Final = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Dump:
+class Dump(msgspec.Struct, frozen=True):
     """A cluster as kubectl printed it, and the configuration to look at it with."""
 
     path: Path

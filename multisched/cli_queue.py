@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,8 +12,7 @@ from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_
 from multisched.options import ExitCode
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """Whom to ask for what."""
 
     server: Server

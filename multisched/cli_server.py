@@ -8,10 +8,11 @@ from __future__ import annotations
 import ssl
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from multisched.options import ExitCode
 
@@ -28,8 +29,7 @@ class AskError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(msgspec.Struct, frozen=True):
     """Whom to ask, and with which credentials."""
 
     url: str

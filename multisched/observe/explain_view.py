@@ -7,7 +7,6 @@ puts them into sentences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -183,8 +182,7 @@ class WhatIfView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainQuery:
+class ExplainQuery(msgspec.Struct, frozen=True):
     """What is to be told of a pod."""
 
     namespace: str

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 _TYPE_META = ("apiVersion", "kind")
 
 
-@dataclass(frozen=True, slots=True)
-class ArgsProblem:
+class ArgsProblem(msgspec.Struct, frozen=True):
     """What is wrong with one field, and what to write there."""
 
     path: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -54,8 +53,7 @@ _ACTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KnownPod:
+class KnownPod(msgspec.Struct, frozen=True):
     """A pod with the domain that serves it."""
 
     pod: Pod

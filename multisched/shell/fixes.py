@@ -12,7 +12,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -47,8 +46,7 @@ SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFix:
+class FoundFix(msgspec.Struct, frozen=True):
     """A change that was tried, and made the pod fit."""
 
     kind: str
@@ -59,8 +57,7 @@ class FoundFix:
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+class _Trial(msgspec.Struct, frozen=True):
     """A change to be tried: the pod as it would be, in a cluster as it would be."""
 
     kind: str

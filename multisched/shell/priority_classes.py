@@ -7,10 +7,10 @@ plugin/pkg/admission/priority/admission.go (1.36).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from multisched.model.objects import Pod
 from multisched.model.wire import Transport, TransportError
@@ -23,8 +23,7 @@ SYSTEM_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-no
 """The classes that every API server makes by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityClass:
+class PriorityClass(msgspec.Struct, frozen=True):
     """What pods of a class are given."""
 
     name: str
@@ -34,8 +33,7 @@ class PriorityClass:
     preemption_policy: str = PREEMPT
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPod:
+class PlannedPod(msgspec.Struct, frozen=True):
     """A pod out of a manifest."""
 
     pod: Pod

@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -43,8 +42,7 @@ UNREADABLE_TOLD = 5
 _IN_THOUGHT = Status.error("placed in thought only")
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """What is known of a cluster at one moment. All values are immutable, so that it can be read anywhere."""
 
     nodes: tuple[Node, ...]
@@ -115,8 +113,7 @@ class _Kind(msgspec.Struct):
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+class Tried(msgspec.Struct, frozen=True):
     """One attempt in thought."""
 
     result: Result
@@ -235,8 +232,7 @@ class _NoNetwork:
         yield  # a generator, as the port wants it
 
 
-@dataclass(frozen=True, slots=True)
-class _StoppedClock:
+class _StoppedClock(msgspec.Struct, frozen=True):
     monotonic_s: float
     at: datetime
 
