@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.pod_class import PodClass
-from multisched.framework.node_view import Int32, NodeView, Rows
+from multisched.framework.node_view import Int32, NodeView, Rows, any_true
 from multisched.framework.status import Code, Status
 
 NO_NODES = "no nodes available to schedule pods"
@@ -86,13 +86,14 @@ def diagnose(
     names: list[tuple[str, Status]] = []
     for column in entry.filters:
         refused = unsettled & (column.codes != 0)
-        if not refused.any():
+        if not any_true(refused):
             continue
-        for code, count in zip(*np.unique(column.codes[refused], return_counts=True), strict=True):
-            status = column.plugin.reasons.status(int(code))
+        tally = np.bincount(column.codes[refused])
+        for code in tally.nonzero()[0].tolist():
+            status = column.plugin.reasons.status(code)
             if with_verdicts:
                 which[refused & (column.codes == code)] = len(counts)
-            counts.append((status, int(count)))
+            counts.append((status, tally.item(code)))
             if with_names:
                 at = np.flatnonzero(refused & (column.codes == code))
                 names.extend((nodes.node(int(row)).name, status) for row in entry.rows[at])

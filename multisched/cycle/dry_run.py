@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -100,11 +101,26 @@ class AttemptDryRun:
         self._runs = runs
         self._failed = failed
         self.node_count = failed.node_count
-        self._filters = [p for p in runs.plugins.filter if p.name not in failed.skipped and self._is_answered(p)]
-        first_other = next((i for i, p in enumerate(self._filters) if self._is_other(p)), len(self._filters))
-        # Those that can be asked about all rows at once, as far as no other comes before them; and the rest.
-        self._tail = self._filters[first_other:]
-        self._displacement = Displacement(runs.standing, self._filters[:first_other], self._ask)
+
+    # -- who is asked: most attempts end without a row on which anybody could be displaced -------------------------
+
+    @cached_property
+    def _filters(self) -> list[FilterPlugin]:
+        skipped = self._failed.skipped
+        return [p for p in self._runs.plugins.filter if p.name not in skipped and self._is_answered(p)]
+
+    @cached_property
+    def _first_other(self) -> int:
+        """Plugins before this one can be asked about all rows at once."""
+        return next((i for i, p in enumerate(self._filters) if self._is_other(p)), len(self._filters))
+
+    @cached_property
+    def _tail(self) -> list[FilterPlugin]:
+        return self._filters[self._first_other :]
+
+    @cached_property
+    def _displacement(self) -> Displacement:
+        return Displacement(self._runs.standing, self._filters[: self._first_other], self._ask)
 
     # -- DryRun ----------------------------------------------------------------------------------------------------
 

@@ -117,7 +117,8 @@ class PostFilterRuns:
 
 def _cured_by_room(verdicts: Verdicts) -> Rows:
     curable = np.array([status.code is Code.UNSCHEDULABLE for status in verdicts.statuses] + [False], np.bool_)
-    return np.flatnonzero(curable[verdicts.which])
+    at: Rows = curable[verdicts.which].nonzero()[0]
+    return at
 
 
 class _Refusals:

@@ -132,6 +132,8 @@ class SchedulingCycle:
         self.nominator = nominator
         self._seed = seed
         self._holds_up = bool(plugins.reserve or plugins.permit)
+        self._may_refuse_late = bool(plugins.asking_filter or plugins.extenders)
+        """Answers from outside may leave no row: then the refusal is told as the cycle saw it before it waited."""
         self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._promised)
         self._post_filters = PostFilterRuns(runs, rows)
@@ -274,10 +276,11 @@ class SchedulingCycle:
         self.classes.score(group)
         total = np.where(feasible, group.total, NOWHERE)
         choice = _Choice(group.rows, feasible.copy(), total, self._versions(pod, group.rows))
-        ledgers = {int(r): self._cache.ledgers.versions(pod, int(r)) for r in self._top(choice, pod, attempt, 64)}
+        ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
-        view, found, generation = group.view, self._diagnose(group, pod, attempt), self._rows.generation
+        view, generation = group.view, self._rows.generation
+        as_seen = self._diagnose(group, pod, attempt) if self._may_refuse_late else None
         picture = self.records.picture(group)
         hangs_on, promised = self.classes.hangs_on(group, pod), self.nominator.sequence
         answers = yield asked
@@ -287,8 +290,8 @@ class SchedulingCycle:
             self.records.conflicted(pod, attempt, ())
             return Conflicted(pod)
         refused = self._refuse_by_answers(choice, view, pod)
-        if not any_true(choice.feasible):
-            return (yield from self._refused(group, view, pod, attempt, found.with_more(refused), refused))
+        if as_seen is not None and not any_true(choice.feasible):
+            return (yield from self._refused(group, view, pod, attempt, as_seen.with_more(refused), refused))
         if refused:
             picture = self._rescore(choice, group) or picture
         self._add_answers(choice, view, pod)
@@ -342,7 +345,7 @@ class SchedulingCycle:
         return answers
 
     def _versions(self, pod: Pod, rows: Rows) -> Int64:
-        return np.array([self._cache.nodes.version(int(row)) for row in rows], np.int64)
+        return np.array(list(map(self._cache.nodes.version, rows.tolist())), np.int64)
 
     def _drop_left(self, choice: _Choice, generation: int) -> bool:
         """Leaves out rows whose node left, or gave its row to another, while the cycle waited; False if none is left."""
@@ -419,11 +422,12 @@ class SchedulingCycle:
         turn = self._turn(pod, attempt) % len(ties)
         if count == 1:
             return [ties.item(turn)]
-        ordered = np.roll(ties, -turn)
+        ordered = np.concatenate((ties[turn:], ties[:turn]))
         if len(ordered) < count:
-            rest = np.flatnonzero(choice.feasible & (total < best))
-            ordered = np.concatenate((ordered, rest[np.argsort(-total[rest], kind="stable")]))
-        return [int(at) for at in ordered[:count]]
+            rest = (choice.feasible & (total < best)).nonzero()[0]
+            ordered = np.concatenate((ordered, rest[(-total[rest]).argsort(kind="stable")]))
+        best_first: list[int] = ordered[:count].tolist()
+        return best_first
 
     def _turn(self, pod: Pod, attempt: int) -> int:
         """Which of equally good rows a pod gets in this attempt."""

@@ -578,7 +578,7 @@ class DomainWorker:
             now_s = self._outside.clock.monotonic()
             due = [t for t in (self.queue.next_wakeup_s(), self.waiting.next_deadline_s()) if t is not None]
             pause_s = min([max(0.0, t - now_s) for t in due], default=IDLE_WAKEUP_MAX_S)
-            await anyio.sleep(min(max(pause_s, 0.01), 0.25))
+            await asyncio.sleep(min(max(pause_s, 0.01), 0.25))
             now_s = self._outside.clock.monotonic()
             moved = self.queue.flush(now_s)
             self.waiting.expire(now_s)

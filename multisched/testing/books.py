@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import orjson
 
 from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import Stored
+from multisched.cluster.storage import Collection, Stored
 from multisched.model.decode import Decoder
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
@@ -28,15 +28,43 @@ T = TypeVar("T")
 GPU, GPU_MILLI, GPU_DEVICES = "nvidia.com/gpu", "multisched.io/gpu-milli", "multisched.io/gpu-devices"
 
 
+class _Decoded(Generic[T]):
+    """All objects of a kind, decoded. What has not been written since is not decoded again."""
+
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+        self._known: dict[str, tuple[Stored, T]] = {}
+        self._read_at = -1
+        """The collection's version at the last look."""
+        self._shown: Mapping[str, T] = {}
+
+    def as_stored(self, collection: Collection) -> Mapping[str, T]:
+        """By key, in the order of keys; stays as it is when the collection changes."""
+        if self._read_at != collection.changed_at:
+            events = collection.events_since(self._read_at)
+            changed = {event.key for event in events} if events is not None else None
+            for key in changed if changed is not None else self._known.keys() | collection.objects.keys():
+                self._read(key, collection.objects.get(key))
+            self._shown = {key: self._known[key][1] for key in collection.keys()}  # noqa: SIM118 - no dict
+            self._read_at = collection.changed_at
+        return self._shown
+
+    def _read(self, key: str, stored: Stored | None) -> None:
+        if stored is None:
+            self._known.pop(key, None)
+        elif key not in self._known or self._known[key][0] is not stored:
+            self._known[key] = (stored, self._decode(stored.raw))
+
+
 class Books:
     """Sees every binding as it takes effect."""
 
     def __init__(self, server: ApiServer, broken: list[str]) -> None:
         self._server = server
         self._broken = broken
-        self._decoder = Decoder()
-        self._pods: dict[str, tuple[Stored, Pod]] = {}
-        self._nodes: dict[str, tuple[Stored, Node]] = {}
+        decoder = Decoder()
+        self._pods = _Decoded(decoder.pod)
+        self._nodes = _Decoded(decoder.node)
         self.bound: dict[str, str] = {}
         """uid -> node of every successful binding."""
         self.history: list[tuple[str, str]] = []
@@ -141,22 +169,12 @@ class Books:
         if len(self._broken) < BROKEN_MAX:
             self._broken.append(sentence)
 
-    def pods(self) -> dict[str, Pod]:
+    def pods(self) -> Mapping[str, Pod]:
         """namespace/name -> pod, as the store has it now."""
-        return self._as_stored("pods", self._pods, self._decoder.pod)
+        return self._pods.as_stored(self._server.store.collection("pods"))
 
-    def nodes(self) -> dict[str, Node]:
-        return self._as_stored("nodes", self._nodes, self._decoder.node)
-
-    def _as_stored(self, kind: str, known: dict[str, tuple[Stored, T]], decode: Callable[[bytes], T]) -> dict[str, T]:
-        """All objects of a kind; what has not been written since is not decoded again."""
-        objects = self._server.store.collection(kind).objects
-        for key in known.keys() - objects.keys():
-            del known[key]
-        for key, stored in objects.items():
-            if key not in known or known[key][0] is not stored:
-                known[key] = (stored, decode(stored.raw))
-        return {key: known[key][1] for key in self._server.store.collection(kind).keys()}  # noqa: SIM118 - no dict
+    def nodes(self) -> Mapping[str, Node]:
+        return self._nodes.as_stored(self._server.store.collection("nodes"))
 
     def check_events(self) -> None:
         """What users were told is true: every Scheduled event names the node its pod was bound to (I2)."""

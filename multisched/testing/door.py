@@ -7,7 +7,7 @@ where two processes compete: here a binding is judged as it leaves its process (
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -22,7 +22,7 @@ from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.policies import Policies
-from multisched.testing.relations import allows
+from multisched.testing.relations import Standing, allows
 
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 NEWS_S = 30.0
@@ -231,40 +231,40 @@ class Door(Books):
 
     def _feasible(self, waiting: list[Pod]) -> list[Pod]:
         """Those for which some node has room: counted with plain arithmetic."""
-        pods = self.pods().values()
+        if not waiting:
+            return []
         nodes = self.nodes()
+        placed = [pod for pod in self.pods().values() if pod.node in nodes and not pod.is_terminal]
+        standing = [(pod, nodes[pod.node]) for pod in placed]
         free = {name: dict(node.allocatable) for name, node in nodes.items()}
-        for pod in pods:
-            if pod.node in free and not pod.is_terminal:
-                for resource, amount in {**pod.requests, PODS: 1}.items():
-                    free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
-        usable = {domain: self._usable(domain, nodes.values()) for domain in set(self._domain_of.values())}
-        return [
-            p
-            for p in waiting
-            if any(
-                self._has_room(p, node, free[node.name])
-                and allows(p, node, nodes, pods, usable[self._domain_of[p.spec.scheduler_name]])
-                for node in nodes.values()
-            )
-        ]
+        for pod in placed:
+            for resource, amount in {**pod.requests, PODS: 1}.items():
+                free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
+        return [p for p in waiting if self._fits_somewhere(p, nodes.values(), free, standing)]
 
-    def _usable(self, domain: str, nodes: Iterable[Node]) -> list[Node]:
-        """The nodes of a domain."""
-        is_usable = self._router.usable_by(domain)
-        return [node for node in nodes if is_usable(node)]
-
-    def _has_room(self, pod: Pod, node: Node, free: Mapping[str, int]) -> bool:
+    def _fits_somewhere(
+        self, pod: Pod, nodes: Collection[Node], free: Mapping[str, Mapping[str, int]], standing: Collection[Standing]
+    ) -> bool:
         domain = self._domain_of.get(pod.spec.scheduler_name)
-        if domain is None or node.is_unschedulable:
+        if domain is None:
             return False
-        if not all(free.get(r, 0) >= a for r, a in {**pod.requests, PODS: 1}.items()):
+        is_usable = self._router.usable_by(domain)
+        wanted = {**pod.requests, PODS: 1}
+        return any(
+            all(free[node.name].get(r, 0) >= a for r, a in wanted.items())
+            and self._would_take(pod, node)
+            and is_usable(node)
+            and allows(pod, node, nodes, standing, is_usable)
+            for node in nodes
+        )
+
+    def _would_take(self, pod: Pod, node: Node) -> bool:
+        """Whatever room there is."""
+        if node.is_unschedulable:
             return False
         if any(not r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
             return False
-        if self.storage is not None and not self.storage.allows(pod, node):
-            return False
-        return self._router.usable_by(domain)(node)
+        return self.storage is None or self.storage.allows(pod, node)
 
 
 class _LeaseLog:

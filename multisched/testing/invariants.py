@@ -74,13 +74,16 @@ def _node_differences(cache: ClusterCache, nodes: Mapping[str, Node], pods: Mapp
     if rows.keys() != nodes.keys():
         return [f"I4: nodes differ: {sorted(rows.keys() ^ nodes.keys())}"]
     found = []
+    standing: dict[str, list[Pod]] = {name: [] for name in nodes}
+    for pod in pods.values():
+        if pod.node in standing and not pod.is_terminal:
+            standing[pod.node].append(pod)
     for name, node in nodes.items():
         known = table.node(rows[name])
         if (known.uid, known.version, known.labels) != (node.uid, node.version, node.labels):
             found.append(f"I4: cache has node {name} at {known.version}, the API at {node.version}")
-        standing = [p for p in pods.values() if p.node == name and not p.is_terminal]
-        sums = {**dict.fromkeys(table.resources, 0), PODS: len(standing)}
-        for pod in standing:
+        sums = {**dict.fromkeys(table.resources, 0), PODS: len(standing[name])}
+        for pod in standing[name]:
             for resource, amount in pod.requests.items():
                 sums[resource] = sums.get(resource, 0) + amount
         here = {resource: int(table.requested(resource)[rows[name]]) for resource in sums}

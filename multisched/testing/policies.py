@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,12 +98,9 @@ class Policies:
 
     def policy_of(self, name: str) -> str:
         """The policy that refuses the pod at this moment; empty for none."""
-        pod = self._document("pods", f"{NAMESPACE}/{name}")
-        policy = str(pod["metadata"].get("labels", {}).get(POLICY, "")) if pod is not None else ""
+        policy = self._labels("pods", f"{NAMESPACE}/{name}").get(POLICY, "")
         if policy == TENANT:
-            namespace = self._document("namespaces", NAMESPACE)
-            labels = namespace["metadata"].get("labels", {}) if namespace is not None else {}
-            return "" if TRUSTED in labels else policy
+            return "" if TRUSTED in self._labels("namespaces", NAMESPACE) else policy
         return policy if policy in (OWNER, NEVER) else ""
 
     def condition_of(self, name: str) -> str:
@@ -113,6 +111,10 @@ class Policies:
 
     def _has_claim(self, name: str) -> bool:
         return f"{NAMESPACE}/data-{name}" in self._store.collection("persistentvolumeclaims").objects
+
+    def _labels(self, kind: str, key: str) -> Mapping[str, str]:
+        stored = self._store.collection(kind).objects.get(key)
+        return {} if stored is None else stored.labels
 
     def _document(self, kind: str, key: str) -> dict[str, Any] | None:
         stored = self._store.collection(kind).objects.get(key)

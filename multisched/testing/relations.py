@@ -7,7 +7,7 @@ no host holds two pods of which one bears not the other. At rest, whether a wait
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from multisched.model.objects import Node, Pod
@@ -17,6 +17,9 @@ LONERS, LEVELLED, COMPANIONS, INCLINED = 0.05, 0.05, 0.03, 0.06
 """Shares of all pods: no second of its app on a host; level over zones; in a zone with its app; with preferences."""
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
+
+Standing = tuple[Pod, Node]
+"""A pod and the node it is on."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -62,12 +65,14 @@ def bears_not(pod: Pod, other: Pod) -> bool:
     )
 
 
-def allows(pod: Pod, node: Node, nodes: Mapping[str, Node], pods: Collection[Pod], usable: Collection[Node]) -> bool:
+def allows(
+    pod: Pod, node: Node, nodes: Iterable[Node], standing: Collection[Standing], is_usable: Callable[[Node], bool]
+) -> bool:
     """The rules of the pod and of those that stand somewhere let it onto the node.
 
-    `nodes`: all, by name; `usable`: those of the pod's domain, which alone are places to spread over.
+    `nodes`: all; `standing`: every pod that is not over, with its node; `is_usable`: tells the nodes of the pod's domain,
+    which alone are places to spread over.
     """
-    standing = [(other, nodes[other.node]) for other in pods if other.node in nodes and not other.is_terminal]
     own = pod.spec.pod_affinity
     for term in own.anti_required if own is not None else ():
         if any(_share(term.topology_key, node, there) and _is_about(term, pod, one) for one, there in standing):
@@ -79,12 +84,15 @@ def allows(pod: Pod, node: Node, nodes: Mapping[str, Node], pods: Collection[Pod
                 return False
     if own is not None and own.required and not _has_company(pod, node, standing, own.required):
         return False
+    rules = [rule for rule in pod.spec.spread if rule.is_hard]
+    if not rules:
+        return True
     selector = pod.spec.affinity.node_selector
-    reach = [one for one in usable if all(r.matches_value(one.labels.get(r.key)) for r in selector)]
-    return all(_is_level(pod, node, rule, reach, standing) for rule in pod.spec.spread if rule.is_hard)
+    reach = [one for one in nodes if is_usable(one) and all(r.matches_value(one.labels.get(r.key)) for r in selector)]
+    return all(_is_level(pod, node, rule, reach, standing) for rule in rules)
 
 
-def _has_company(pod: Pod, node: Node, standing: list[tuple[Pod, Node]], terms: Collection[PodAffinityTerm]) -> bool:
+def _has_company(pod: Pod, node: Node, standing: Collection[Standing], terms: Collection[PodAffinityTerm]) -> bool:
     if any(term.topology_key not in node.labels for term in terms):
         return False
     company = [there for one, there in standing if all(_is_about(term, pod, one) for term in terms)]
@@ -95,7 +103,7 @@ def _has_company(pod: Pod, node: Node, standing: list[tuple[Pod, Node]], terms: 
 
 
 def _is_level(
-    pod: Pod, node: Node, rule: SpreadConstraint, reach: list[Node], standing: list[tuple[Pod, Node]]
+    pod: Pod, node: Node, rule: SpreadConstraint, reach: Collection[Node], standing: Collection[Standing]
 ) -> bool:
     key = rule.topology_key
     if key not in node.labels or rule.selector is None:

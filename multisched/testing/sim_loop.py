@@ -13,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+import selectors
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS_MAX = 20_000_000
 """Loop iterations after which a run counts as stuck."""
+
+CANCELLED_TIMERS_MAX = 100
+"""Timers that were cancelled may stay in the heap up to this many; then half of it at most, as in the base loop."""
 
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
 """The simulated process the running task belongs to; empty for the world outside."""
@@ -33,24 +36,36 @@ class StuckError(Exception):
     """The simulated program went on for ever, or waits for something that cannot come."""
 
 
+class _NoFiles(selectors.SelectSelector):
+    """There is no outside: looking at files that never tell anything would cost more than the rest of an iteration."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return []
+
+
+class _Task(asyncio.Task[T]):
+    """A task that knows how many were created before it."""
+
+    number = 0
+
+
 class SimLoop(asyncio.SelectorEventLoop):
     """See the module. `time()` starts at 0."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__(_NoFiles())
         self._virtual_s = 0.0
         self._order = random.Random(seed)  # noqa: S311 - an interleaving, not a secret
         self._steps = 0
         self._paused: dict[str, list[Any]] = {}
-        self._numbers: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
         self._created = 0
         self.set_task_factory(self._numbered)
 
     def _numbered(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """Tasks in order of their creation: sets of them, as in a task group that is cancelled, go by address."""
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
+        task: _Task[Any] = _Task(coro, loop=loop, **options)
         self._created += 1
-        self._numbers[task] = self._created
+        task.number = self._created
         return task
 
     def time(self) -> float:
@@ -66,6 +81,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         ready.extend(self._paused.pop(process, ()))
 
     def _run_once(self) -> None:
+        """As the base loop's, but for the order, the files that there are not, and debugging."""
         self._steps += 1
         if self._steps > STEPS_MAX:
             raise StuckError(f"{STEPS_MAX} loop iterations")
@@ -73,16 +89,30 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._collect_ready(ready)
         if len(ready) > 1:
             # The seed's order must not hang on the order in which a set of tasks was walked, which is no part of the seed.
-            shuffled = sorted(ready, key=self._number)
+            shuffled = sorted(ready, key=_number)
             self._order.shuffle(shuffled)
             ready.clear()
             ready.extend(shuffled)
-        super()._run_once()  # type: ignore[misc]
+        self._collect_at_once(ready)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # noqa: SLF001
+                handle._run()  # noqa: SLF001
 
-    def _number(self, handle: Any) -> int:
-        """The task that is to run, by number; 0 for what is no task."""
-        owner = getattr(handle._callback, "__self__", None)  # noqa: SLF001
-        return self._numbers.get(owner, 0) if isinstance(owner, asyncio.Task) else 0
+    def _collect_at_once(self, ready: Any) -> None:
+        """Timers that differ from the moment by less than a clock tells go last; those that were cancelled are dropped."""
+        scheduled: Any = self._scheduled  # type: ignore[attr-defined]
+        cancelled: int = self._timer_cancelled_count  # type: ignore[has-type]
+        if len(scheduled) > CANCELLED_TIMERS_MAX and cancelled > len(scheduled) / 2:
+            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]  # noqa: SLF001
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        end_s = self._virtual_s + self._clock_resolution  # type: ignore[attr-defined]
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when < end_s):  # noqa: SLF001
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # noqa: SLF001 - as the base loop does
+            if not timer._cancelled:  # noqa: SLF001
+                ready.append(timer)
 
     def _collect_ready(self, ready: Any) -> None:
         """Moves time on until something of a process that is not paused is ready."""
@@ -111,6 +141,12 @@ class SimLoop(asyncio.SelectorEventLoop):
                 held.append(handle)
         ready.clear()
         ready.extend(free)
+
+
+def _number(handle: Any) -> int:
+    """The task that is to run, by number; 0 for what is no task."""
+    owner = getattr(handle._callback, "__self__", None)  # noqa: SLF001
+    return owner.number if isinstance(owner, _Task) else 0
 
 
 class SimClock:

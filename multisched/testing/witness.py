@@ -130,9 +130,9 @@ class Witness:
         """I1 of pods that relate to each other, recounted from the cache's own pods, and of room that was promised."""
         cache, domain = self.program.cache, self._domain_of[pod.spec.scheduler_name]
         nodes = {known.name: known for _, known in cache.nodes.live_rows()}
-        standing = [msgspec.structs.replace(entry.pod, node=entry.node) for entry in cache]
-        is_usable = self._router.usable_by(domain)
-        if not allows(pod, node, nodes, standing, [known for known in nodes.values() if is_usable(known)]):
+        placed = [(entry.pod, entry.node) for entry in cache if not entry.pod.is_terminal]
+        standing = [(other, nodes[name]) for other, name in placed if name in nodes]
+        if not allows(pod, node, nodes.values(), standing, self._router.usable_by(domain)):
             self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         row = cache.nodes.row_of(node.name)
         promised = [p for p in self.program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
