@@ -8,6 +8,8 @@ ARGS   ?=
 # Two workers on two cores halve the suite; worksteal keeps both busy to the end.
 PYTEST := $(BIN)/python -m pytest
 SPREAD := -n 2 --dist worksteal
+# On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: venv lock demo test check sim mutants soak oracle controlplane real bench
 
@@ -53,8 +55,8 @@ controlplane: # the real control plane, built once into a cache folder outside t
 
 real: venv controlplane # the same integration tests on the real control plane, what only that can answer, and kubectl on both
 	status=0; \
-	$(PYTEST) --cluster=real tests/real $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
-	$(PYTEST) --cluster=embedded tests/integration/kubectl $(ARGS) || status=1; \
+	$(PYTEST) $(BY_FILE) --cluster=real tests/real $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
+	$(PYTEST) $(BY_FILE) --cluster=embedded tests/integration/kubectl $(ARGS) || status=1; \
 	exit $$status
 
 bench: venv controlplane # multisched against kube-scheduler on one real API server; ARGS="--help" lists the scenarios

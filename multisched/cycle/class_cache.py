@@ -27,7 +27,7 @@ from multisched.framework.plugin import (
     SignPlugin,
     StampPlugin,
 )
-from multisched.framework.registry import PluginSet
+from multisched.framework.registry import PluginSet, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod, PodSpec
@@ -57,12 +57,13 @@ class ClassCache:
         self._table = table
         self._rows = rows
         # A PreFilter plugin's answer is kept for the class only if its pods are told apart by what the plugin signs.
-        kept_pre_filters = [p for p in plugins.pre_filter if isinstance(p, SignPlugin) and not is_for_one_attempt(p)]
+        kept_pre_filters = [p for p in those(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
         reading: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *kept_pre_filters)}
-        signers = [p for p in reading.values() if isinstance(p, SignPlugin)]
+        signers = those(reading.values(), SignPlugin)
         self._spec_signers = [p for p in signers if _signs_spec_only(p)]
         self._pod_signers = [p for p in signers if not _signs_spec_only(p)]
-        self._unsigned = [name for name, p in reading.items() if not isinstance(p, SignPlugin)]
+        signed = frozenset(p.name for p in signers)
+        self._unsigned = [name for name in reading if name not in signed]
         self._asking = frozenset(p.name for p in plugins.asking)
         self._pre_filters_anew = frozenset(
             p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in reading
@@ -71,8 +72,7 @@ class ClassCache:
         kept = [p for p in reading.values() if p.name not in self._asking]
         stamps: dict[str, StampPlugin] = {
             p.name: p
-            for p in (*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score)
-            if isinstance(p, StampPlugin)
+            for p in those((*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score), StampPlugin)
         }
         self._stamp_plugins = tuple(stamps.values())
         self._shared = SharedAnswers(runner, table, rows, signers, self._stamp_plugins)

@@ -17,6 +17,7 @@ from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, PostFilterResult
 from multisched.framework.preemption import Preemption
+from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -51,7 +52,7 @@ class PostFilterRuns:
             return
         refusals = _Refusals(self, pod, view, group, found)
         for plugin in self._plugins:
-            if isinstance(plugin, NegotiablePostFilter):
+            if implements(plugin, NegotiablePostFilter):
                 try:
                     yield plugin, self._runs.runner.call(plugin, "PostFilter", plugin.offers, view, pod, refusals)
                 except PluginFailure as failure:

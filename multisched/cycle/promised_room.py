@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from multisched.cycle.pod_class import PodClass
 from multisched.framework.node_view import Rows, any_true
 from multisched.framework.plugin import CycleView, FilterPlugin, Heed, HeedingPlugin, PreFilterExtensions
-from multisched.framework.registry import PluginSet
+from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -28,7 +28,7 @@ Held = dict[int, Status]
 
 
 def wants_room_only(plugin: FilterPlugin) -> bool:
-    return bool(getattr(plugin, "wants_room_only", False)) and not isinstance(plugin, PreFilterExtensions)
+    return bool(getattr(plugin, "wants_room_only", False)) and not implements(plugin, PreFilterExtensions)
 
 
 class PromisedRoom:
@@ -39,9 +39,9 @@ class PromisedRoom:
         self._runner = runner
         self._table = table
         self._nominator = nominator
-        self._extensions = [p for p in plugins.pre_filter if isinstance(p, PreFilterExtensions)]
+        self._extensions = those(plugins.pre_filter, PreFilterExtensions)
         self._room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
-        self._heeding = {p.name: p for p in plugins.filter if isinstance(p, HeedingPlugin)}
+        self._heeding = {p.name: p for p in those(plugins.filter, HeedingPlugin)}
 
     def held(self, group: PodClass, pod: Pod, attempt: int, *, everywhere: bool = False) -> Held:
         """Feasible rows of the class that are not, once the promised pods have come. Raises PluginFailure.

@@ -16,6 +16,7 @@ from multisched.cycle.row_groups import RowGroupBook, RowGroups
 from multisched.framework.node_view import Bools, Codes, Rows, Scores, any_true
 from multisched.framework.normalize import MAX_SCORE, ByLargest
 from multisched.framework.plugin import Dependency, FilterPlugin, GroupingPlugin, Plugin, ScorePlugin, SignPlugin
+from multisched.framework.registry import those
 from multisched.framework.runner import Runner
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
@@ -86,7 +87,7 @@ class SharedAnswers:
         """`signers`: plugins of which those that read no pods have their answers shared; `stamped`: those that may go by groups."""
         self._runner = runner
         self._signers = {p.name: p for p in signers if not _reads_pods(p)}
-        self._grouping = {p.name: p for p in stamped if isinstance(p, GroupingPlugin)}
+        self._grouping = {p.name: p for p in those(stamped, GroupingPlugin)}
         self._groups = RowGroupBook(table, rows)
         self._codes: dict[Hashable, tuple[_Mark, Codes]] = {}
         self._scores: dict[Hashable, tuple[_Mark, SharedScores]] = {}

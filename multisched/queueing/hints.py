@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from multisched.framework.durations import Durations, growing
 from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource
 from multisched.framework.plugin import Dependency, EnqueueExtensions, Plugin
+from multisched.framework.registry import those
 from multisched.model.objects import Pod
 
 Object = EventObject
@@ -57,9 +58,7 @@ class HintTable:
         """`stopwatch`: seconds of a monotonic clock; without one nothing is timed."""
         plugins = tuple(plugins)
         self._registrations: dict[str, Sequence[EventRegistration]] = {
-            plugin.name: tuple(plugin.events_to_register())
-            for plugin in plugins
-            if isinstance(plugin, EnqueueExtensions)
+            plugin.name: tuple(plugin.events_to_register()) for plugin in those(plugins, EnqueueExtensions)
         }
         self._of_rows = frozenset(p.name for p in plugins if getattr(p, "depends_on", None) in _OF_ROWS)
         self._on_error = on_error

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from multisched.framework.plugin import CatchUpPlugin
-from multisched.framework.registry import PluginSet
+from multisched.framework.registry import PluginSet, implements
 from multisched.framework.runner import PluginFailure, Runner
 
 CATCH_UP_EVERY_S = 1.0
@@ -27,7 +27,7 @@ class CatchUp:
             (built.plugin, runner)
             for plugins, runner in domains
             for built in plugins.built
-            if isinstance(built.plugin, CatchUpPlugin)
+            if implements(built.plugin, CatchUpPlugin)
         ]
 
     async def once(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -27,7 +28,9 @@ domains: [{name: all, schedulerNames: [default-scheduler], nodes: {rule: rest}}]
 ASKED = ExplainQuery("default", "late", with_fixes=True)
 
 
+@cache
 def configuration() -> Configuration:
+    """Frozen, and the same for all."""
     return config.parse(CONFIGURATION, "test")
 
 

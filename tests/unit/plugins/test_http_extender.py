@@ -186,11 +186,15 @@ LIES: list[tuple[str, Callable[[Any], object], str]] = [
 ]
 
 
+ANSWERED_WITHIN_S = 20.0
+"""For lies that are told at once: however busy the machine is, it is the lie that must be named and not the time."""
+
+
 @pytest.mark.parametrize(("lie", "told"), [pytest.param(lie, told, id=name) for name, lie, told in LIES])
 async def test_a_filter_that_fails_or_lies_is_named_in_the_pods_error(lie: Any, told: str) -> None:
     async with extending(filter=lie) as extender:
         with pytest.raises(ExtenderError) as caught:
-            await verdict(settings_of(extender, timeout_s=0.2))
+            await verdict(settings_of(extender, timeout_s=0.2 if lie is hanging else ANSWERED_WITHIN_S))
     assert extender.url in str(caught.value)
     assert told in str(caught.value)
 
