@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
+# Every process would compile the whole program anew: a second of CPU each, and the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Two workers on two cores halve the suite; worksteal keeps both busy to the end.
 PYTEST := $(BIN)/python -m pytest
 SPREAD := -n 2 --dist worksteal
