@@ -7,6 +7,7 @@ returning half a list. Used by reflectors and by the audit.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -14,7 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from multisched.client.errors import error_for
-from multisched.model.wire import Transport
+from multisched.model.wire import Response, Transport
 
 PAGE_ITEMS: Final = 1_000
 LIST_TIMEOUT_S: Final = 60.0
@@ -63,30 +64,35 @@ async def list_pages(
     page_items: int = PAGE_ITEMS,
     timeout_s: float = LIST_TIMEOUT_S,
 ) -> AsyncGenerator[Page, None]:
-    """Yields every page. `page_items=0` asks for all at once.
+    """Yields every page, and asks for the next one before. `page_items=0` asks for all at once.
 
     Raises TransportError, MalformedAnswerError, or an ApiError: `Gone` means that the continue token expired between
     two pages, and that everything yielded so far belongs to a list that will never be complete.
     """
-    token = ""
-    while True:
-        url = with_query(
-            path,
-            fieldSelector=field_selector,
-            labelSelector=label_selector,
-            limit=str(page_items) if page_items else "",
-            **{"continue": token},
-        )
-        response = await transport.request("GET", url, timeout_s=timeout_s)
-        if response.status != 200:
-            raise error_for(response)
-        try:
-            body = _list_decoder.decode(response.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise MalformedAnswerError(f"the list of {path} is no list") from error
-        if not body.metadata.version:
-            raise MalformedAnswerError(f"the list of {path} has no resourceVersion")
-        yield Page(body.items or [], body.metadata.version)
-        token = body.metadata.continue_token
-        if not token:
-            return
+    url = with_query(path, fieldSelector=field_selector, labelSelector=label_selector, limit=str(page_items or ""))
+    asked = asyncio.ensure_future(transport.request("GET", url, timeout_s=timeout_s))
+    try:
+        while True:
+            body = _read(path, await asked)
+            token = body.metadata.continue_token
+            if token:  # before this page is given away: the server makes the next one meanwhile
+                further = f"{url}{'&' if '?' in url else '?'}continue={quote(token, safe='')}"
+                asked = asyncio.ensure_future(transport.request("GET", further, timeout_s=timeout_s))
+            yield Page(body.items or [], body.metadata.version)
+            if not token:
+                return
+    finally:
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)  # its error is of no interest any more
+
+
+def _read(path: str, response: Response) -> _ListBody:
+    if response.status != 200:
+        raise error_for(response)
+    try:
+        body = _list_decoder.decode(response.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedAnswerError(f"the list of {path} is no list") from error
+    if not body.metadata.version:
+        raise MalformedAnswerError(f"the list of {path} has no resourceVersion")
+    return body
