@@ -45,7 +45,7 @@ def test_a_pending_pod_that_comes_or_goes_wakes_who_registered_it(action: str) -
 
 @pytest.mark.parametrize(
     ("cpu", "wakes"),
-    [("2", True), ("1500m", False)],
+    [("2500m", True), ("1500m", False)],  # enough for both pods, whoever comes first
 )
 def test_only_a_node_with_room_enough_wakes_a_pod_that_found_none(cpu: str, wakes: bool) -> None:
     async def story() -> None:
