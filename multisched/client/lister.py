@@ -69,15 +69,20 @@ async def list_pages(
     Raises TransportError, MalformedAnswerError, or an ApiError: `Gone` means that the continue token expired between
     two pages, and that everything yielded so far belongs to a list that will never be complete.
     """
-    url = with_query(path, fieldSelector=field_selector, labelSelector=label_selector, limit=str(page_items or ""))
-    asked = asyncio.ensure_future(transport.request("GET", url, timeout_s=timeout_s))
+
+    def ask(token: str) -> asyncio.Future[Response]:
+        limit = str(page_items or "")
+        selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        url = with_query(path, limit=limit, **selectors, **{"continue": token})
+        return asyncio.ensure_future(transport.request("GET", url, timeout_s=timeout_s))
+
+    asked = ask("")
     try:
         while True:
             body = _read(path, await asked)
             token = body.metadata.continue_token
             if token:  # before this page is given away: the server makes the next one meanwhile
-                further = f"{url}{'&' if '?' in url else '?'}continue={quote(token, safe='')}"
-                asked = asyncio.ensure_future(transport.request("GET", further, timeout_s=timeout_s))
+                asked = ask(token)
             yield Page(body.items or [], body.metadata.version)
             if not token:
                 return
