@@ -296,6 +296,12 @@ class BindWatch:
             for line in lines:
                 self._take(line, now)
 
+    async def wait_first(self, stall_s: float, poll_s: float = 0.01) -> None:
+        """Returns at the first bind, or when none has come for `stall_s`."""
+        with anyio.move_on_after(stall_s):
+            while not self.bound_at:
+                await anyio.sleep(poll_s)
+
     async def wait(self, names: Iterable[str], stall_s: float, poll_s: float = 0.05) -> bool:
         """True when all of `names` are bound; False when no bind has come for `stall_s`."""
         missing = set(names)

@@ -31,7 +31,8 @@ MIN_EVENTS_STORED: Final = 0.99
 class Round:
     """One run of one scheduler on waiting pods. Times are the client's; CPU and memory the kernel's.
 
-    `cpu_ms_per_pod` counts from the start of the process until its events are stored; `events_stored` is the share of
+    `cpu_ms_per_pod` counts from the start of the process until its events are stored; `start_cpu_s` is what of it was used
+    until the first bind, `started_cpu_ms_per_pod` the rest, over all pods; `events_stored` is the share of
     pods with their Scheduled event `EVENTS_WAIT_S` after the last bind at the latest; `dropped` the pods without.
     """
 
@@ -41,6 +42,8 @@ class Round:
     span_s: float
     first_bind_s: float
     cpu_ms_per_pod: float
+    start_cpu_s: float
+    started_cpu_ms_per_pod: float
     peak_rss_mib: float
     overcommitted: int
     node_stddev: float

@@ -211,6 +211,8 @@ class Bench:
                 async with anyio.create_task_group() as tasks:
                     if meanwhile is not None:
                         tasks.start_soon(meanwhile)
+                    await watch.wait_first(stall_s)
+                    start_cpu_s = program.usage().cpu_s
                     await watch.wait(names, stall_s)
                     tasks.cancel_scope.cancel()
                 events_after_s = await self._wait_for_events(watch)
@@ -229,6 +231,8 @@ class Bench:
             span_s=last - first if times else math.inf,
             first_bind_s=first - started_at,
             cpu_ms_per_pod=1_000 * usage.cpu_s / max(len(times), 1),
+            start_cpu_s=start_cpu_s,
+            started_cpu_ms_per_pod=1_000 * (usage.cpu_s - start_cpu_s) / max(len(times), 1),
             peak_rss_mib=usage.peak_rss_bytes / MEBIBYTE,
             overcommitted=workload.overcommitted(bound),
             node_stddev=self._node_stddev(pod for pod in bound if pod["metadata"]["name"] in names),
