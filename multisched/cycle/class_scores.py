@@ -48,6 +48,9 @@ class ClassScores:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
         if entry.is_scored:
             return
+        if not any_true(entry.feasible):  # nobody is to be scored: plugins need not be ready for that
+            entry.total = np.full(len(entry.rows), NOWHERE, np.int32)
+            return
         entry.scores, entry.moving_scores = [], []  # a plugin that failed may have left some
         speaking = [p for p in self._plugins.pre_score if p.name not in entry.silent]
         skipped = self._pre_score(entry, speaking)  # PreFilter's Skip concerns Filter only
@@ -66,7 +69,7 @@ class ClassScores:
     def _pre_score(self, entry: PodClass, plugins: Sequence[PreScorePlugin]) -> set[str]:
         """Names of the plugins whose Score is left out."""
         if not plugins or not any_true(entry.feasible):
-            return set()  # nobody is to be scored: plugins need not be ready for that
+            return set()
         rows = feasible = entry.rows
         if not all_true(entry.feasible) and any(p.name in self._reads_rows for p in plugins):
             feasible = rows.take(entry.feasible.nonzero()[0])
