@@ -12,7 +12,15 @@ from multisched.cycle.pod_run import Pace
 from multisched.cycle.row_groups import RowGroups
 from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
+from multisched.framework.plugin import (
+    CycleView,
+    FilterPlugin,
+    ForesightPlugin,
+    NormalizeScorePlugin,
+    PreFilterResult,
+    ScorePlugin,
+)
+from multisched.framework.registry import implements
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 
@@ -60,6 +68,7 @@ class ScoreColumn:
         "custom",
         "depends_on",
         "final",
+        "foresees",
         "groups",
         "is_plain",
         "is_skipped",
@@ -81,6 +90,7 @@ class ScoreColumn:
         self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
         self.is_plain = self.normalizer is None and self.custom is None
         """True if raw scores count as they are."""
+        self.foresees = implements(plugin, ForesightPlugin)
         self.raw: Scores = NO_SCORES
         """Kept where something normalises it: plain scores are final as they come."""
         self.shared: SharedScores | None = None

@@ -43,6 +43,8 @@ class Pace(msgspec.Struct):
     """A row that took a pod is as good as before, as the last run found; else it falls behind."""
     singles: int = 0
     """Pods to be decided one by one before the next try."""
+    moving: frozenset[str] = frozenset()
+    """Plugins whose stamps moved when pods of the class came: how far a run may go is for them to say."""
     _rest: int = 1
 
     def next_length(self) -> int:
@@ -67,13 +69,41 @@ class Pace(msgspec.Struct):
             self.rest()
 
 
+class Before:
+    """What a class was before the pods of a run came."""
+
+    __slots__ = ("_finals", "_scores", "_stamps", "total")
+
+    def __init__(self, entry: PodClass) -> None:
+        self.total = entry.total.copy()
+        self._stamps = entry.stamps
+        self._scores = entry.scores
+        # Not copied: the scores of a plugin that reads stamps are renewed into other arrays.
+        self._finals = [column.final for column in entry.scores]
+
+    def moved_stamps(self, entry: PodClass) -> frozenset[str]:
+        """Plugins whose stamps are others now."""
+        stamps = self._stamps
+        return frozenset(name for name, stamp in entry.stamps.items() if stamp != stamps.get(name))
+
+    def is_as_foreseen(self, entry: PodClass, chosen: Sequence[int], *, by_feasible: bool) -> bool:
+        """False if a plugin that reads stamps gives some row another score, or a row that fell out may have hidden that."""
+        if entry.scores is not self._scores or (by_feasible and int(entry.total.take(chosen).min()) < 0):
+            return False
+        return all(
+            column.final is final or not column.depends_on.reads_stamp or column.final.tobytes() == final.tobytes()
+            for column, final in zip(entry.scores, self._finals, strict=True)
+        )
+
+
 def is_rowwise(entry: PodClass) -> bool:
-    """True if a pod that comes to one row changes what plugins say of that row alone, but for what is feasible."""
+    """True if a pod that comes to one row changes what plugins say of that row alone, but for what is feasible, and but for
+    what a plugin can foresee."""
     scores = [column for column in entry.scores if not column.is_skipped]
     return (
         all(column.depends_on in ROWWISE for column in entry.filters)
         and all(column.depends_on in ROWWISE for column in scores)
-        and all(column.is_plain or not column.depends_on.reads_pods for column in scores)
+        and all(column.is_plain or column.foresees or not column.depends_on.reads_pods for column in scores)
     )
 
 

@@ -401,6 +401,20 @@ class GroupingPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class ForesightPlugin(Plugin, Protocol):
+    """A StampPlugin that knows how its answers move while pods of one class come, so that runs of them can be decided."""
+
+    def foreseen(self, cycle: CycleView, pod: Pod, rows: Rows) -> int:
+        """How many of these rows, from the first, can take one pod like this each, in turn, with foreseeable answers.
+
+        Those are: no row ever passes that did not before; one of these rows is refused by its own pod's coming at the
+        earliest; while no row falls out, the final score of each rises all the while, or falls all the while, or stands. Hence
+        answers that are the same at the end were the same all along. 1 where that is not known. `rows` pass now, and `cycle` is up to date.
+        """
+        ...
+
+
+@runtime_checkable
 class CatchUpPlugin(Plugin, Protocol):
     """A plugin that counts incrementally what many events may change at once: the first lists, a relist, a rollout.
 

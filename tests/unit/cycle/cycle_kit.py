@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.scheduling_cycle import Asked, Result, SchedulingCycle
+from multisched.cycle.scheduling_cycle import Asked, Placed, Result, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency, Plugin, PluginContext, QueuedPod
@@ -167,6 +167,37 @@ class Domain:
             result: Result = ended.value
             return result
         raise AssertionError(f"the cycle asks {asked}")
+
+
+def one_by_one(domain: Domain, pods: Sequence[Pod]) -> list[Result]:
+    return [domain.schedule(pod) for pod in pods]
+
+
+def in_runs(domain: Domain, pods: Sequence[Pod], lengths: list[int] | None = None) -> list[Result]:
+    """As a domain's worker does; `lengths` is told how many were decided at a time."""
+    results: list[Result] = []
+    while len(results) < len(pods):
+        left = pods[len(results) :]
+        length = min(domain.cycle.run_length(left[0]), len(left))
+        assert all(domain.cycle.is_alike(left[0], pod) for pod in left[:length])
+        batch = [QueuedPod(pod, 0.0, 1) for pod in left[:length]]
+        found = [domain.schedule(left[0])] if length == 1 else domain.cycle.attempt_run(batch)
+        assert 1 <= len(found) <= length
+        if lengths is not None:
+            lengths.append(len(found))
+        results += found
+    return results
+
+
+def said(results: Sequence[Result]) -> list[Any]:
+    return [(r.pod.name, r.node, dict(r.annotations)) if isinstance(r, Placed) else r for r in results]
+
+
+def same_state(one: Domain, other: Domain) -> None:
+    one.cache.validate()
+    other.cache.validate()
+    assert [(e.pod.uid, e.node) for e in one.cache] == [(e.pod.uid, e.node) for e in other.cache]
+    assert one.heard.failures == other.heard.failures
 
 
 @dataclass

@@ -18,7 +18,18 @@ from multisched.framework.plugin import CycleView, Dependency, PermitResult, Plu
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import CPU, Node, Pod, PodSpec
 from multisched.model.selectors import Taint
-from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, ScoreBy, make_node, make_pod
+from tests.unit.cycle.cycle_kit import (
+    IN_TREE_USED,
+    Domain,
+    FilterBy,
+    ScoreBy,
+    in_runs,
+    make_node,
+    make_pod,
+    one_by_one,
+    said,
+    same_state,
+)
 from tests.unit.state.state_kit import Tickets
 
 TOTALS = st.lists(st.integers(-1, 3), min_size=1, max_size=12).filter(lambda totals: max(totals) >= 0)
@@ -126,37 +137,6 @@ class Refusing:
 
     def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
         return PermitResult(Status.unschedulable("not permitted") if pod.name in self._at_permit else SUCCESS)
-
-
-def one_by_one(domain: Domain, pods: Sequence[Pod]) -> list[Result]:
-    return [domain.schedule(pod) for pod in pods]
-
-
-def in_runs(domain: Domain, pods: Sequence[Pod], lengths: list[int] | None = None) -> list[Result]:
-    """As a domain's worker does; `lengths` is told how many were decided at a time."""
-    results: list[Result] = []
-    while len(results) < len(pods):
-        left = pods[len(results) :]
-        length = min(domain.cycle.run_length(left[0]), len(left))
-        assert all(domain.cycle.is_alike(left[0], pod) for pod in left[:length])
-        batch = [QueuedPod(pod, 0.0, 1) for pod in left[:length]]
-        found = [domain.schedule(left[0])] if length == 1 else domain.cycle.attempt_run(batch)
-        assert 1 <= len(found) <= length
-        if lengths is not None:
-            lengths.append(len(found))
-        results += found
-    return results
-
-
-def said(results: Sequence[Result]) -> list[Any]:
-    return [(r.pod.name, r.node, dict(r.annotations)) if isinstance(r, Placed) else r for r in results]
-
-
-def same_state(one: Domain, other: Domain) -> None:
-    one.cache.validate()
-    other.cache.validate()
-    assert [(e.pod.uid, e.node) for e in one.cache] == [(e.pod.uid, e.node) for e in other.cache]
-    assert one.heard.failures == other.heard.failures
 
 
 nodes = st.lists(
