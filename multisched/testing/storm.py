@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from multisched.model.objects import CPU, Pod
+from multisched.testing.budgets import FREE, PROTECTED
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
 from multisched.testing.policies import OWNER
 from multisched.testing.relations import HOSTNAME
-from multisched.testing.world import NODES, PODS
+from multisched.testing.world import NODES, PAIRS, PODS
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process, Run
@@ -44,6 +45,9 @@ LATE_S = 24.0
 HIDDEN = 8
 """Pods of 500m that fill the node that is added for them."""
 FILLED_S = 6.0
+PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
+"""CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
+PRESSED_S = 2.0
 RESTART_MAX_S = 25.0
 """How long the container of a killed process may take to come back: long enough for another process to lead meanwhile."""
 
@@ -77,6 +81,7 @@ class Storm:
             "refused pod mended": self._heed_policy,
             "foreign binds": self._bind_from_outside,
             "crowd for one node": self._crowd,
+            "protected pods pressed": self._press_protected,
             "node deleted": self._delete_node,
             "node replaced": self._replace_node,
             "node cordoned": self._cordon,
@@ -232,6 +237,26 @@ class Storm:
             await self._world.add_pod(scheduler="forecast-scheduler", node=node)
         return True
 
+    async def _press_protected(self) -> bool:
+        """Urgent pods want two nodes that are full, in part of pods under budgets."""
+        await self._press(await self._fill_pair())
+        return True
+
+    async def _fill_pair(self) -> str:
+        pair = self._rng.choice(PAIRS)
+        apps = [*PROTECTED * 2, *FREE * 2]
+        self._rng.shuffle(apps)
+        names = [
+            await self._world.add_to_pair(pair, cpu, app, is_urgent=False)
+            for cpu, app in zip(PAIR_FILL, apps, strict=True)
+        ]
+        await self._until(lambda: all(pod.node for pod in self._world.pods() if pod.name in names))
+        return pair
+
+    async def _press(self, pair: str) -> None:
+        for cpu in PAIR_URGENT:
+            await self._world.add_to_pair(pair, cpu, self._rng.choice(FREE), is_urgent=True)
+
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     async def _delete_node(self) -> bool:
@@ -362,10 +387,19 @@ class Storm:
 
     async def _pause_leader(self) -> bool:
         async def pause(process: Process) -> None:
+            pair = await self._fill_pair()
             await self._burst()
+            await self._press(pair)
+            await self._at_work(process)
             await self._run.pause(process, self._rng.uniform(3.0, 25.0))
 
         return await self._disturb(pause)
+
+    async def _at_work(self, process: Process) -> None:
+        """Until victims are being asked to go, or PRESSED_S have passed."""
+        until_s = self._run.loop.time() + PRESSED_S
+        while self._run.loop.time() < until_s and not len(process.program.preemptor):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.003)
 
     async def _lose_leases(self) -> bool:
         """The elector alone is cut off, for longer than a lease lasts; watches and binds go on."""
