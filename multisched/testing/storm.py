@@ -109,6 +109,7 @@ class Storm:
             await asyncio.gather(*tasks)
             if self._rng.random() < UNHEARD:  # at the end, where no other list comes to help
                 self.struck["pod deleted unheard"] += await self._delete_unheard()
+            await self._set_aside()
             await self._tell_while_held()
             await self._mend_refused()
         finally:
@@ -216,15 +217,19 @@ class Storm:
 
     async def _mend_refused(self) -> None:
         """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
-        self._run.faults.is_on = False
-        until_s = self._run.loop.time() + SET_ASIDE_MAX_S
-        while self._run.loop.time() < until_s and self._run.not_set_aside():  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(2.0)
+        await self._set_aside()
         for pod in self._world.pods():
             if self._run.door.policies.policy_of(pod.name) == OWNER:
                 self.struck["refused pod mended"] += await self._world.heed_policy(pod)
         await self._world.trust_namespace()
         self.struck["namespace trusted"] += 1
+
+    async def _set_aside(self) -> None:
+        """Waits until what the API server refuses is set aside: until then each attempt gives back room, which is news."""
+        self._run.faults.is_on = False
+        until_s = self._run.loop.time() + SET_ASIDE_MAX_S
+        while self._run.loop.time() < until_s and self._run.not_set_aside():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(2.0)
 
     async def _bind_from_outside(self) -> bool:
         await asyncio.gather(*(self._world.bind_from_outside() for _ in range(3)))
