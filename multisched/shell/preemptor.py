@@ -7,7 +7,9 @@ two preemptions, and that each preemptor goes on, whatever fails. Nothing here n
 one finds the preemptor pending and decides anew, by what has become of the victims.
 
 A preemptor is held until the watch, too, has said that its victims go. Upstream lets it go once the server has; then the
-deletion of anybody else's victim wakes it, it finds its own still standing, and removes some more pods in vain.
+deletion of anybody else's victim wakes it, it finds its own still standing, and removes some more pods in vain. Where the
+watch is the first to say so, while the server's answer about the last victim is on its way, it goes on at once, as upstream.
+Victims that take their time to end wake it one by one as they are gone, by the hints of the plugins that refused it.
 Source: kube-scheduler 1.36, framework/preemption/executor.go.
 """
 
@@ -91,12 +93,13 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """A preemptor whose victims the server has deleted."""
+    """A preemptor whose victims the server has deleted, or is just deleting the last of."""
 
     job: _Job
     unseen: set[str]
     """uids of victims that stand as far as the watch has said."""
-    timer: asyncio.TimerHandle
+    timer: asyncio.TimerHandle | None
+    """Runs from the server's last answer on."""
 
 
 class Preemptor:
@@ -190,12 +193,17 @@ class Preemptor:
         await self._remove_all(job, victims[:-1], failures)
         if not failures:
             # Last and alone: once it is gone the preemptor has its room, and is not held any longer than that.
+            self._expect(job)
             await self._remove(job, victims[-1], failures)
         seconds = self._clock.monotonic() - began
         job.home.observer.preemption_ended("error" if failures or problems else "success", seconds)
         for text in (*problems, *failures):
             told = {"pod": job.pod.key, "node": job.preemption.node, "error": text}
             logger.warning("preemption", extra=told)
+        if self._jobs.get(job.pod.uid) is not job:
+            self._finish(job)  # the watch has shown all victims going before the server answered
+            return
+        self._forget_held(job.pod.uid)
         if not failures:
             self._hold(job)
             return
@@ -249,28 +257,47 @@ class Preemptor:
 
     # -- until the watch has told ----------------------------------------------------------------------------------
 
+    def _expect(self, job: _Job) -> None:
+        """Nothing but the last victim's removal is left to do: whatever the server says of it, the watch may say it first."""
+        unseen = self._unseen(job)
+        if unseen:
+            self._await(_Held(job, unseen, None))
+
     def _hold(self, job: _Job) -> None:
         """All victims are deleted at the server: holds the preemptor until the watch has said so of each."""
-        home = job.home
-        unseen = {victim.uid for victim in job.preemption.victims if home.is_standing(victim.uid)}
-        if not unseen or not home.still_waits(job.pod.uid):
+        unseen = self._unseen(job)
+        if not unseen or not job.home.still_waits(job.pod.uid):
             self._end(job, failed=False)
             return
         timer = asyncio.get_running_loop().call_later(SEEN_MAX_S, self._let_go, job)
-        self._held[job.pod.uid] = _Held(job, unseen, timer)
-        for uid in unseen:
-            self._awaited.setdefault(uid, []).append(job.pod.uid)
+        self._await(_Held(job, unseen, timer))
         self._finish(job)
 
+    def _unseen(self, job: _Job) -> set[str]:
+        return {victim.uid for victim in job.preemption.victims if job.home.is_standing(victim.uid)}
+
+    def _await(self, held: _Held) -> None:
+        uid = held.job.pod.uid
+        self._held[uid] = held
+        for victim in held.unseen:
+            self._awaited.setdefault(victim, []).append(uid)
+
     def _let_go(self, job: _Job) -> None:
-        held = self._held.pop(job.pod.uid)
-        held.timer.cancel()
-        for uid in held.unseen:
-            preemptors = self._awaited[uid]
-            preemptors.remove(job.pod.uid)
-            if not preemptors:
-                del self._awaited[uid]
+        self._forget_held(job.pod.uid)
+        self._jobs.pop(job.pod.uid, None)
         job.home.let_go(job.pod, failed=False)
+
+    def _forget_held(self, uid: str) -> None:
+        held = self._held.pop(uid, None)
+        if held is None:
+            return
+        if held.timer is not None:
+            held.timer.cancel()
+        for victim in held.unseen:
+            preemptors = self._awaited[victim]
+            preemptors.remove(uid)
+            if not preemptors:
+                del self._awaited[victim]
 
     # -- one victim ------------------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class Door(Books):
             return
         if pod.gates:
             self.complain(f"I7: a binding was sent for {key}, which is gated")
-        self._check_lease(sender, domain, key)
+        self._check_lease(sender, domain, f"a binding for {key}")
         self._open[sender, uid] = domain
         on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
         if on_wire > self._binds_max[domain]:
@@ -139,27 +139,32 @@ class Door(Books):
                 self.complain(f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)")
         self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
 
-    def _check_lease(self, sender: str, domain: str, key: str) -> None:
+    def _check_lease(self, sender: str, domain: str, what: str) -> None:
         """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for."""
         term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}")
         now_s = self._now_s()
         if term is None or term.holder != sender:
             held_by = term.holder if term is not None else "nobody"
-            self.complain(f"I9: {sender} sent a binding for {key} while {held_by} held the lease of {domain}")
+            self.complain(f"I9: {sender} sent {what} while {held_by} held the lease of {domain}")
         elif now_s >= term.renewed_s + self._renew_deadline_s:
             late_s = now_s - term.renewed_s
-            self.complain(f"I9: {sender} sent a binding for {key} {late_s:.2f} s after it renewed the lease")
+            self.complain(f"I9: {sender} sent {what} {late_s:.2f} s after it renewed the lease")
         elif now_s < term.bind_from_s:
             early_s = term.bind_from_s - now_s
-            self.complain(f"I9: {sender} sent a binding {early_s:.2f} s before the last leader's had run out")
+            self.complain(f"I9: {sender} sent {what} {early_s:.2f} s before the last leader's binds had run out")
 
     def victim_sent(self, sender: str, path: str) -> None:
-        """Who preempts leads (I9), and nobody goes for a pod that is no more urgent than itself."""
-        terms = [term for term in self._terms.values() if term.holder == sender]
-        if not any(self._now_s() < term.renewed_s + self._renew_deadline_s for term in terms):
-            self.complain(f"I9: {sender} asked {path} to go without a lease")
+        """Who preempts leads (I9), and nobody goes for a pod that is no more urgent than itself.
+
+        Domains that may displace each other's pods share nodes here, and so a lease: the victim's is the preemptor's.
+        """
         victim = self.pods().get(pod_of(path))
-        if victim is not None and victim.spec.priority:
+        if victim is None:
+            return  # it went a moment ago
+        domain = self._domain_of.get(victim.spec.scheduler_name)
+        if domain is not None:
+            self._check_lease(sender, domain, f"the deletion of {victim.key}")
+        if victim.spec.priority:
             self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
 
     def lease_written(self, name: str, holder: str, renewed_s: float) -> None:

@@ -19,6 +19,7 @@ from multisched import config
 from multisched.cluster.server import ApiServer
 from multisched.config_schema import Configuration
 from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.testing.door import Door
@@ -255,6 +256,7 @@ class Run:
         looking = self.loop.create_task(self._look())
         binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
         ending = self.loop.create_task(self.world.end_pods())
+        keeping = self.loop.create_task(self.world.budgets.keep())
         storm = Storm(self)
         storming = self.loop.create_task(storm.run())
         while not storming.done() and not self._is_over():
@@ -270,6 +272,7 @@ class Run:
         looking.cancel()
         binding.cancel()
         ending.cancel()
+        keeping.cancel()
         for process in self.processes:
             self.loop.resume(process.identity)  # what is paused cannot end
         if not self._is_over():
@@ -314,7 +317,9 @@ class Run:
         return [pod.key for pod in self.door.refused_feasible() if pod.uid not in aside]
 
     def _differences(self, process: Process) -> list[str]:
-        return compare(process.program, self.door.pods(), self.door.nodes())
+        known = process.program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        found = compare(process.program, self.door.pods(), self.door.nodes())
+        return [*found, *self.world.budgets.differences(known)]
 
     def _check_rest(self) -> None:
         """Everything that must hold at rest."""

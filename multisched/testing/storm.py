@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from multisched.model.objects import CPU, Pod
+from multisched.testing.budgets import FREE, PROTECTED
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
 from multisched.testing.policies import OWNER
 from multisched.testing.relations import HOSTNAME
-from multisched.testing.world import NODES, PODS
+from multisched.testing.world import NODES, PAIRS, PODS
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process, Run
@@ -44,6 +45,9 @@ LATE_S = 24.0
 HIDDEN = 8
 """Pods of 500m that fill the node that is added for them."""
 FILLED_S = 6.0
+PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
+"""CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
+PRESSED_S = 2.0
 RESTART_MAX_S = 25.0
 """How long the container of a killed process may take to come back: long enough for another process to lead meanwhile."""
 
@@ -77,6 +81,7 @@ class Storm:
             "refused pod mended": self._heed_policy,
             "foreign binds": self._bind_from_outside,
             "crowd for one node": self._crowd,
+            "protected pods pressed": self._press_protected,
             "node deleted": self._delete_node,
             "node replaced": self._replace_node,
             "node cordoned": self._cordon,
@@ -104,6 +109,7 @@ class Storm:
             await asyncio.gather(*tasks)
             if self._rng.random() < UNHEARD:  # at the end, where no other list comes to help
                 self.struck["pod deleted unheard"] += await self._delete_unheard()
+            await self._set_aside()
             await self._tell_while_held()
             await self._mend_refused()
         finally:
@@ -211,15 +217,19 @@ class Storm:
 
     async def _mend_refused(self) -> None:
         """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
-        self._run.faults.is_on = False
-        until_s = self._run.loop.time() + SET_ASIDE_MAX_S
-        while self._run.loop.time() < until_s and self._run.not_set_aside():  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(2.0)
+        await self._set_aside()
         for pod in self._world.pods():
             if self._run.door.policies.policy_of(pod.name) == OWNER:
                 self.struck["refused pod mended"] += await self._world.heed_policy(pod)
         await self._world.trust_namespace()
         self.struck["namespace trusted"] += 1
+
+    async def _set_aside(self) -> None:
+        """Waits until what the API server refuses is set aside: until then each attempt gives back room, which is news."""
+        self._run.faults.is_on = False
+        until_s = self._run.loop.time() + SET_ASIDE_MAX_S
+        while self._run.loop.time() < until_s and self._run.not_set_aside():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(2.0)
 
     async def _bind_from_outside(self) -> bool:
         await asyncio.gather(*(self._world.bind_from_outside() for _ in range(3)))
@@ -231,6 +241,26 @@ class Storm:
         for _ in range(12):
             await self._world.add_pod(scheduler="forecast-scheduler", node=node)
         return True
+
+    async def _press_protected(self) -> bool:
+        """Urgent pods want two nodes that are full, in part of pods under budgets."""
+        await self._press(await self._fill_pair())
+        return True
+
+    async def _fill_pair(self) -> str:
+        pair = self._rng.choice(PAIRS)
+        apps = [*PROTECTED * 2, *FREE * 2]
+        self._rng.shuffle(apps)
+        names = [
+            await self._world.add_to_pair(pair, cpu, app, is_urgent=False)
+            for cpu, app in zip(PAIR_FILL, apps, strict=True)
+        ]
+        await self._until(lambda: all(pod.node for pod in self._world.pods() if pod.name in names))
+        return pair
+
+    async def _press(self, pair: str) -> None:
+        for cpu in PAIR_URGENT:
+            await self._world.add_to_pair(pair, cpu, self._rng.choice(FREE), is_urgent=True)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -362,10 +392,19 @@ class Storm:
 
     async def _pause_leader(self) -> bool:
         async def pause(process: Process) -> None:
+            pair = await self._fill_pair()
             await self._burst()
+            await self._press(pair)
+            await self._at_work(process)
             await self._run.pause(process, self._rng.uniform(3.0, 25.0))
 
         return await self._disturb(pause)
+
+    async def _at_work(self, process: Process) -> None:
+        """Until victims are being asked to go, or PRESSED_S have passed."""
+        until_s = self._run.loop.time() + PRESSED_S
+        while self._run.loop.time() < until_s and not len(process.program.preemptor):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.003)
 
     async def _lose_leases(self) -> bool:
         """The elector alone is cut off, for longer than a lease lasts; watches and binds go on."""

@@ -12,13 +12,14 @@ from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.preemption import Preemption
-from multisched.model.cluster_objects import PersistentVolume
+from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
 from multisched.model.objects import PODS, Node, Pod
 from multisched.plugins.volume_ledger import Promise, PromisedVolume, VolumeLedger
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
+from multisched.testing.budgets import broken_for_certain, is_plain, would_do
 from multisched.testing.door import Door
 from multisched.testing.plugins import ReserveBooks
 from multisched.testing.relations import allows
@@ -150,7 +151,30 @@ class Witness:
         for victim in preemption.victims:
             if victim.spec.priority >= pod.spec.priority:
                 self._door.complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
+        self._check_budgets(pod, preemption)
         return self._preempt(pod, preemption, home)
+
+    def _check_budgets(self, pod: Pod, preemption: Preemption) -> None:
+        """I7 of budgets: none is broken where some node would do without."""
+        cache = self.program.cache
+        known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
+        broken = broken_for_certain(budgets, preemption.victims)
+        if not broken or not is_plain(pod):
+            return
+        nodes = {node.name: node for _, node in cache.nodes.live_rows()}
+        there = [(entry.pod, entry.node) for entry in cache if not entry.pod.is_terminal]
+        for name in nodes:
+            promised = [p for p in self.program.nominator.on(name) if p.uid != pod.uid and not cache.placed(p.uid)]
+            there += [(p, name) for p in promised if p.spec.priority >= pod.spec.priority]
+        standing = [(other, nodes[name]) for other, name in there if name in nodes]
+        is_usable = self._router.usable_by(self._domain_of[pod.spec.scheduler_name])
+        for node in nodes.values():
+            if would_do(pod, node, budgets, nodes.values(), standing, is_usable):
+                self._door.complain(
+                    f"I7: {pod.key} is to break the budget {broken} on {preemption.node}, and need not on {node.name}"
+                )
+                return
 
     def bound(self, pod: Pod, node: str) -> None:
         """What counts as bound is bound, and just there (I2); it may be deleted already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import zlib
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
+from multisched.testing.budgets import Budgets
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
@@ -24,6 +26,8 @@ NODES, PODS = 40, 170
 INFEASIBLE_CPU = "500"
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
+PAIRS = ("pair-20", "pair-22", "pair-24")
+"""Nodes that are wanted by twos: node-20 and node-21, and so on."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
 """How often kubelets look, and how long a pod may take to end."""
 PODS_PATH = "/api/v1/namespaces/default/pods"
@@ -36,15 +40,18 @@ class World:
         self.api = DirectTransport(server)
         self.storage = Storage(server, self.send, seed)
         door.storage = self.storage
+        self.budgets = Budgets(server, self.send, self.pods)
         self._relations = Relations(seed)
         self._door = door
         self._rng = rng
         self._names = 0
+        self._pair_names = (f"pair-{number}" for number in itertools.count())
 
     async def build(self) -> None:
         for number in range(NODES):
             await self.add_node(number)
         await self.storage.build(NODES)
+        await self.budgets.build()
 
     async def send(
         self, method: str, path: str, document: Mapping[str, Any] | None = None, content_type: str = JSON
@@ -95,6 +102,18 @@ class World:
         answer = await self.send("POST", PODS_PATH, pod)
         if answer.status not in (201, 409):
             raise AssertionError(answer.body)
+
+    async def add_to_pair(self, pair: str, cpu: str, app: str, *, is_urgent: bool) -> str:
+        """A small plain pod that goes to these two nodes alone; its name."""
+        name = next(name for name in self._pair_names if (_drawn(name) % URGENT_EVERY == 0) == is_urgent)
+        container = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
+        spec = {"schedulerName": "forecast-scheduler", "nodeSelector": {"pair": pair}, "containers": [container]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": app}}, "spec": spec}
+        _add_urgency(pod)
+        answer = await self.send("POST", PODS_PATH, pod)
+        if answer.status != 201:
+            raise AssertionError(answer.body)
+        return name
 
     async def delete_pod(self, name: str) -> None:
         await self.send("DELETE", f"{PODS_PATH}/{name}?gracePeriodSeconds=0")
@@ -162,14 +181,20 @@ class World:
 
 def _add_urgency(pod: dict[str, Any]) -> None:
     """One pod in a few preempts others, one in a few goes at once when it is asked to; which one, its name says."""
-    drawn = zlib.crc32(pod["metadata"]["name"].encode())
+    drawn = _drawn(pod["metadata"]["name"])
     pod["spec"]["terminationGracePeriodSeconds"] = 0 if drawn // URGENT_EVERY % 2 else 30
     if drawn % URGENT_EVERY == 0:
         pod["spec"]["priorityClassName"] = "system-cluster-critical"
 
 
+def _drawn(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
 def _node(number: int) -> dict[str, Any]:
     labels = {"kubernetes.io/hostname": f"node-{number}", "zone": f"z{number % 3}"}
+    if f"pair-{number - number % 2}" in PAIRS:
+        labels["pair"] = f"pair-{number - number % 2}"
     spec: dict[str, Any] = {}
     allocatable = {"cpu": "4", "memory": "8Gi", "pods": "20"}
     if number % 10 in (7, 8):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from domains.gpu.device_row import DeviceRow
 from multisched.client import known_objects, lease
@@ -27,6 +28,7 @@ from multisched.framework.pod_counts import PodCounts
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
+from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.node_affinity import NodeAffinity
 from multisched.plugins.node_ports import NodePorts
@@ -45,6 +47,7 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit import Audit
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
@@ -607,6 +610,37 @@ def equals_preempted() -> None:
 def preemptors_not_held() -> None:
     """A pod is tried again, and preempts again, while its victims are being asked to go."""
     _put(DefaultPreemption, "pre_enqueue", lambda self, pod: SUCCESS)
+
+
+@_defect
+def budgets_ignored() -> None:
+    """Pods under a budget go like all others."""
+    _put(DisruptionBudgets, "violating", lambda self, pods, victims: np.zeros_like(victims))
+
+
+class _Leading:
+    """A domain that is sure of its lease."""
+
+    def __init__(self, home: Any) -> None:
+        self._home = home
+        self.lease = self
+
+    def may_bind(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._home, name)
+
+
+@_defect
+def lease_not_checked_before_deletion() -> None:
+    """Who led when a preemption was decided deletes the victims, whoever leads by then."""
+    genuine = Preemptor._sent
+
+    async def sent(self: Preemptor, job: Any, send: Any) -> tuple[bool, str]:
+        return await genuine(self, replace(job, home=_Leading(job.home)), send)
+
+    _put(Preemptor, "_sent", sent)
 
 
 @_defect

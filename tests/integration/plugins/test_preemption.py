@@ -45,6 +45,13 @@ async def end(house: House, name: str) -> None:
     await request(house, "DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
 
 
+def attempts(house: House, name: str) -> int:
+    """How often a waiting pod has been tried."""
+    waiting = house.waiting(name)
+    assert waiting is not None, f"{name} waits no more: {house.bound_at}"
+    return waiting.attempts
+
+
 def condition(found: Json, kind: str) -> Json:
     return next((c for c in found["status"].get("conditions", ()) if c["type"] == kind), {})
 
@@ -127,6 +134,65 @@ def test_while_its_victims_go_a_preemptor_asks_for_no_further_ones() -> None:
             assert message.endswith("preemption: not eligible due to a terminating pod on the nominated node.")
             await end(house, going[0])
             await house.bound("high")
+
+    play(story)
+
+
+def test_victims_that_end_one_by_one_wake_their_preemptor_each_time() -> None:
+    """As upstream, whose NodeResourcesFit hint queues the pod at each Pod/Delete; that a victim begins to end wakes nobody."""
+
+    async def story() -> None:
+        async with cluster("n") as house:
+            lows = [f"low-{number}" for number in range(3)]
+            for name in lows:
+                await pod(house, name, "1", "low", grace_s=30)
+            await house.bound(*lows)
+            await pod(house, "high", "4", "high")
+            await asyncio.sleep(2.0)
+            assert all([(await read(house, name))["metadata"].get("deletionTimestamp") for name in lows])
+            tries = [attempts(house, "high")]
+            for name in lows[:-1]:
+                await end(house, name)
+                await asyncio.sleep(12.0)
+                tries.append(attempts(house, "high"))
+            assert tries == [1, 2, 3]
+            await end(house, lows[-1])
+            await house.bound("high", within_s=0.1)
+
+    play(story)
+
+
+def test_a_victim_that_ends_at_once_wakes_the_preemptor_while_the_others_take_their_time() -> None:
+    async def story() -> None:
+        async with cluster("n") as house:
+            for name, grace_s in (("brief", 0), ("long-1", 30), ("long-2", 30)):
+                await pod(house, name, "1", "low", grace_s=grace_s)
+            await house.bound("brief", "long-1", "long-2")
+            await pod(house, "high", "4", "high")
+            await asyncio.sleep(12.0)
+            assert attempts(house, "high") == 2
+            await end(house, "long-1")
+            await asyncio.sleep(12.0)
+            assert attempts(house, "high") == 3
+            await end(house, "long-2")
+            await house.bound("high", within_s=0.1)
+
+    play(story)
+
+
+def test_room_elsewhere_is_taken_while_the_victims_take_their_time() -> None:
+    async def story() -> None:
+        async with cluster("n", "m") as house:
+            for name, priority in (("low", "low"), ("equal", "high")):
+                await pod(house, name, "3", priority, grace_s=30)
+                await house.bound(name)
+            await pod(house, "high", "4", "high")
+            await asyncio.sleep(2.0)
+            promised, other = house.node_of("low"), house.node_of("equal")
+            assert (await read(house, "high"))["status"]["nominatedNodeName"] == promised
+            await end(house, "equal")
+            await house.bound("high", within_s=0.1)
+            assert house.node_of("high") == other
 
     play(story)
 

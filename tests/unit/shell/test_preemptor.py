@@ -129,10 +129,10 @@ def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_pr
     play(scene)
 
 
-def test_the_preemptor_is_held_while_its_victims_go_whatever_happens_and_goes_on_when_they_are_gone() -> None:
+def test_the_preemptor_is_held_until_its_last_victim_is_asked_to_go_whatever_happens() -> None:
     async def scene(house: House) -> None:
         two_low(house)
-        house.desk.writes[("mark", "low-2")] = [BUSY]
+        house.desk.writes[("mark", "low-1")] = [BUSY]
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.1)
         house.lose_pod("low-1")
@@ -144,6 +144,26 @@ def test_the_preemptor_is_held_while_its_victims_go_whatever_happens_and_goes_on
         await asyncio.sleep(5.0)
         assert house.desk.posts == [("high", "a")]
         assert len(house.preemptor) == 0
+
+    play(scene)
+
+
+def test_the_preemptor_goes_on_when_the_watch_has_shown_its_victims_gone_though_the_server_has_not_answered() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("delete", "low-2")] = [BUSY]
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.5)
+        house.lose_pod("low-1")
+        assert place(house, "high") is Place.GATED
+        house.lose_pod("low-2")
+        await asyncio.sleep(1.0)
+        assert house.desk.posts == [("high", "a")]
+        assert not house.worker.is_drained, "the last deletion is still to be sent again"
+        await asyncio.sleep(2.0)
+        assert house.desk.writes_sent[-2:] == [("delete", "low-2")] * 2
+        assert house.worker.is_drained
+        assert nominations(house, "high") == ["a"]
 
     play(scene)
 

@@ -137,6 +137,25 @@ async def _bind_too_many(stand: Stand) -> None:
         stand.sent(f"pod-{number}", "a")
 
 
+async def _preempt_without_the_lease(stand: Stand) -> None:
+    stand.door.victim_sent("another", f"{PODS}/first?timeout=5000ms")
+
+
+async def _preempt_with_the_lease_of_others(stand: Stand) -> None:
+    await stand.write_lease("another", name="multisched-gpu")
+    stand.door.victim_sent("another", f"{PODS}/first?timeout=5000ms")
+
+
+async def _preempt_late(stand: Stand) -> None:
+    await asyncio.sleep(10.5)
+    stand.door.victim_sent("me", f"{PODS}/first?timeout=5000ms")
+
+
+async def _preempt_the_urgent(stand: Stand) -> None:
+    await stand.add_pod("urgent", priorityClassName="system-cluster-critical")
+    stand.door.victim_sent("me", f"{PODS}/urgent?timeout=5000ms")
+
+
 async def _release_too_early(stand: Stand) -> None:
     stand.sent("first", "a")
     await stand.write_lease("")
@@ -153,7 +172,11 @@ async def _release_too_early(stand: Stand) -> None:
         (_bind_outside_the_domain, "I8: default/borrower of job was bound to a"),
         (_bind_without_the_lease, "I9: another sent a binding"),
         (_bind_late, "I9: me sent a binding for default/first 10.50 s after it renewed"),
-        (_bind_early, "I9: successor sent a binding 1.00 s before"),
+        (_bind_early, "I9: successor sent a binding for default/first 1.00 s before"),
+        (_preempt_without_the_lease, "I9: another sent the deletion of default/first while me held the lease"),
+        (_preempt_with_the_lease_of_others, "I9: another sent the deletion of default/first while me held the lease"),
+        (_preempt_late, "I9: me sent the deletion of default/first 10.50 s after it renewed"),
+        (_preempt_the_urgent, "I7: me asked default/urgent to go"),
         (_bind_too_many, "I10: 17 bindings of forecast on the wire"),
         (_release_too_early, "I11: me gave multisched-forecast back with 1 bindings on the wire"),
     ],
@@ -199,6 +222,7 @@ def test_what_is_allowed_is_not_complained_of() -> None:
         await stand.bind("borrower", "a")
         await stand.write_lease("")
         await stand.write_lease("successor")
+        stand.door.victim_sent("successor", f"{PODS}/first?timeout=5000ms")
         await stand.add_pod("next", cpu="100m")
         stand.sent("next", "a", sender="successor")
         return stand.broken

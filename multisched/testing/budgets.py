@@ -1,0 +1,132 @@
+"""The PodDisruptionBudgets of a simulated cluster, and what they say of a preemption, told plainly.
+
+Budgets stand over the apps of the mixture, and their statuses are kept as a disruption controller does. A preemption is
+judged as it is decided, by what its own process believes at that moment, and by what holds in whatever order pods of
+equal importance are counted: a budget is broken for certain where more of its pods are to go than it allows, and need not
+have been for certain where the pod would fit with every pod left standing that some budget might hold back. Nothing of
+the preemption plugin takes part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+from multisched.cluster.server import ApiServer
+from multisched.model.cluster_objects import ClusterObject, PodDisruptionBudget
+from multisched.model.decode_objects import decoders
+from multisched.model.objects import PODS, Node, Pod
+from multisched.model.wire import JSON, MERGE_PATCH, Response
+from multisched.testing.relations import Standing, allows
+
+MAY_BE_AWAY = {"app-0": 0, "app-1": 1, "app-2": 3}
+"""App -> how many of its pods may be missing at a time; the other apps have no budget."""
+PROTECTED, FREE = ("app-0", "app-1"), ("app-3", "app-4")
+
+KEPT_EVERY_S = 0.5
+BUDGETS_PATH = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+Send = Callable[[str, str, Mapping[str, Any], str], Awaitable[Response]]
+"""(method, path, document, content type): asked again while the server is away."""
+
+
+class Budgets:
+    """The budgets of one run."""
+
+    def __init__(self, server: ApiServer, send: Send, pods: Callable[[], Collection[Pod]]) -> None:
+        self._store = server.store
+        self._send = send
+        self._pods = pods
+        self._decode = decoders()["PodDisruptionBudget"]
+        self._written: dict[str, tuple[int, int]] = {}
+
+    async def build(self) -> None:
+        for app, most in MAY_BE_AWAY.items():
+            spec = {"selector": {"matchLabels": {"app": app}}, "maxUnavailable": most}
+            answer = await self._send("POST", BUDGETS_PATH, {"metadata": {"name": app}, "spec": spec}, JSON)
+            if answer.status not in (201, 409):
+                raise AssertionError(answer.body)
+
+    async def keep(self) -> None:
+        """The statuses, until cancelled: pods that are asked to go count as missing until they are gone."""
+        while True:
+            placed = [pod for pod in self._pods() if pod.node and not pod.is_terminal]
+            expected = Counter(pod.labels.get("app", "") for pod in placed)
+            going = Counter(pod.labels.get("app", "") for pod in placed if pod.is_deleting)
+            for app in MAY_BE_AWAY:
+                await self._write(app, expected[app], going[app])
+            await asyncio.sleep(KEPT_EVERY_S)
+
+    async def _write(self, app: str, expected: int, going: int) -> None:
+        if self._written.get(app) == (expected, going):
+            return
+        most = MAY_BE_AWAY[app]
+        status = {
+            "expectedPods": expected,
+            "currentHealthy": expected - going,
+            "desiredHealthy": max(0, expected - most),
+            "disruptionsAllowed": min(max(0, most - going), expected),
+        }
+        answer = await self._send("PATCH", f"{BUDGETS_PATH}/{app}/status", {"status": status}, MERGE_PATCH)
+        if answer.status == 200:
+            self._written[app] = expected, going
+
+    def differences(self, known: Collection[ClusterObject]) -> list[str]:
+        """Where what a process knows of the budgets differs from the server's store (I4)."""
+        stored = [self._decode(one.raw) for _, one in self._store.collection("poddisruptionbudgets.policy").items()]
+        there, here = {b.name: b.version for b in stored}, {b.name: b.version for b in known}
+        return [] if there == here else [f"I4: budgets are known at {here}, the API has them at {there}"]
+
+
+def broken_for_certain(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
+    """The name of a budget that allows fewer of its pods to go than these victims are; empty for none."""
+    for budget in budgets:
+        if sum(_holds(budget, victim) for victim in victims) > budget.disruptions_allowed:
+            return budget.name
+    return ""
+
+
+def spared_for_certain(budgets: Collection[PodDisruptionBudget], lower: Collection[Pod]) -> list[Pod]:
+    """Of the less important pods of one node: all that stay if no budget is to be broken, in whatever order they are counted."""
+    tight = [b for b in budgets if sum(_holds(b, pod) for pod in lower) > b.disruptions_allowed]
+    return [pod for pod in lower if any(_holds(budget, pod) for budget in tight)]
+
+
+def is_plain(pod: Pod) -> bool:
+    """What keeps it off a node is room, the labels and taints of nodes, and other pods' rules: pods more do not help it."""
+    spec = pod.spec
+    return not (spec.pod_affinity or spec.spread or spec.volumes or spec.host_ports or pod.annotations)
+
+
+def would_do(
+    pod: Pod,
+    node: Node,
+    budgets: Collection[PodDisruptionBudget],
+    nodes: Collection[Node],
+    standing: Collection[Standing],
+    is_usable: Callable[[Node], bool],
+) -> bool:
+    """A plain pod would fit on the node if the less urgent pods went there that no budget might hold back.
+
+    `standing`: pods that are on nodes and those that nodes are promised to before this one, each with its node.
+    """
+    if node.is_unschedulable or not is_usable(node):
+        return False
+    if not all(r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
+        return False
+    lower = [one for one, there in standing if there.name == node.name and one.spec.priority < pod.spec.priority]
+    spared = {one.uid for one in spared_for_certain(budgets, lower)}
+    going = {one.uid for one in lower} - spared
+    left = [(one, there) for one, there in standing if one.uid not in going]
+    used: Counter[str] = Counter()
+    for one in [pod, *(one for one, there in left if there.name == node.name)]:
+        used.update({**one.requests, PODS: 1})
+    has_room = all(amount <= node.allocatable.get(resource, 0) for resource, amount in used.items())
+    return bool(going) and has_room and allows(pod, node, nodes, left, is_usable)
+
+
+def _holds(budget: PodDisruptionBudget, pod: Pod) -> bool:
+    is_selected = budget.selector is not None and budget.selector.matches(pod.labels)
+    return is_selected and budget.namespace == pod.namespace and pod.name not in budget.disrupted_pods
