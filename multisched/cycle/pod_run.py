@@ -10,7 +10,7 @@ that is here; `SchedulingCycle.attempt_run` does it.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,6 +46,7 @@ class Pace(msgspec.Struct):
     moving: frozenset[str] = frozenset()
     """Plugins whose stamps moved when pods of the class came: how far a run may go is for them to say."""
     _rest: int = 1
+    _was_one: bool = False
 
     def next_length(self) -> int:
         """1: decide the next pod alone."""
@@ -60,40 +61,18 @@ class Pace(msgspec.Struct):
         self.singles = self._rest = min(SINGLES_MAX, 2 * self._rest)
 
     def ran(self, tried: int, kept: int) -> None:
-        """Of `tried` pods the first `kept` could be decided together."""
-        if kept == tried:
+        """Of `tried` pods the first `kept` could be decided together.
+
+        A run that was not let go beyond its first pod is no failure, unless the one before was none either: it is so with the
+        last of several zones that take a pod in turn.
+        """
+        was_one, self._was_one = self._was_one, tried == 1
+        if kept == tried and not (was_one and tried == 1):
             self.length, self._rest = min(RUN_MAX, max(RUN_FIRST, 2 * self.length)), 1
         elif kept > 1:
             self.length = kept
         else:
             self.rest()
-
-
-class Before:
-    """What a class was before the pods of a run came."""
-
-    __slots__ = ("_finals", "_scores", "_stamps", "total")
-
-    def __init__(self, entry: PodClass) -> None:
-        self.total = entry.total.copy()
-        self._stamps = entry.stamps
-        self._scores = entry.scores
-        # Not copied: the scores of a plugin that reads stamps are renewed into other arrays.
-        self._finals = [column.final for column in entry.scores]
-
-    def moved_stamps(self, entry: PodClass) -> frozenset[str]:
-        """Plugins whose stamps are others now."""
-        stamps = self._stamps
-        return frozenset(name for name, stamp in entry.stamps.items() if stamp != stamps.get(name))
-
-    def is_as_foreseen(self, entry: PodClass, chosen: Sequence[int], *, by_feasible: bool) -> bool:
-        """False if a plugin that reads stamps gives some row another score, or a row that fell out may have hidden that."""
-        if entry.scores is not self._scores or (by_feasible and int(entry.total.take(chosen).min()) < 0):
-            return False
-        return all(
-            column.final is final or not column.depends_on.reads_stamp or column.final.tobytes() == final.tobytes()
-            for column, final in zip(entry.scores, self._finals, strict=True)
-        )
 
 
 def is_rowwise(entry: PodClass) -> bool:
@@ -116,7 +95,7 @@ def normalizes_by_feasible(entry: PodClass) -> bool:
     )
 
 
-def draw(ties: Rows, turns: Sequence[int], *, keeps: bool) -> list[int]:
+def draw(ties: Rows, turns: Iterable[int], *, keeps: bool) -> list[int]:
     """One of the best rows for each pod, as its turn says, until none is left.
 
     `keeps`: all of them stay among the best; then it ends before a row would be drawn again, since nobody knows
@@ -142,6 +121,19 @@ def draw(ties: Rows, turns: Sequence[int], *, keeps: bool) -> list[int]:
     return chosen
 
 
+def draw_apart(ties: Rows, domains: Int32, turns: Iterable[int]) -> list[int]:
+    """As `draw`, but a row that was drawn is out with all that share its domain (int32[ties])."""
+    chosen, is_left = [], np.ones(len(ties), np.bool_)
+    for turn in turns:
+        left = is_left.nonzero()[0]
+        if not len(left):
+            break
+        at = left.item(turn % len(left))
+        chosen.append(ties.item(at))
+        is_left &= domains != domains.item(at)
+    return chosen
+
+
 def count_right(before: Int32, after: Int32, chosen: Sequence[int], *, keeps: bool, by_feasible: bool) -> int:
     """How many of the chosen rows, from the first, one-by-one would have chosen as well; at least 1.
 
@@ -151,8 +143,12 @@ def count_right(before: Int32, after: Int32, chosen: Sequence[int], *, keeps: bo
     moved = set(np.flatnonzero(before != after).tolist())
     if not moved <= set(chosen):
         return 1
-    best = int(before[chosen[0]])
-    for count, total in enumerate(after[list(chosen)].tolist(), 1):
+    return count_as_foreseen(before.item(chosen[0]), after.take(chosen).tolist(), keeps=keeps, by_feasible=by_feasible)
+
+
+def count_as_foreseen(best: int, totals: Sequence[int], *, keeps: bool, by_feasible: bool) -> int:
+    """The same, where no other row moved: `totals` are those of the chosen rows now, `best` what they were."""
+    for count, total in enumerate(totals, 1):
         if total > best or (total == best) is not keeps or (by_feasible and total < 0):
             return count
-    return len(chosen)
+    return len(totals)

@@ -19,8 +19,9 @@ from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.dry_run import DryRuns
 from multisched.cycle.extender_answers import add_up, recorded, refuse
+from multisched.cycle.foresight import Foresight, Prospect
 from multisched.cycle.pod_class import PodClass, Totals
-from multisched.cycle.pod_run import Before, count_right, draw, is_rowwise, normalizes_by_feasible
+from multisched.cycle.pod_run import count_as_foreseen, count_right, is_rowwise, normalizes_by_feasible
 from multisched.cycle.post_filter import CLEARED, Aftermath, PostFilterRuns
 from multisched.cycle.promised_room import Held, PromisedRoom
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
@@ -28,12 +29,11 @@ from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.plugin import (
     AskingPlugin,
     CycleView,
-    ForesightPlugin,
     PostFilterResult,
     QueuedPod,
 )
 from multisched.framework.preemption import Preemption
-from multisched.framework.registry import PluginSet, those
+from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -132,7 +132,7 @@ class SchedulingCycle:
         self._rows = rows
         self.nominator = nominator
         self._seed = seed
-        self._foresight = {p.name: p for p in those((*plugins.filter, *plugins.score), ForesightPlugin)}
+        self._foresight = Foresight((*plugins.filter, *plugins.score), runner, cache.nodes.label_codes)
         self._holds_up = bool(plugins.reserve or plugins.permit)
         self._may_refuse_late = bool(plugins.asking_filter or plugins.extenders)
         """Answers from outside may leave no row: then the refusal is told as the cycle saw it before it waited."""
@@ -167,12 +167,10 @@ class SchedulingCycle:
             self.classes.score(group)
             if not is_rowwise(group):
                 return [_ended(self.attempt(first))]
-            before = Before(group)
-            ties = (before.total == before.total.max()).nonzero()[0]
-            turns = [self._turn(entry.pod, entry.attempts) for entry in entries]
-            chosen = draw(ties, turns, keeps=group.pace.keeps)
-            if group.pace.moving:
-                del chosen[self._foreseen(group, first.pod, chosen) :]
+            prospect = self._foresight.begin(group, first.pod)
+            turns = (self._turn(entry.pod, entry.attempts) for entry in entries)
+            chosen = prospect.draw(turns, keeps=group.pace.keeps)
+            del chosen[self._foresight.limit(group, first.pod, chosen) :]
         except PluginFailure as failure:
             return [self._failed(first.pod, first.attempts, failure)]
         results = self._assume_all(group, entries, chosen)
@@ -180,8 +178,8 @@ class SchedulingCycle:
         right = len(placed)
         self.records.placed_run(entries, group, chosen, [one.node for one in placed])
         if right > 1:
-            right = self._count_right(group, first, before, chosen[:right])
-        group.pace.ran(len(entries), right)
+            right = self._count_right(group, first, prospect, chosen[:right])
+        group.pace.ran(len(chosen) if group.pace.moving else len(entries), right)
         if right < len(placed):
             self._take_back(placed[right:])
             if len(placed) < len(results):
@@ -202,34 +200,25 @@ class SchedulingCycle:
                 break
         return results
 
-    def _foreseen(self, group: PodClass, pod: Pod, chosen: Sequence[int]) -> int:
-        """How many of the chosen rows, from the first, the plugin whose stamp will move can speak for; of several, none can.
-
-        Two scores that move in opposite directions may add up to the same before and after, and to more in between.
-        """
-        foreseeing = [self._foresight[name] for name in group.pace.moving if name in self._foresight]
-        if len(foreseeing) != 1 or len(group.pace.moving) != 1:
-            return 1
-        [plugin] = foreseeing
-        rows = group.rows.take(chosen)
-        return max(1, self._runner.call(plugin, "Foreseen", plugin.foreseen, group.view, pod, rows))
-
-    def _count_right(self, group: PodClass, first: QueuedPod, before: Before, chosen: Sequence[int]) -> int:
+    def _count_right(self, group: PodClass, first: QueuedPod, prospect: Prospect, chosen: Sequence[int]) -> int:
         """Asks the plugins about the rows that took pods, and says for how many that gives what one-by-one would have."""
         try:
             after = self.classes.find(first.pod, first.attempts)
             self.classes.score(after)
         except PluginFailure:
             return 1  # whom it concerns is the pod behind the first, in an attempt of its own
-        if after is not group or len(after.total) != len(before.total):
+        before, total, pace = prospect.total, after.total, group.pace
+        if after is not group or len(total) != len(before):
             return 1
-        moved, known = before.moved_stamps(group), group.pace.moving
-        group.pace.moving |= moved
-        keeps, total, by_feasible = group.pace.keeps, after.total, normalizes_by_feasible(group)
-        if moved and not (moved <= known and before.is_as_foreseen(group, chosen, by_feasible=by_feasible)):
+        moved, known, by_feasible = prospect.moved_stamps(group), pace.moving, normalizes_by_feasible(group)
+        pace.moving |= moved
+        if moved and not (moved <= known and prospect.came_true(group, chosen, by_feasible=by_feasible)):
             return 1
-        group.pace.keeps = bool(total[chosen[0]] == before.total[chosen[0]])
-        return count_right(before.total, total, chosen, keeps=keeps, by_feasible=by_feasible)
+        keeps, pace.keeps = pace.keeps and prospect.reach is None, bool(total[chosen[0]] == before[chosen[0]])
+        if not moved:
+            return count_right(before, total, chosen, keeps=keeps, by_feasible=by_feasible)
+        totals = prospect.worst_cases(group, chosen)
+        return count_as_foreseen(before.item(chosen[0]), totals, keeps=keeps, by_feasible=by_feasible)
 
     def _reserve_all(self, results: list[Result]) -> list[Result]:
         """Reserve and Permit, pod by pod. One that is refused there gives its row back: those behind it decide anew."""

@@ -166,6 +166,9 @@ class InterPodAffinity:
             return PreFilterResult(SKIP)
         return PreFilterResult()
 
+    def reach(self, cycle: CycleView, pod: Pod) -> str | None:
+        return None
+
     def foreseen(self, cycle: CycleView, pod: Pod, rows: Rows) -> int:
         """Anti-affinity refuses more and more; affinity, once pods stand where it leads, passes the same domains; and as long as
         all pods come to one domain of the only key that scores, its score moves one way and all others the other way.

@@ -275,6 +275,7 @@ class BindWatch:
     ) -> None:
         self.bound_at: dict[str, float] = {}
         self.resumed = 0
+        self._first = anyio.Event()
         self._open = open_watch
         self._version = version
 
@@ -296,11 +297,10 @@ class BindWatch:
             for line in lines:
                 self._take(line, now)
 
-    async def wait_first(self, stall_s: float, poll_s: float = 0.01) -> None:
+    async def wait_first(self, stall_s: float) -> None:
         """Returns at the first bind, or when none has come for `stall_s`."""
         with anyio.move_on_after(stall_s):
-            while not self.bound_at:
-                await anyio.sleep(poll_s)
+            await self._first.wait()
 
     async def wait(self, names: Iterable[str], stall_s: float, poll_s: float = 0.05) -> bool:
         """True when all of `names` are bound; False when no bind has come for `stall_s`."""
@@ -322,6 +322,7 @@ class BindWatch:
         self._version = _text_after(line, b'"resourceVersion":"')
         if line.startswith(b'{"type":"ADDED"'):
             self.bound_at.setdefault(_text_after(line, b'"name":"'), now)
+            self._first.set()
 
 
 def _text_after(line: bytes, key: bytes) -> str:

@@ -1,7 +1,8 @@
 """Pods that relate to each other, on the core alone: `python -m tests.perf.relations_bench [--nodes 5000] [--pods 2000]`.
 
-The shapes of `make bench`, decided and committed one by one on a cluster that is in use already: CPU time per decision, the
-best of the pieces. `plain` is the same pod without any rule, for comparison.
+The shapes of `make bench`, decided and committed one by one and in runs, as a domain's worker does: on nodes of many sizes that
+are in use already, and on empty nodes that are alike, as `make bench` has them. CPU time per decision, the best of the pieces.
+`plain` is the same pod without any rule, for comparison.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -19,7 +21,8 @@ from multisched.framework.plugin import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from tests.perf.core_bench import Core
-from tests.perf.shapes import SHAPES, Shape
+from tests.perf.shapes import HOSTNAME, SHAPES, ZONE, Shape
+from tests.perf.workload import ZONES
 
 PIECE: Final = 200
 """Decisions timed in one piece."""
@@ -37,26 +40,29 @@ def waiting_pods(shape: Shape, count: int, decoder: Decoder) -> list[Pod]:
     return found
 
 
-def named_hosts(core: Core) -> None:
+def free_hosts(core: Core, *, alike: bool) -> None:
     """Every node gets its hostname label, as kubelets give it, and loses its taints: every node is a choice."""
     nodes = [node for _, node in core.cache.nodes.live_rows()]
-    for node in nodes:
-        labels = {**node.labels, "kubernetes.io/hostname": node.name}
-        core.cache.set_node(msgspec.structs.replace(node, labels=labels, taints=()))
+    for number, node in enumerate(nodes):
+        labels = {**node.labels, HOSTNAME: node.name}
+        size = nodes[0].allocatable if alike else node.allocatable
+        if alike:
+            labels = {HOSTNAME: node.name, ZONE: f"zone-{number % ZONES}"}
+        core.cache.set_node(msgspec.structs.replace(node, labels=labels, allocatable=size, taints=()))
 
 
-def measure(shape: Shape, nodes: int, pods: int) -> float:
-    """Microseconds of CPU per decision."""
+def measure(shape: Shape, nodes: int, pods: int, *, in_runs: bool, alike: bool) -> float:
+    """Microseconds of CPU per decision. `alike`: on empty nodes of one size in ten zones."""
     decoder = Decoder()
-    core = Core("default", nodes, decoder, pods_before=1)
-    named_hosts(core)
+    core = Core("default", nodes, decoder, pods_before=0 if alike else 1)
+    free_hosts(core, alike=alike)
     waiting = waiting_pods(shape, pods, decoder)
     gc.collect()
     gc.freeze()
     best = float("inf")
     for start in range(0, pods, PIECE):
         began = time.process_time()
-        placed = sum(is_placed(core, one) for one in waiting[start : start + PIECE])
+        placed = decide(core, waiting[start : start + PIECE], in_runs=in_runs)
         best = min(best, (time.process_time() - began) / PIECE)
         if placed != PIECE:
             raise AssertionError(f"{shape.name}: {PIECE - placed} pods found no node")
@@ -65,9 +71,24 @@ def measure(shape: Shape, nodes: int, pods: int) -> float:
     return best * 1e6
 
 
-def is_placed(core: Core, waiting: Pod) -> bool:
+def decide(core: Core, waiting: Sequence[Pod], *, in_runs: bool) -> int:
+    """How many were placed; in runs as a domain's worker decides them."""
+    entries, placed, at = [QueuedPod(pod, 0.0, 1) for pod in waiting], 0, 0
+    while at < len(entries):
+        length = core.cycle.run_length(waiting[at]) if in_runs else 1
+        if length > 1:
+            results = core.cycle.attempt_run(entries[at : at + length])
+            placed += sum(isinstance(one, Placed) for one in results)
+            at += len(results)
+        else:
+            placed += is_placed(core, entries[at])
+            at += 1
+    return placed
+
+
+def is_placed(core: Core, entry: QueuedPod) -> bool:
     try:
-        next(core.cycle.attempt(QueuedPod(waiting, 0.0, 1)))
+        next(core.cycle.attempt(entry))
     except StopIteration as ended:
         return isinstance(ended.value, Placed)
     raise AssertionError("a plugin of the default profile asks outside")
@@ -79,9 +100,16 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--pods", type=int, default=2_000, help=f"per shape, in pieces of {PIECE}")
     options = parser.parse_args()
-    print(f"{'shape':>20} {'CPU us/decision':>16}")
+    print(
+        f"{'CPU us/decision':>20} {'one by one':>12} {'in runs':>10} {'alike, one by one':>19} {'alike, in runs':>16}"
+    )
     for shape in (one for one in SHAPES if one.name in RELATED):
-        print(f"{shape.name:>20} {measure(shape, options.nodes, options.pods):>16.0f}", flush=True)
+        found = [
+            measure(shape, options.nodes, options.pods, in_runs=in_runs, alike=alike)
+            for alike in (False, True)
+            for in_runs in (False, True)
+        ]
+        print(f"{shape.name:>20} {found[0]:>12.0f} {found[1]:>10.0f} {found[2]:>19.0f} {found[3]:>16.0f}", flush=True)
 
 
 if __name__ == "__main__":
