@@ -33,8 +33,10 @@ class Prospect:
         self.ties: Rows = (self.total == self.total.max()).nonzero()[0]
         self._stamps = entry.stamps
         self._scores = entry.scores
-        # Scores of a plugin that reads stamps are renewed into other arrays, normalised ones in place.
-        self._finals = [c.final if c.depends_on.reads_stamp or c.is_plain else c.final.copy() for c in entry.scores]
+        # Scores of a plugin that reads stamps are renewed into other arrays, normalised ones in place. Where nothing moves
+        # nobody asks for them.
+        columns = entry.scores if entry.pace.moving else ()
+        self._finals = [c.final if c.depends_on.reads_stamp or c.is_plain else c.final.copy() for c in columns]
 
     def draw(self, turns: Iterable[int], *, keeps: bool) -> list[int]:
         """One of the best rows for each pod."""
