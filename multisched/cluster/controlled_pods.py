@@ -27,6 +27,7 @@ from multisched.cluster.object_client import (
     version_of,
 )
 from multisched.cluster.orphan_pods import orphan_index
+from multisched.cluster.selectors import from_label_selector
 from multisched.model.wire import TransportError
 
 T = TypeVar("T")
@@ -216,11 +217,31 @@ class ControlledPods:
         """On its way out, or asked to go."""
         return is_terminating(pod) or pod["metadata"]["uid"] in self._going
 
-    async def adopt(self, owner: Document, orphans: Sequence[Document]) -> bool:
-        """Takes over pods that nobody controls, each as it is known here; whether the owner has to be judged anew.
+    async def claim(self, owner: Document, orphans: Sequence[Document]) -> bool:
+        """Lets go of the owner's pods that its selector does not match any more, and takes over those that nobody controls.
 
-        The owner is asked for once more before: one that is going, or was made anew under its name, takes over nothing.
+        Each as it is known here. Returns whether the owner has to be judged anew.
         """
+        released = await self._release(owner)
+        return await self._adopt(owner, orphans) or released
+
+    async def _release(self, owner: Document) -> bool:
+        """A pod that was labelled anew, to be looked at in peace for instance, is nobody's; an owner that is going keeps all."""
+        uid = owner["metadata"]["uid"]
+        matches = from_label_selector(owner["spec"].get("selector"))
+        strays = [pod for pod in self.of(uid) if not matches(pod["metadata"].get("labels") or {})]
+        if not strays or is_terminating(owner):
+            return False
+
+        async def release(pod: Document) -> None:
+            references = pod["metadata"]["ownerReferences"]
+            await self._write_owners(owner, pod, [one for one in references if one["uid"] != uid])
+
+        await each(strays, release)
+        return True
+
+    async def _adopt(self, owner: Document, orphans: Sequence[Document]) -> bool:
+        """The owner is asked for once more before: one that is going, or was made anew under its name, takes over nothing."""
         if not orphans:
             return False
         wanted = owner["metadata"]
@@ -231,17 +252,20 @@ class ControlledPods:
             return True
 
         async def take(pod: Document) -> None:
-            metadata = pod["metadata"]
-            references = [*(metadata.get("ownerReferences") or ()), owner_reference(self._owners, owner)]
-            known = {name: metadata[name] for name in ("uid", "resourceVersion")}
-            body = {"metadata": {**known, "ownerReferences": references}}
-            answer = await self._client.patch(PODS, metadata["namespace"], metadata["name"], body=body)
-            answer.expect(404)
-            if answer.is_success:
-                self._note(wanted["uid"], version_of(answer.document))
+            known = pod["metadata"].get("ownerReferences") or ()
+            await self._write_owners(owner, pod, [*known, owner_reference(self._owners, owner)])
 
         await each(orphans, take)
         return True
+
+    async def _write_owners(self, owner: Document, pod: Document, references: Sequence[Document]) -> None:
+        metadata = pod["metadata"]
+        known = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        body = {"metadata": {**known, "ownerReferences": references}}
+        answer = await self._client.patch(PODS, metadata["namespace"], metadata["name"], body=body)
+        answer.expect(404)
+        if answer.is_success:
+            self._note(owner["metadata"]["uid"], version_of(answer.document))
 
     async def create(self, owner: Document, pods: Sequence[Document]) -> None:
         """Creates pods; one of the same name that is already there is left to the cache to show."""

@@ -58,7 +58,7 @@ class DaemonSetController:
             return None
         if not self._pods.is_current(daemon_set["metadata"]["uid"]):
             return LAG_RECHECK_S
-        if await self._pods.adopt(daemon_set, orphans_of(daemon_set, self._context.pods)):
+        if await self._pods.claim(daemon_set, orphans_of(daemon_set, self._context.pods)):
             return LAG_RECHECK_S
         history = await self._revisions.history(daemon_set)
         revision_hash = history.update["metadata"]["labels"][REVISION_LABEL]

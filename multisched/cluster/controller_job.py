@@ -59,7 +59,7 @@ class JobController:
         uid = job["metadata"]["uid"]
         if not self._pods.is_current(uid):
             return LAG_RECHECK_S
-        if await self._pods.adopt(job, orphans_of(job, self._context.pods)):
+        if await self._pods.claim(job, orphans_of(job, self._context.pods)):
             return LAG_RECHECK_S
         pods, active = self._pods.of(uid), self._pods.active(uid)
         spec, status = job["spec"], job.get("status") or {}

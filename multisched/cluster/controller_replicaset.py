@@ -60,7 +60,7 @@ class ReplicaSetController:
         if not self._pods.is_current(uid):
             return LAG_RECHECK_S
         orphans = [pod for pod in orphans_of(replica_set, self._context.pods) if is_active(pod)]
-        if await self._pods.adopt(replica_set, orphans):
+        if await self._pods.claim(replica_set, orphans):
             return LAG_RECHECK_S
         active = self._pods.active(uid)
         requeue_s = await self._write_status(replica_set, active, sum(map(self._pods.is_going, self._pods.of(uid))))

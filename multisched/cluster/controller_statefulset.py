@@ -91,7 +91,7 @@ class StatefulSetController:
             return None
         if not self._pods.is_current(stateful_set["metadata"]["uid"]):
             return LAG_RECHECK_S
-        if await self._adopt(stateful_set):
+        if await self._claim(stateful_set):
             return LAG_RECHECK_S
         history = await self._revisions.history(stateful_set)
         members = self._members(stateful_set)
@@ -115,8 +115,8 @@ class StatefulSetController:
         condemned = [found[n] for n in sorted(found, reverse=True) if n >= 0 and n not in wanted]
         return _Members(stateful_set, replicas, condemned, self._context.now())
 
-    async def _adopt(self, stateful_set: Document) -> bool:
-        """Takes over pods of the wanted names that nobody controls; whether there were any."""
+    async def _claim(self, stateful_set: Document) -> bool:
+        """Takes over pods of the wanted names that nobody controls, and lets go of those it does not match; whether there were any."""
         if is_terminating(stateful_set):
             return False
         orphans = [
@@ -124,7 +124,7 @@ class StatefulSetController:
             for pod in map(self._pod_of_name, repeat(stateful_set), ordinals(stateful_set))
             if pod is not None and _may_be_adopted(stateful_set, pod)
         ]
-        return await self._pods.adopt(stateful_set, orphans)
+        return await self._pods.claim(stateful_set, orphans)
 
     def _pod_of_name(self, stateful_set: Document, ordinal: int) -> Document | None:
         """The pod that has a member's name, be it a member or not."""

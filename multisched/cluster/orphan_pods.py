@@ -1,7 +1,7 @@
 """Pods that nobody controls, and who would take them over: their labels against the selectors of one namespace.
 
 Pods and owners are filed under a pair of labels, so that neither walks over all of the other. Source:
-pkg/controller/controller_ref_manager.go (1.36), ClaimObject; the release of pods that do not match any more is not here.
+pkg/controller/controller_ref_manager.go (1.36), ClaimObject; `ControlledPods.claim` writes what comes of it.
 """
 
 from __future__ import annotations

@@ -390,6 +390,18 @@ async def test_an_owner_that_goes_takes_over_nothing() -> None:
         assert "ownerReferences" not in orphan["metadata"]
 
 
+async def test_a_pod_that_is_labelled_away_is_let_go_and_replaced() -> None:
+    async with a_cluster(a_node()) as cluster:
+        await cluster.create(REPLICA_SETS, a_replica_set("web", 2))
+        await cluster.wait_until(REPLICA_SETS, "web", lambda found: found["status"].get("readyReplicas") == 2)
+        sick, *_ = [pod["metadata"]["name"] for pod in await cluster.list_all(PODS)]
+        await cluster.patch(PODS, sick, {"metadata": {"labels": {"app": "quarantine"}}})
+        freed = await cluster.wait_until(PODS, sick, lambda pod: not pod["metadata"].get("ownerReferences"))
+        assert freed["metadata"]["labels"]["app"] == "quarantine"
+        await cluster.wait_listed(PODS, lambda pods: len(pods) == 3)
+        await cluster.wait_until(REPLICA_SETS, "web", lambda found: found["status"].get("readyReplicas") == 2)
+
+
 async def test_a_job_takes_over_the_pods_of_its_selector() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(PODS, a_pod("orphan", metadata={"labels": {"run": "it"}}, restartPolicy="Never"))
