@@ -22,6 +22,8 @@ TARGETS_MAX: Final = 8
 """Nodes that are tried for one pod, the emptiest first."""
 CHAIN_NODES_MAX: Final = 12
 """Nodes of which a pod is sent on to make room, those first that lack least."""
+EXACT_ROWS_MAX: Final = 512
+"""Nodes whose whole curves are looked at for one pod: those that would be the least full if all peaks met."""
 CHUNK_ROWS: Final = 256
 """Nodes whose whole curves are looked at together: some megabytes."""
 KNOWN_TARGETS_MAX: Final = 20_000
@@ -52,6 +54,8 @@ class Board:
         self.moves: list[Move] = []
         self.work = 0
         """Cells looked at so far."""
+        self.work_end = limits.work_max
+        """Where work has to end; the search sets it."""
         self.fits_asked = 0
         self._fits, self._known_fits = fits, dict[int, Mask]()
         self._curves: Floats = np.nan_to_num(case.curves.astype(np.float64), nan=0.0)
@@ -132,7 +136,7 @@ class Board:
             fitting = sure[self.fits(pod)[sure]]
             if len(fitting) >= min(TARGETS_MAX, int(allowed.sum())):
                 return _lowest(fitting, over[fitting], TARGETS_MAX)
-        rows = np.flatnonzero(allowed & (self.peaks <= self.threshold + TOLERANCE).all(axis=1))
+        rows = self._nearest(np.flatnonzero(np.logical_and(allowed, self._below())), over)
         exact = self._over_by_cells(pod, rows)
         bearing, left = rows[exact <= TOLERANCE], exact[exact <= TOLERANCE]
         if not len(bearing):
@@ -143,19 +147,34 @@ class Board:
     def chains(self, pod: int) -> Iterator[tuple[Move, Move]]:
         """Pairs of moves that bring the pod away: first another leaves the target, for a third node or for this pod's own."""
         source = int(self.case.pods.node[pod])
-        allowed = self._may_come(pod, None) & (self.peaks <= self.threshold + TOLERANCE).all(axis=1)
-        rows = np.flatnonzero(allowed)
+        rows = np.flatnonzero(self._may_come(pod, None) & self._below())
         if not len(rows):
             return
-        rows = rows[self.fits(pod)[rows]]
+        rows = self._nearest(rows[self.fits(pod)[rows]], self._over_by_peaks(pod))
         over = self._over_by_cells(pod, rows)
         for target in _lowest(rows, over, CHAIN_NODES_MAX):
             for other in self.first_of_kind(self.movable_on(target)).tolist():
+                if self.is_spent():
+                    return
                 if not self._makes_room(other, pod, target):
                     continue
                 for third in (*self.targets(other), *self._change_places(other, source)):
                     if third != target and self._moves_left(pod, other, source, target, third):
                         yield Move(other, target, third), Move(pod, source, target)
+
+    def _below(self) -> Mask:
+        """bool[nodes]: that pass no threshold."""
+        return np.asarray((self.peaks <= self.threshold + TOLERANCE).all(axis=1))
+
+    def _nearest(self, rows: Ints, over: Floats) -> Ints:
+        """The rows whose curves are worth a look, by what is over if all peaks meet."""
+        if len(rows) <= EXACT_ROWS_MAX:
+            return rows
+        return np.sort(np.array(_lowest(rows, over[rows], EXACT_ROWS_MAX), np.int64))
+
+    def is_spent(self) -> bool:
+        """Whether all the work that is allowed at present was done."""
+        return self.work >= self.work_end
 
     def _makes_room(self, other: int, pod: int, target: int) -> bool:
         self.work += _WORK_PER_LOOK
@@ -247,6 +266,7 @@ class Board:
 
     def make(self, move: Move) -> None:
         """For good."""
+        self.work += 2 * _WORK_PER_LOOK
         self.loads[move.target] += self.share(move.pod, move.target)
         self.loads[move.source] = np.maximum(self.loads[move.source] - self.share(move.pod, move.source), 0.0)
         for node in (move.source, move.target):

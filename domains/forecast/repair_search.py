@@ -3,9 +3,10 @@
 Branch and bound over the hot nodes. The *least* number of moves of a node is the smallest number of its pods whose leaving mends it,
 wherever they go; the sum over the nodes bounds every plan from below. For each node in turn its *alternatives* are made on the board
 one after another, the smallest first: sets of pods that leave, each for a node that bears it, or for one from which another
-pod leaves first (a chain; two pods that change places are one). The first way down gives a plan; if that one does not
-meet the bound, others are tried until `work_max` cells were looked at. Where targets are plentiful, the first plan meets the bound,
-and the search costs what it costs to look once at each hot node; in small and tight clusters it is all but exhaustive.
+pod leaves first (a chain; two pods that change places are one). The first way down gives a plan. If it does not meet the bound,
+the nodes that took more than their least come first in another; then others are tried until `work_max` cells were looked at.
+Where targets are plentiful, the first plan meets the bound, and the search costs what it costs to look once at each hot node;
+in small and tight clusters it is all but exhaustive.
 Deterministic: the same case gives the same plan.
 """
 
@@ -29,8 +30,13 @@ BEYOND_LEAST_MAX: Final = 3
 """How many moves more than its least a node is tried with."""
 TRIES_MAX: Final = 4_000
 """Sets of pods that are tried for one node at one place in the search."""
+FIRST_WAYS_MAX: Final = 3
+"""Orders of the hot nodes in which a first plan is made."""
+FIRST_WORK_MAX: Final = 1_000_000_000
+"""Cells that may be looked at for a first plan, shared by the hot nodes ..."""
+NODE_WORK_MIN: Final = 5_000_000
 NODE_WORK_MAX: Final = 60_000_000
-"""Cells that may be looked at for one node on the first way down."""
+"""... and the least and the most for one of them."""
 ORDERS_MAX: Final = 4
 """With so few hot nodes left, each of them is tried as the next one."""
 CHUNK_SETS: Final = 2_048
@@ -58,16 +64,35 @@ class Search:
         self._hot = board.hot().tolist()
         self._least = {node: self._least_moves(node) for node in self._hot}
         self._best: tuple[Mending, ...] | None = None
+        self._best_moves = 0
         self._steps: list[Mending] = []
-        self._work_end: int | None = None
+        self._first_way = True
+        """Going down for the first plan in some order of the nodes: nothing is tried again."""
+        self._arrived = False
         self._seen: set[tuple[frozenset[Move], tuple[int, ...]]] = set()
 
     def run(self) -> tuple[Mending, ...]:
         """The best plan found: mendings in the order in which they have to be carried out."""
-        mendable = [node for node in self._hot if self._least[node] <= SET_MAX]
-        mendable.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
-        self._descend(tuple(mendable))
+        order = [node for node in self._hot if self._least[node] <= SET_MAX]
+        order.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
+        for _ in range(FIRST_WAYS_MAX):
+            self._arrived = False
+            self._seen.clear()
+            self._descend(tuple(order))
+            hard = self._hard(order)
+            if not hard or order[: len(hard)] == hard:
+                break
+            order = hard + [node for node in order if node not in set(hard)]
+        self._first_way, self._arrived = False, False
+        self._seen.clear()
+        self._board.work_end = self._board.work + self._board.limits.work_max
+        self._descend(tuple(order))
         return self._best or ()
+
+    def _hard(self, order: list[int]) -> list[int]:
+        """The nodes that the best plan leaves, or mends with more moves than their least: they come first next time."""
+        moves = {one.node: len(one.moves) for one in self._best or ()}
+        return [node for node in order if moves.get(node, SET_MAX + 1) > self._least[node]]
 
     def least(self, node: int) -> int:
         """Moves without which this node, hot at first, cannot be mended; more than SET_MAX: it cannot be at all."""
@@ -79,9 +104,8 @@ class Search:
         if self._is_over(left):
             return
         if not left:
-            self._best = tuple(self._steps)
-            if self._work_end is None:
-                self._work_end = self._board.work + self._board.limits.work_max
+            self._best, self._best_moves = tuple(self._steps), len(self._board.moves)
+            self._arrived = self._first_way
             return
         for node in left if len(left) <= ORDERS_MAX else left[:1]:
             rest = tuple(other for other in left if other != node)
@@ -107,12 +131,13 @@ class Search:
 
     def _is_over(self, left: tuple[int, ...]) -> bool:
         """Whether nothing below this place can be better than what was found, or all the work allowed was done."""
-        if self._best is None or self._work_end is None:
+        if self._best is None:
             return False
+        if self._arrived or (not self._first_way and self._board.is_spent()):
+            return True
         mended, best = len(self._steps) + len(left), len(self._best)
         moves = _moves(self._steps) + sum(self._least[node] for node in left)
-        better = mended > best or (mended == best and moves < _moves(self._best))
-        return not better or self._board.work >= self._work_end
+        return mended < best or (mended == best and moves >= self._best_moves)
 
     def _allowance(self, left: tuple[int, ...], node: int) -> int:
         """Moves that mending this node may take: what budgets leave, and what would still make a better plan."""
@@ -120,7 +145,7 @@ class Search:
         allowed = min(SET_MAX, self._board.limits.moves_per_window - made)
         if self._best is not None and len(self._steps) + len(left) <= len(self._best):
             others = sum(self._least[other] for other in left if other != node)
-            allowed = min(allowed, _moves(self._best) - 1 - made - others)
+            allowed = min(allowed, self._best_moves - 1 - made - others)
         return allowed
 
     # One node
@@ -129,7 +154,8 @@ class Search:
         """Ways to mend the node, the fewest moves first. Each is made on the board while the caller holds it."""
         board, tries = self._board, 0
         begun = len(board.moves)
-        work_end = board.work + NODE_WORK_MAX
+        if self._first_way:
+            board.work_end = board.work + max(NODE_WORK_MIN, min(NODE_WORK_MAX, FIRST_WORK_MAX // len(self._hot)))
         pods = board.movable_on(node)
         pool, first = pods, self._least_of(node, pods)
         count, last = first, min(allowance, SET_MAX)
@@ -141,7 +167,7 @@ class Search:
             for helpers in range(count // 2 + 1):
                 for leaving in self._sets(node, pods if helpers else pool, count - helpers, redundant=helpers > 0):
                     tries += 1
-                    if tries > TRIES_MAX or (self._work_end is None and board.work > work_end):
+                    if tries > TRIES_MAX or board.is_spent():
                         return
                     for _ in self._bring_away(node, leaving, helpers):
                         yield tuple(board.moves[begun:])
@@ -163,6 +189,8 @@ class Search:
             return
         if len(leaving) > helpers:
             for target in board.targets(pod):
+                if board.is_spent():
+                    return
                 with board.moved(Move(pod, node, target)):
                     yield from self._bring_away(node, rest, helpers)
         if helpers:

@@ -17,13 +17,16 @@ from typing import Final
 
 import numpy as np
 
-from domains.forecast.repair_case import NO_GANG, Disruptions, Floats, Mask, Nodes, Pods, RepairCase, RepairLimits
+from domains.forecast.repair_case import NO_GANG, Disruptions, Floats, Ints, Mask, Nodes, Pods, RepairCase, RepairLimits
 from domains.forecast.repair_plan import plan_repair
 
 DIMENSIONS: Final = ("cpu", "memory", "disk", "net", "log")
 SLOTS: Final = 168
 SERVICES: Final = 400
 THRESHOLD: Final = 0.8
+CHOICES: Final = 12
+PODS_MAX: Final = 110
+"""On one node."""
 SECONDS_MAX, MEMORY_MIB_MAX = 5.0, 256.0
 
 
@@ -58,7 +61,7 @@ def make_fleet(nodes: int, pods: int, hot: int, fill: float, seed: int) -> Repai
             where[pod] = node
     loads = _loads(curves, service, where, nodes)
     requests = np.ones((pods, 2), np.int64)
-    free = 110 - np.bincount(where, minlength=nodes)
+    free = PODS_MAX - np.bincount(where, minlength=nodes)
     members = [np.flatnonzero(service == number) for number in range(SERVICES)]
     return RepairCase(
         dimensions=DIMENSIONS,
@@ -89,17 +92,22 @@ def make_fleet(nodes: int, pods: int, hot: int, fill: float, seed: int) -> Repai
     )
 
 
-def _spread(curves: Floats, service: np.ndarray, nodes: int, rng: np.random.Generator) -> np.ndarray:
-    """As many pods on each node, the services shuffled: large and small ones in turn, snake-wise by size."""
-    order = np.argsort(-curves.max(axis=(1, 2))[service] * rng.uniform(0.9, 1.1, len(service)))
-    turn = np.arange(len(service))
-    lap, place = divmod(turn, nodes)
-    where = np.empty(len(service), np.int64)
-    where[order] = np.where(lap % 2, nodes - 1 - place, place)
+def _spread(curves: Floats, service: Ints, nodes: int, rng: np.random.Generator) -> Ints:
+    """The largest first, each on the emptiest of a few nodes: as even as a good scheduler makes it."""
+    loads, peaks = np.zeros((nodes, *curves.shape[1:])), curves.max(axis=2)
+    where, counts = np.empty(len(service), np.int64), np.zeros(nodes, np.int64)
+    order = np.argsort(-peaks[service].max(axis=1), kind="stable")
+    choices = rng.integers(0, nodes, (len(service), CHOICES))
+    for pod, few in zip(order.tolist(), choices, strict=True):
+        fullest = np.where(counts[few] < PODS_MAX - 20, (loads[few] + curves[service[pod]]).max(axis=(1, 2)), np.inf)
+        node = few[int(fullest.argmin())]
+        where[pod] = node
+        counts[node] += 1
+        loads[node] += curves[service[pod]]
     return where
 
 
-def _loads(curves: Floats, service: np.ndarray, where: np.ndarray, nodes: int) -> Floats:
+def _loads(curves: Floats, service: Ints, where: Ints, nodes: int) -> Floats:
     loads: Floats = np.zeros((nodes, *curves.shape[1:]))
     for start in range(0, len(service), 10_000):
         np.add.at(loads, where[start : start + 10_000], curves[service[start : start + 10_000]])
@@ -134,6 +142,10 @@ def main() -> int:
     options = parser.parse_args()
     fill = 0.66 if options.tight else options.fill
     case = make_fleet(options.nodes, options.pods, options.hot, fill, options.seed)
+    print(
+        f"fleet made; the fullest nodes: {np.sort(case.nodes.loads.max(axis=(1, 2)))[::-500].round(2).tolist()}",
+        flush=True,
+    )
     limits = RepairLimits((THRESHOLD,), moves_per_window=1_000)
     fits = RulesOfFit(case, options.seed)
     began, began_cpu = time.perf_counter(), time.process_time()
