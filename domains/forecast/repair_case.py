@@ -152,7 +152,7 @@ class RepairLimits(msgspec.Struct, frozen=True):
     """Move members a gang has beyond its minimum, one at a time."""
     fits_max: int = 5_000
     """Pods that `Fits` is asked about."""
-    work_max: int = 200_000_000
+    work_max: int = 150_000_000
     """Cells that may be looked at to better the first plan that was found, some nanoseconds each."""
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ KNOWN_TARGETS_MAX: Final = 20_000
 """Answers to "where could this pod go" that are kept."""
 _NOTHING: Final = 1e12
 """Stands for one over the capacity of a node that has none."""
-_WORK_PER_LOOK: Final = 20_000
+LOOK_WORK: Final = 20_000
 """What a look costs besides its cells, in cells."""
 
 
@@ -117,6 +117,11 @@ class Board:
         share: Floats = self._curves[self.case.pods.curve[pod]] * self._inverse[node][:, None]
         return share
 
+    def shares(self, pods: Ints, node: int) -> Floats:
+        """float64[pods, dimensions, slots]"""
+        shares: Floats = self._curves[self.case.pods.curve[pods]] * self._inverse[node][:, None]
+        return shares
+
     # Where pods may go
 
     def targets(self, pod: int) -> tuple[int, ...]:
@@ -177,7 +182,7 @@ class Board:
         return self.work >= self.work_end
 
     def _makes_room(self, other: int, pod: int, target: int) -> bool:
-        self.work += _WORK_PER_LOOK
+        self.work += LOOK_WORK
         requests = self.case.pods.requests
         if bool((self.free[target] + requests[other] < requests[pod]).any()):
             return False
@@ -230,7 +235,7 @@ class Board:
     def _over_by_peaks(self, pod: int) -> Floats:
         """float64[nodes]: how far past the threshold each node would be at most, were all peaks at one slot."""
         own = self._curve_peaks[self.case.pods.curve[pod]] * self._inverse
-        self.work += _WORK_PER_LOOK + own.size
+        self.work += LOOK_WORK + own.size
         over: Floats = (self.peaks + own - self.threshold).max(axis=1)
         return over
 
@@ -243,7 +248,7 @@ class Board:
             carried = curve * self._inverse[part][:, :, None]
             carried += self.loads[part]
             over[start : start + CHUNK_ROWS] = (carried.max(axis=2) - self.threshold).max(axis=1)
-        self.work += _WORK_PER_LOOK + len(rows) * curve.size
+        self.work += LOOK_WORK + len(rows) * curve.size
         return over
 
     # Moves
@@ -266,7 +271,7 @@ class Board:
 
     def make(self, move: Move) -> None:
         """For good."""
-        self.work += 2 * _WORK_PER_LOOK
+        self.work += 2 * LOOK_WORK
         self.loads[move.target] += self.share(move.pod, move.target)
         self.loads[move.source] = np.maximum(self.loads[move.source] - self.share(move.pod, move.source), 0.0)
         for node in (move.source, move.target):

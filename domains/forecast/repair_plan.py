@@ -16,7 +16,7 @@ import numpy as np
 
 from domains.forecast.repair_case import Fits, RepairCase, RepairLimits
 from domains.forecast.repair_moves import Board, Move
-from domains.forecast.repair_search import SET_MAX, Mending, Search
+from domains.forecast.repair_search import HOT_MAX, SET_MAX, Mending, Search
 
 REASONS_SHOWN_MAX = 4
 
@@ -96,12 +96,11 @@ class Plan(msgspec.Struct, frozen=True):
 def plan_repair(case: RepairCase, limits: RepairLimits, fits: Fits) -> Plan:
     """ValueError where `limits.threshold` does not go with the case's dimensions, or `fits` answers in another shape."""
     board = Board(case, limits, fits)
-    hot, worst_before = board.hot().tolist(), _worst(board)
-    search = Search(board)
+    worst_before, search = _worst(board), Search(board)
     mendings = search.run()
     steps = _steps(board, mendings)
     mended = [one.node for one in mendings]
-    left = [node for node in hot if node not in set(mended)]
+    left = [node for node in search.hot if node not in set(mended)]
     return Plan(
         steps=steps,
         unmended=tuple(
@@ -200,6 +199,8 @@ def _why(board: Board, search: Search, node: int) -> str:
             f"node by its rules, for {fitting} every node lacks room or would pass its threshold"
             + (f"; {kept}" if kept else "")
         )
+    if len(search.hot) > HOT_MAX:
+        return f"one plan looks at {HOT_MAX} nodes past their threshold; {len(search.hot)} are"
     return "no set of moves was found that keeps every other node below its threshold and within the budgets"
 
 

@@ -20,8 +20,10 @@ import msgspec
 import numpy as np
 
 from domains.forecast.repair_case import Floats, Ints
-from domains.forecast.repair_moves import TOLERANCE, Board, Move
+from domains.forecast.repair_moves import LOOK_WORK, TOLERANCE, Board, Move
 
+HOT_MAX: Final = 400
+"""Nodes that one plan looks at; the others are left for the next."""
 SET_MAX: Final = 12
 """Pods that one hot node may lose in one plan."""
 BEAM_MAX: Final = 256
@@ -39,6 +41,8 @@ NODE_WORK_MAX: Final = 60_000_000
 """... and the least and the most for one of them."""
 ORDERS_MAX: Final = 4
 """With so few hot nodes left, each of them is tried as the next one."""
+SET_WORK: Final = 2_000
+"""What a set costs besides its cells, in cells."""
 CHUNK_SETS: Final = 2_048
 """Sets whose sums are made together: some megabytes."""
 SEEN_MAX: Final = 100_000
@@ -61,8 +65,8 @@ class Search:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._hot = board.hot().tolist()
-        self._least = {node: self._least_moves(node) for node in self._hot}
+        self.hot = board.hot().tolist()
+        self._least = {node: self._least_moves(node) for node in self.hot}
         self._best: tuple[Mending, ...] | None = None
         self._best_moves = 0
         self._steps: list[Mending] = []
@@ -73,8 +77,9 @@ class Search:
 
     def run(self) -> tuple[Mending, ...]:
         """The best plan found: mendings in the order in which they have to be carried out."""
-        order = [node for node in self._hot if self._least[node] <= SET_MAX]
+        order = [node for node in self.hot if self._least[node] <= SET_MAX]
         order.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
+        order = order[:HOT_MAX]
         for _ in range(FIRST_WAYS_MAX):
             self._arrived = False
             self._seen.clear()
@@ -104,8 +109,7 @@ class Search:
         if self._is_over(left):
             return
         if not left:
-            self._best, self._best_moves = tuple(self._steps), len(self._board.moves)
-            self._arrived = self._first_way
+            self._arrive()
             return
         for node in left if len(left) <= ORDERS_MAX else left[:1]:
             rest = tuple(other for other in left if other != node)
@@ -120,6 +124,13 @@ class Search:
         if self._is_new(left[1:]):
             self._descend(left[1:])
 
+    def _arrive(self) -> None:
+        """At a whole plan: it is kept if none before is as good."""
+        self._arrived = True
+        mended, moves = len(self._steps), len(self._board.moves)
+        if self._best is None or (-mended, moves) < (-len(self._best), self._best_moves):
+            self._best, self._best_moves = tuple(self._steps), moves
+
     def _is_new(self, left: tuple[int, ...]) -> bool:
         if len(self._seen) >= SEEN_MAX:
             return True
@@ -131,9 +142,9 @@ class Search:
 
     def _is_over(self, left: tuple[int, ...]) -> bool:
         """Whether nothing below this place can be better than what was found, or all the work allowed was done."""
-        if self._best is None:
-            return False
-        if self._arrived or (not self._first_way and self._board.is_spent()):
+        if self._first_way or self._best is None:
+            return self._arrived
+        if self._board.is_spent():
             return True
         mended, best = len(self._steps) + len(left), len(self._best)
         moves = _moves(self._steps) + sum(self._least[node] for node in left)
@@ -143,7 +154,7 @@ class Search:
         """Moves that mending this node may take: what budgets leave, and what would still make a better plan."""
         made = len(self._board.moves)
         allowed = min(SET_MAX, self._board.limits.moves_per_window - made)
-        if self._best is not None and len(self._steps) + len(left) <= len(self._best):
+        if not self._first_way and self._best is not None and len(self._steps) + len(left) <= len(self._best):
             others = sum(self._least[other] for other in left if other != node)
             allowed = min(allowed, self._best_moves - 1 - made - others)
         return allowed
@@ -155,7 +166,7 @@ class Search:
         board, tries = self._board, 0
         begun = len(board.moves)
         if self._first_way:
-            board.work_end = board.work + max(NODE_WORK_MIN, min(NODE_WORK_MAX, FIRST_WORK_MAX // len(self._hot)))
+            board.work_end = board.work + max(NODE_WORK_MIN, min(NODE_WORK_MAX, FIRST_WORK_MAX // len(self.hot)))
         pods = board.movable_on(node)
         pool, first = pods, self._least_of(node, pods)
         count, last = first, min(allowance, SET_MAX)
@@ -225,10 +236,8 @@ class Search:
         board = self._board
         excess = board.loads[node] - board.threshold[:, None]
         cells = excess > TOLERANCE
-        shares = np.empty((len(pods), int(cells.sum())))
-        for row, pod in enumerate(pods.tolist()):
-            shares[row] = board.share(pod, node)[cells]
-        return shares, excess[cells]
+        board.work += LOOK_WORK + len(pods) * excess.size
+        return board.shares(pods, node)[:, cells], excess[cells]
 
     def _sets(self, node: int, pods: Ints, size: int, *, redundant: bool) -> Iterator[tuple[int, ...]]:
         """Sets of pods of that size whose leaving mends the node: what starts fast first, then what relieves most.
@@ -270,6 +279,7 @@ class Search:
         self, sets: list[tuple[int, ...]], shares: Floats, excess: Floats, cold: Ints
     ) -> list[tuple[tuple[int, ...], float]]:
         """Sets with what they lack to mend the node in the worst cell, those first that lack least."""
+        self._board.work += LOOK_WORK + len(sets) * SET_WORK
         if not sets:
             return []
         rows = np.array(sets)
