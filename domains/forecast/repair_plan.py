@@ -10,6 +10,7 @@ The steps have to be carried out in their order, one at a time: each begins when
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -18,7 +19,10 @@ from domains.forecast.repair_case import Fits, RepairCase, RepairLimits
 from domains.forecast.repair_moves import Board, Move
 from domains.forecast.repair_search import HOT_MAX, SET_MAX, Mending, Search
 
-REASONS_SHOWN_MAX = 4
+REASONS_SHOWN_MAX: Final = 4
+WHY_WORK_MAX: Final = 150_000_000
+"""Cells that may be looked at to tell why nodes are left; the worst nodes come first."""
+NOT_FOUND: Final = "no set of moves was found that keeps every other node below its threshold and within the budgets"
 
 
 class Peak(msgspec.Struct, frozen=True):
@@ -99,6 +103,7 @@ def plan_repair(case: RepairCase, limits: RepairLimits, fits: Fits) -> Plan:
     worst_before, search = _worst(board), Search(board)
     mendings = search.run()
     steps = _steps(board, mendings)
+    board.work_end = board.work + WHY_WORK_MAX
     mended = [one.node for one in mendings]
     left = [node for node in search.hot if node not in set(mended)]
     return Plan(
@@ -189,6 +194,10 @@ def _why(board: Board, search: Search, node: int) -> str:
         return f"none of its {len(standing)} pods may move: {kept}"
     if search.least(node) > SET_MAX:
         return _not_enough(board, node, len(movable), kept)
+    if len(search.hot) > HOT_MAX:
+        return f"one plan looks at {HOT_MAX} nodes past their threshold; {len(search.hot)} are"
+    if board.is_spent():
+        return NOT_FOUND
     homeless = [pod for pod in movable.tolist() if not board.targets(pod)]
     if homeless and board.fits_asked >= limits.fits_max:
         return f"no more pods could be asked where they fit after {limits.fits_max} (fits_max)"
@@ -199,9 +208,7 @@ def _why(board: Board, search: Search, node: int) -> str:
             f"node by its rules, for {fitting} every node lacks room or would pass its threshold"
             + (f"; {kept}" if kept else "")
         )
-    if len(search.hot) > HOT_MAX:
-        return f"one plan looks at {HOT_MAX} nodes past their threshold; {len(search.hot)} are"
-    return "no set of moves was found that keeps every other node below its threshold and within the budgets"
+    return NOT_FOUND
 
 
 def _not_enough(board: Board, node: int, movable: int, kept: str) -> str:

@@ -34,9 +34,9 @@ TRIES_MAX: Final = 4_000
 """Sets of pods that are tried for one node at one place in the search."""
 FIRST_WAYS_MAX: Final = 3
 """Orders of the hot nodes in which a first plan is made."""
-FIRST_WORK_MAX: Final = 1_000_000_000
+FIRST_WORK_MAX: Final = 600_000_000
 """Cells that may be looked at for a first plan, shared by the hot nodes ..."""
-NODE_WORK_MIN: Final = 5_000_000
+NODE_WORK_MIN: Final = 1_500_000
 NODE_WORK_MAX: Final = 60_000_000
 """... and the least and the most for one of them."""
 ORDERS_MAX: Final = 4
@@ -85,7 +85,7 @@ class Search:
             self._seen.clear()
             self._descend(tuple(order))
             hard = self._hard(order)
-            if not hard or order[: len(hard)] == hard:
+            if not hard or order[: len(hard)] == hard or self._board.work >= FIRST_WORK_MAX:
                 break
             order = hard + [node for node in order if node not in set(hard)]
         self._first_way, self._arrived = False, False
