@@ -1,0 +1,281 @@
+"""Attribution: what each service uses per replica, where only the totals of whole nodes are measured.
+
+Regression over combinations: whenever replicas come and go, a node's total changes by their weights. Each node keeps a level
+of its own (daemons, what never moves), so only changes speak: a service that never moved is told as undetermined, and so are
+services that always moved together. Nothing is guessed. Pure; NaN stands for no measurement.
+
+Model: total[node, t] = shape[t] * (level[node] + sum over services of replicas[node, service, t] * weight[service]) + noise,
+weights >= 0; least squares over stretches without a move, weighted by their length and the node's noise.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.moves import Moves, Stretches, moves_of, node_blocks, stretches_of
+from domains.forecast.nonnegative import nonnegative
+from domains.forecast.quantiles import grouped_quantiles
+from domains.forecast.slot_grid import slots_of
+from domains.forecast.usage import NodeTotals
+
+HOUR_S: Final = 3_600
+DAY_S: Final = 86_400
+SHAPE_MIN: Final = 0.1
+"""Of its mean: hours of less use count as so much, else their noise would be blown up."""
+CLIP_DEVIATIONS: Final = 5.0
+DEVIATION_PER_MEDIAN: Final = 1.4826
+RIDGE: Final = 1e-6
+"""Of the diagonal: keeps the matrix definite, far below what decides a weight."""
+SHARE_MIN: Final = 0.01
+"""Of a service's column in directions that are not determined: from there on it is confused with others."""
+PARTNER_MIN: Final = 0.1
+"""Of what ties a service to itself there: who is tied to it so much is named."""
+CORRELATION_MIN: Final = 0.7
+"""Of two weights' errors: who is named for a weight that is too noisy."""
+IDLE_SHARE: Final = 0.1
+"""Of the mean weight: an error is judged relative to at least so much, so that a weight of zero can be certain."""
+
+Matrix = NDArray[np.float64]
+
+
+class Verdict(IntEnum):
+    """Why a weight is known or not."""
+
+    DETERMINED = 0
+    STILL = 1
+    """It moved too seldom."""
+    CONFUSED = 2
+    """It moved, but together with others."""
+    NOISY = 3
+    """Its standard error is too large."""
+    UNMEASURED = 4
+    """The nodes it moved between have no samples in this dimension."""
+
+
+class AttributionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked when made."""
+
+    moves_min: int = 5
+    """Arrivals or departures, whichever are more, within the window."""
+    separation_min: float = 1e-3
+    """Smallest eigenvalue of the correlation of changes that counts as determined: 0 is never apart, 1 is independent."""
+    relative_error_max: float = 0.05
+    """Largest standard error of a weight, relative to it."""
+    has_shape: bool = True
+    """Whether use follows one shape of the day, or of the week where there are two, that all share."""
+
+    def __post_init__(self) -> None:
+        if self.moves_min < 1:
+            raise ValueError(f"moves_min: {self.moves_min} must be at least 1; what never moved is never determined")
+        for name in ("separation_min", "relative_error_max"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is not between 0 and 1")
+
+
+class Undetermined(msgspec.Struct, frozen=True):
+    """A weight that the placement history does not tell."""
+
+    service: str
+    dimension: str
+    verdict: Verdict
+    confused_with: tuple[str, ...] = ()
+    """By name; empty where it is the nodes it stands on that it cannot be told from."""
+
+
+class Attribution(msgspec.Struct, frozen=True):
+    """Weights per replica: the mean use over the window. Arrays are [services, dimensions]."""
+
+    services: tuple[str, ...]
+    dimensions: tuple[str, ...]
+    weight: NDArray[np.float32]
+    """NaN where undetermined."""
+    standard_error: NDArray[np.float32]
+    """NaN where there is none."""
+    verdict: NDArray[np.uint8]
+    moves: NDArray[np.int64]
+    """int64[services]"""
+    undetermined: tuple[Undetermined, ...]
+    shape: NDArray[np.float32]
+    """float32[dimensions, 168]: of the week in UTC, mean 1; use in that hour over the mean use."""
+
+
+class _Normal(msgspec.Struct):
+    """The normal equations of one dimension; services by number."""
+
+    matrix: Matrix
+    right: NDArray[np.float64]
+    square: float = 0.0
+    freedom: int = 0
+
+
+def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
+    """Weights of all services of the stays. Raises ValueError for stays or totals that cannot be."""
+    moves = moves_of(totals)
+    services, dimensions = len(moves.services), len(totals.dimensions)
+    weight, error = (np.full((services, dimensions), np.nan, np.float32) for _ in range(2))
+    verdict = np.zeros((services, dimensions), np.uint8)
+    shape = np.ones((dimensions, 168), np.float32)
+    undetermined: list[Undetermined] = []
+    for number, dimension in enumerate(totals.dimensions):
+        values = np.where(
+            (totals.values[:, number] >= 0) & np.isfinite(totals.values[:, number]), totals.values[:, number], np.nan
+        )
+        values = values.astype(np.float64)
+        if settings.has_shape and values.size:
+            shape[number], at_steps = _shape(values, totals)
+            values = values / at_steps
+        found = _weights(_normal(values, moves), moves, settings)
+        weight[:, number], error[:, number], verdict[:, number], confused = found
+        undetermined += [
+            Undetermined(moves.services[row], dimension, Verdict(verdict[row, number]), confused.get(row, ()))
+            for row in np.flatnonzero(verdict[:, number]).tolist()
+        ]
+    return Attribution(
+        moves.services, totals.dimensions, weight, error, verdict, moves.count, tuple(undetermined), shape
+    )
+
+
+def _shape(values: Matrix, totals: NodeTotals) -> tuple[NDArray[np.float32], Matrix]:
+    """float32[168] of the week, and float64[steps]: mean total of the nodes by hour, over the mean of all hours.
+
+    Samples far from what is usual on their node at their hour are clipped first.
+    """
+    steps = values.shape[1]
+    period = 168 if steps * totals.step_s >= 14 * DAY_S else 24
+    hour = slots_of(totals.start_s + totals.step_s * np.arange(steps, dtype=np.float64), "UTC", HOUR_S) % period
+    middle = np.take(grouped_quantiles(values.astype(np.float32), hour, period, (0.5,))[0], hour, axis=1)
+    distance = (values - middle).astype(np.float32)
+    deviation = np.take(grouped_quantiles(np.abs(distance), hour, period, (0.5,))[0], hour, axis=1)
+    limit = CLIP_DEVIATIONS * DEVIATION_PER_MEDIAN * deviation
+    clipped = middle + np.clip(distance, -limit, limit)
+    is_known = np.isfinite(clipped)
+    counts = np.bincount(hour, is_known.sum(axis=0), period)
+    means = np.bincount(hour, np.where(is_known, clipped, 0).sum(axis=0), period) / np.maximum(counts, 1)
+    overall = float(means[counts > 0].mean()) if counts.any() else 0.0
+    share = np.where((counts > 0) & (overall > 0), means / (overall or 1.0), 1.0)
+    share = np.maximum(share, SHAPE_MIN)
+    return np.tile(share, 168 // period).astype(np.float32), share[hour]
+
+
+def _normal(values: Matrix, moves: Moves) -> _Normal:
+    """Adds up the normal equations, block of nodes by block: changes against the node's own mean only."""
+    services = len(moves.services)
+    normal = _Normal(np.zeros((services, services)), np.zeros(services))
+    if not values.size:
+        return normal
+    for nodes in node_blocks(moves, len(values)):
+        stretches = stretches_of(moves, nodes, values.shape[1])
+        count, mean, noise = _summary(values[nodes], stretches)
+        if not noise.any():
+            continue
+        least = 1e-3 * float(noise[noise > 0].mean())
+        weight = count / np.maximum(noise, least)[stretches.node]
+        total = np.maximum(np.bincount(stretches.node, weight, len(noise)), 1e-300)
+        level = np.bincount(stretches.node, weight * mean, len(noise)) / total
+        sums = np.zeros((len(noise), services))
+        np.add.at(sums, stretches.node, weight[:, None] * stretches.replicas)
+        change = stretches.replicas - (sums / total[:, None])[stretches.node]
+        target = mean - level[stretches.node]
+        weighted = change * weight[:, None]
+        normal.matrix += weighted.T @ change
+        normal.right += weighted.T @ target
+        normal.square += float((weight * target**2).sum())
+        normal.freedom += int((count > 0).sum() - (np.bincount(stretches.node, count, len(noise)) > 0).sum())
+    return normal
+
+
+def _summary(
+    values: Matrix, stretches: Stretches
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Samples and mean of each stretch, and the variance of each node within its stretches; spikes clipped.
+
+    A spike is told by the median of its own stretch, so that no move is taken for one.
+    """
+    stretch, flat = stretches.of_step.ravel(), np.where(stretches.is_settled, values, np.nan).ravel()
+    order = np.lexsort((flat, stretch))
+    known = np.bincount(stretch, np.isfinite(flat), len(stretches.node)).astype(np.int64)
+    first = np.searchsorted(stretch, np.arange(len(stretches.node)))
+    median = flat[order[np.minimum(first + known // 2, len(flat) - 1)]]
+    distance = np.abs(flat - median[stretch]).reshape(values.shape)
+    has_samples = np.isfinite(distance).any(axis=1)
+    deviation = np.zeros(len(values))
+    deviation[has_samples] = np.nanmedian(distance[has_samples], axis=1) * DEVIATION_PER_MEDIAN
+    limit = np.repeat(CLIP_DEVIATIONS * deviation, values.shape[1])
+    clipped = median[stretch] + np.clip(flat - median[stretch], -limit, limit)
+    is_known = np.isfinite(clipped)
+    clipped = np.where(is_known, clipped, 0)
+    mean = np.bincount(stretch, clipped, len(stretches.node)) / np.maximum(known, 1)
+    rest = np.where(is_known, clipped - mean[stretch], 0).reshape(values.shape)
+    variance = (rest**2).sum(axis=1) / np.maximum(is_known.reshape(values.shape).sum(axis=1), 1)
+    return known.astype(np.float64), mean, variance
+
+
+def _weights(
+    normal: _Normal, moves: Moves, settings: AttributionSettings
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8], dict[int, tuple[str, ...]]]:
+    """Weights, standard errors and verdicts per service; who is confused with whom."""
+    services = len(moves.services)
+    weight, error = np.full(services, np.nan), np.full(services, np.nan)
+    verdict = np.where(moves.count < settings.moves_min, Verdict.STILL, Verdict.UNMEASURED).astype(np.uint8)
+    length = np.sqrt(np.diag(normal.matrix))
+    seen = np.flatnonzero(length > 1e-9 * max(float(length.max(initial=0.0)), 1e-300))
+    if not len(seen):
+        return weight, error, verdict, {}
+    unit = length[seen]
+    correlation = normal.matrix[np.ix_(seen, seen)] / np.outer(unit, unit)
+    definite = correlation + RIDGE * np.eye(len(seen))
+    scaled = nonnegative(definite, normal.right[seen] / unit)
+    inverse = np.linalg.inv(definite)
+    rest = normal.square - 2 * scaled @ (normal.right[seen] / unit) + scaled @ correlation @ scaled
+    noise = max(1.0, rest / max(normal.freedom - len(seen), 1))
+    found, spread = scaled / unit, np.sqrt(noise * np.diag(inverse)) / unit
+    tie = _ties(correlation, settings.separation_min)
+    is_confused = np.diag(tie) > SHARE_MIN
+    is_noisy = spread > settings.relative_error_max * np.maximum(found, IDLE_SHARE * found.mean())
+    judged = np.select([is_confused, is_noisy], [Verdict.CONFUSED, Verdict.NOISY], Verdict.DETERMINED)
+    has_moved = moves.count[seen] >= settings.moves_min
+    verdict[seen[has_moved]] = judged[has_moved]
+    error[seen] = spread
+    is_known = verdict[seen] == Verdict.DETERMINED
+    weight[seen[is_known]] = found[is_known]
+    return (
+        weight,
+        error,
+        verdict,
+        _partners(tie, inverse, is_confused, is_noisy, [moves.services[row] for row in seen], seen),
+    )
+
+
+def _ties(correlation: Matrix, separation_min: float) -> Matrix:
+    """The projector on the directions that the history hardly shows: what ties services to one another."""
+    size, direction = np.linalg.eigh(correlation)
+    hidden = direction[:, size < separation_min]
+    ties: Matrix = hidden @ hidden.T
+    return ties
+
+
+def _partners(
+    tie: Matrix,
+    inverse: Matrix,
+    is_confused: NDArray[np.bool_],
+    is_noisy: NDArray[np.bool_],
+    names: list[str],
+    seen: NDArray[np.intp],
+) -> dict[int, tuple[str, ...]]:
+    """Service number -> names of those it cannot be told from."""
+    partners: dict[int, tuple[str, ...]] = {}
+    error = np.sqrt(np.diag(inverse))
+    for place in np.flatnonzero(is_confused | is_noisy).tolist():
+        if is_confused[place]:
+            is_tied = np.abs(tie[place]) > PARTNER_MIN * tie[place, place]
+        else:
+            is_tied = np.abs(inverse[place]) > CORRELATION_MIN * error[place] * error
+        is_tied[place] = False
+        if is_tied.any():
+            partners[int(seen[place])] = tuple(names[other] for other in np.flatnonzero(is_tied).tolist())
+    return partners
