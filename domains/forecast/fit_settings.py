@@ -18,7 +18,7 @@ WEEK_SIDEBANDS_MAX: Final = 3
 
 
 class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Defaults suit online services; the numbers of terms were chosen by backtest (README of the domain)."""
+    """Defaults suit online services; the numbers of terms and penalties were chosen by backtest."""
 
     zone: str = "UTC"
     """IANA name; slots, days and holidays are those of its wall clock."""

@@ -35,6 +35,8 @@ QUIET_SHARE: Final = 0.5
 LEVEL_PENALTY: Final = 1e-6
 SIDEBAND_PENALTIES: Final = (0.1, 3.0, 300.0, 1000.0)
 """By distance from the daily harmonic, in bins of one hour: what differs from day to day must be shown by more than a week."""
+HOLES_SHARE_MAX: Final = 0.05
+"""Of a series' bins: with more missing, it is fitted by a factorisation of its own."""
 REST_HARMONICS: Final = 6
 REST_PENALTY: Final = 3.0
 PENALTY_HARMONIC: Final = 4.0
@@ -94,14 +96,29 @@ def season_mean(values: Series, grid: SlotGrid, settings: FitSettings) -> NDArra
     counts = np.add.reduceat(is_known, grid.bin_begin, axis=1, dtype=np.float32)
     sums = np.add.reduceat(np.where(is_known, values, np.float32(0)), grid.bin_begin, axis=1)
     has_samples = counts > 0
-    means = (sums / np.maximum(counts, 1)).astype(np.float32)
+    means = np.where(has_samples, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
+    has_bin = _without_holes(has_samples)
     fitted = np.empty((len(values), grid.slots), np.float32)
-    patterns, member_of = np.unique(np.packbits(has_samples, axis=1), axis=0, return_inverse=True)
+    patterns, member_of = np.unique(np.packbits(has_bin, axis=1), axis=0, return_inverse=True)
     for number in range(len(patterns)):
         members = np.flatnonzero(member_of.ravel() == number)
-        known_bins = np.flatnonzero(has_samples[members[0]])
-        fitted[members] = _fit_bins(means[np.ix_(members, known_bins)], known_bins, grid, settings)
+        bins = np.flatnonzero(has_bin[members[0]])
+        fitted[members] = _fit_bins(means[np.ix_(members, bins)], bins, grid, settings)
     return fitted
+
+
+def _without_holes(has_samples: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Series whose few missing bins lie between others count as whole: the passes fill them with what they fit.
+
+    So only where a series begins, ends, or has much missing does it need a factorisation of its own.
+    """
+    bins = np.arange(has_samples.shape[1])
+    first = has_samples.argmax(axis=1)
+    last = has_samples.shape[1] - 1 - has_samples[:, ::-1].argmax(axis=1)
+    span = (bins >= first[:, None]) & (bins <= last[:, None])
+    missing = span.sum(axis=1) - has_samples.sum(axis=1)
+    is_whole = missing <= HOLES_SHARE_MAX * (last + 1 - first)
+    return np.where(is_whole[:, None], span, has_samples)
 
 
 def _in_own_units(values: Series) -> tuple[Series, NDArray[np.float32]]:
@@ -121,7 +138,7 @@ def means_of(values: Series) -> NDArray[np.float32]:
 
 
 def _fit_bins(bins: Series, known: NDArray[np.intp], grid: SlotGrid, settings: FitSettings) -> NDArray[np.float32]:
-    """float32[series, slots] of series[series, known bins], all without gaps."""
+    """float32[series, slots] of series[series, bins]; NaN where a bin is a hole."""
     slot = grid.bin_slot[known]
     smoother = _smoother(slot, grid.bin_age_days[known], grid, settings)
     hour = slot % grid.slots_per_day
@@ -135,22 +152,24 @@ def _fit_bins(bins: Series, known: NDArray[np.intp], grid: SlotGrid, settings: F
         by_hour = grouped_quantiles(size, hour, grid.slots_per_day, (0.5,))[0]
         by_hour = np.fmax(by_hour, QUIET_SHARE * middle[:, None]) * np.float32(CLIP_DEVIATIONS * DEVIATION_PER_MEDIAN)
         limit = np.take(by_hour, hour, axis=1)
-        clipped = np.where(size > REJECT_RATIO * limit, np.float32(0), np.clip(residual, -limit, limit))
+        clipped = np.where(size <= REJECT_RATIO * limit, np.clip(residual, -limit, limit), np.float32(0))
         fitted = (at_bins + clipped) @ smoother
     return fitted
 
 
 def _without_absurd(bins: Series, kind: Numbers, kinds: int) -> Series:
-    """The same bins, those far from what is usual at their time of working or rest days replaced by the usual.
+    """The same bins, holes and those far from what is usual at their time of working or rest days replaced by the usual.
 
     Only the first fit reads this: from the bins themselves, one spike of a hundred times would bend it beyond repair.
     """
-    usual = np.take(grouped_quantiles(bins, kind, kinds, (0.5,))[0], kind, axis=1)
+    by_kind = grouped_quantiles(bins, kind, kinds, (0.5,))[0]
+    by_kind = np.where(np.isnan(by_kind), flat_quantiles(bins, (0.5,))[0][:, None], by_kind)
+    usual = np.take(by_kind, kind, axis=1)
     distance = np.abs(bins - usual)
     deviation = np.take(grouped_quantiles(distance, kind, kinds, (0.5,))[0], kind, axis=1)
     is_far = distance > np.float32(ABSURD_DEVIATIONS * DEVIATION_PER_MEDIAN) * deviation
     is_far &= (bins > ABSURD_RATIO * usual) | (bins * ABSURD_RATIO < usual)
-    return np.where(is_far, usual, bins)
+    return np.where(is_far | np.isnan(bins), usual, bins)
 
 
 def _smoother(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from domains.forecast import season
 from domains.forecast.fit_settings import FitSettings
 from domains.forecast.season import season_curves, season_mean
 from domains.forecast.slot_grid import SlotGrid, slot_grid
@@ -95,6 +96,20 @@ def test_a_gap_is_bridged_by_the_other_days_and_not_taken_for_zero() -> None:
     gapped = season_mean(values, grid, SETTINGS)[0]
 
     assert np.abs(gapped - whole).max() < 0.05
+
+
+def test_a_hole_that_is_filled_gives_what_a_factorisation_of_its_own_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = make_series(11, services=4)
+    for row in values:
+        for hour in np.random.default_rng(12).integers(0, 14 * 24, 8):
+            row[hour * 12 : hour * 12 + 12] = np.nan
+    grid = make_grid(values.shape[1])
+    filled = season_mean(values, grid, SETTINGS)
+    monkeypatch.setattr(season, "HOLES_SHARE_MAX", 0.0)
+
+    exact = season_mean(values, grid, SETTINGS)
+
+    assert np.abs(filled / exact - 1).max() < 0.03
 
 
 def test_a_time_of_day_never_measured_still_has_a_curve() -> None:
