@@ -80,7 +80,7 @@ def _judge(
     before, known, truth, slot = values[:, :cut], grid.until(cut), values[:, cut:], grid.slot[cut:]
     level = (settings.quantile,)
     known_before = known_days(before, step_s)
-    mean = np.maximum(means_of(values), np.finfo(np.float32).tiny)
+    mean = means_of(values)
     errors = np.full((3, len(values)), np.nan)
     fits = np.flatnonzero((days >= settings.regression_days_min) & (known_before > 0))
     if len(fits):
@@ -88,5 +88,5 @@ def _judge(
         errors[0, fits] = pinball(_rows(truth, fits), curves, slot, settings.quantile)
     errors[1] = pinball(truth, slot_curves(before, known_before, known, settings, level)[0], slot, settings.quantile)
     errors[2] = pinball(truth, flat_curves(before, grid.slots, level)[0], slot, settings.quantile)
-    is_idle = means_of(values) <= 0
-    return np.where(is_idle, np.where(np.isnan(errors), np.nan, 0), errors / mean)
+    is_idle = mean <= 0
+    return np.where(is_idle, np.where(np.isnan(errors), np.nan, 0), errors / np.where(is_idle, 1, mean))

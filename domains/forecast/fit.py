@@ -21,7 +21,7 @@ from domains.forecast.slot_grid import DAY_S, SlotGrid, slot_grid
 from domains.forecast.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.usage import Usage
 
-CHUNK: Final = 128
+CHUNK: Final = 256
 """Series that are fitted together: their arrays stay in the processor's cache."""
 VALUE_MAX: Final = 1e18
 """Largest believable sample; what is beyond is taken for a mistake."""
