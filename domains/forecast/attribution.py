@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import numpy as np
@@ -68,11 +69,19 @@ class AttributionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Largest standard error of a weight, relative to it."""
     has_shape: bool = True
     """Whether use follows one shape of the day, or of the week where there are two, that all share."""
+    zone: str = "UTC"
+    """IANA name: days and weeks of the shape are those of its wall clock."""
+    quantile: float = 0.95
+    """Of a node's samples over what is expected of it: `peak_share`."""
 
     def __post_init__(self) -> None:
         if self.moves_min < 1:
             raise ValueError(f"moves_min: {self.moves_min} must be at least 1; what never moved is never determined")
-        for name in ("separation_min", "relative_error_max"):
+        try:
+            ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"zone: {self.zone!r} is no time zone; give an IANA name such as Europe/Berlin") from error
+        for name in ("separation_min", "relative_error_max", "quantile"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is not between 0 and 1")
 
@@ -101,7 +110,13 @@ class Attribution(msgspec.Struct, frozen=True):
     """int64[services]"""
     undetermined: tuple[Undetermined, ...]
     shape: NDArray[np.float32]
-    """float32[dimensions, 168]: of the week in UTC, mean 1; use in that hour over the mean use."""
+    """float32[dimensions, 168]: of the week, mean 1; use in that hour over the mean use."""
+    peak_share: NDArray[np.float32]
+    """float32[dimensions]: the quantile of what nodes use, over what their replicas and the hour let expect; at least 1."""
+    zone: str
+    """Of the shape."""
+    newest_s: float
+    """When the last step of the totals begins."""
 
 
 class _Normal(msgspec.Struct):
@@ -111,6 +126,8 @@ class _Normal(msgspec.Struct):
     right: NDArray[np.float64]
     square: float = 0.0
     freedom: int = 0
+    peak_shares: list[tuple[float, float]] = msgspec.field(default_factory=list)
+    """Of each block of nodes, and how many samples it is from."""
 
 
 def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
@@ -119,7 +136,7 @@ def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
     services, dimensions = len(moves.services), len(totals.dimensions)
     weight, error = (np.full((services, dimensions), np.nan, np.float32) for _ in range(2))
     verdict = np.zeros((services, dimensions), np.uint8)
-    shape = np.ones((dimensions, 168), np.float32)
+    shape, peak_share = np.ones((dimensions, 168), np.float32), np.ones(dimensions, np.float32)
     undetermined: list[Undetermined] = []
     for number, dimension in enumerate(totals.dimensions):
         values = np.where(
@@ -127,27 +144,40 @@ def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
         )
         values = values.astype(np.float64)
         if settings.has_shape and values.size:
-            shape[number], at_steps = _shape(values, totals)
+            shape[number], at_steps = _shape(values, totals, settings.zone)
             values = values / at_steps
-        found = _weights(_normal(values, moves), moves, settings)
+        normal = _normal(values, moves, settings.quantile)
+        shares, samples = np.array(normal.peak_shares or [(1.0, 1.0)]).T
+        peak_share[number] = max(1.0, float(np.average(shares, weights=samples)))
+        found = _weights(normal, moves, settings)
         weight[:, number], error[:, number], verdict[:, number], confused = found
         undetermined += [
             Undetermined(moves.services[row], dimension, Verdict(verdict[row, number]), confused.get(row, ()))
             for row in np.flatnonzero(verdict[:, number]).tolist()
         ]
     return Attribution(
-        moves.services, totals.dimensions, weight, error, verdict, moves.count, tuple(undetermined), shape
+        services=moves.services,
+        dimensions=totals.dimensions,
+        weight=weight,
+        standard_error=error,
+        verdict=verdict,
+        moves=moves.count,
+        undetermined=tuple(undetermined),
+        shape=shape,
+        peak_share=peak_share,
+        zone=settings.zone,
+        newest_s=totals.start_s + totals.step_s * max(totals.values.shape[2] - 1, 0),
     )
 
 
-def _shape(values: Matrix, totals: NodeTotals) -> tuple[NDArray[np.float32], Matrix]:
+def _shape(values: Matrix, totals: NodeTotals, zone: str) -> tuple[NDArray[np.float32], Matrix]:
     """float32[168] of the week, and float64[steps]: mean total of the nodes by hour, over the mean of all hours.
 
     Samples far from what is usual on their node at their hour are clipped first.
     """
     steps = values.shape[1]
     period = 168 if steps * totals.step_s >= 14 * DAY_S else 24
-    hour = slots_of(totals.start_s + totals.step_s * np.arange(steps, dtype=np.float64), "UTC", HOUR_S) % period
+    hour = slots_of(totals.start_s + totals.step_s * np.arange(steps, dtype=np.float64), zone, HOUR_S) % period
     middle = np.take(grouped_quantiles(values.astype(np.float32), hour, period, (0.5,))[0], hour, axis=1)
     distance = (values - middle).astype(np.float32)
     deviation = np.take(grouped_quantiles(np.abs(distance), hour, period, (0.5,))[0], hour, axis=1)
@@ -162,7 +192,7 @@ def _shape(values: Matrix, totals: NodeTotals) -> tuple[NDArray[np.float32], Mat
     return np.tile(share, 168 // period).astype(np.float32), share[hour]
 
 
-def _normal(values: Matrix, moves: Moves) -> _Normal:
+def _normal(values: Matrix, moves: Moves, quantile: float) -> _Normal:
     """Adds up the normal equations, block of nodes by block: changes against the node's own mean only."""
     services = len(moves.services)
     normal = _Normal(np.zeros((services, services)), np.zeros(services))
@@ -170,9 +200,10 @@ def _normal(values: Matrix, moves: Moves) -> _Normal:
         return normal
     for nodes in node_blocks(moves, len(values)):
         stretches = stretches_of(moves, nodes, values.shape[1])
-        count, mean, noise = _summary(values[nodes], stretches)
+        count, mean, noise, peak_share = _summary(values[nodes], stretches, quantile)
         if not noise.any():
             continue
+        normal.peak_shares.append((peak_share, float(count.sum())))
         least = 1e-3 * float(noise[noise > 0].mean())
         weight = count / np.maximum(noise, least)[stretches.node]
         total = np.maximum(np.bincount(stretches.node, weight, len(noise)), 1e-300)
@@ -190,9 +221,10 @@ def _normal(values: Matrix, moves: Moves) -> _Normal:
 
 
 def _summary(
-    values: Matrix, stretches: Stretches
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Samples and mean of each stretch, and the variance of each node within its stretches; spikes clipped.
+    values: Matrix, stretches: Stretches, quantile: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
+    """Samples and mean of each stretch, the variance of each node within its stretches, and the quantile of samples over
+    the mean of their stretch; spikes clipped.
 
     A spike is told by the median of its own stretch, so that no move is taken for one.
     """
@@ -212,7 +244,9 @@ def _summary(
     mean = np.bincount(stretch, clipped, len(stretches.node)) / np.maximum(known, 1)
     rest = np.where(is_known, clipped - mean[stretch], 0).reshape(values.shape)
     variance = (rest**2).sum(axis=1) / np.maximum(is_known.reshape(values.shape).sum(axis=1), 1)
-    return known.astype(np.float64), mean, variance
+    is_used = is_known & (mean[stretch] > 0)
+    share = np.quantile(clipped[is_used] / mean[stretch][is_used], quantile) if is_used.any() else 1.0
+    return known.astype(np.float64), mean, variance, float(share)
 
 
 def _weights(
