@@ -26,13 +26,12 @@ def with_attribution(profiles: Profiles, found: Attribution) -> Profiles:
         raise ValueError(
             f"zone: profiles are in {profiles.zone}, the attribution in {found.zone}; fit both in one zone"
         )
-    services = profiles.services + tuple(name for name in found.services if name not in profiles.numbers())
+    measured = profiles.numbers()
+    services = profiles.services + tuple(name for name in found.services if name not in measured)
+    number = {name: place for place, name in enumerate(services)}
     dimensions = profiles.dimensions + tuple(name for name in found.dimensions if name not in profiles.dimensions)
-    rows, columns = (
-        [services.index(name) for name in found.services],
-        [dimensions.index(name) for name in found.dimensions],
-    )
-    place = np.ix_(rows, columns)
+    columns = [dimensions.index(name) for name in found.dimensions]
+    place = np.ix_([number[name] for name in found.services], columns)
     known = profiles.origin.shape
     origin = np.full((len(services), len(dimensions)), Origin.NONE, np.uint8)
     origin[: known[0], : known[1]] = profiles.origin

@@ -65,8 +65,8 @@ class AttributionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Arrivals or departures, whichever are more, within the window."""
     separation_min: float = 1e-3
     """Smallest eigenvalue of the correlation of changes that counts as determined: 0 is never apart, 1 is independent."""
-    relative_error_max: float = 0.05
-    """Largest standard error of a weight, relative to it."""
+    relative_error_max: float = 0.04
+    """Largest standard error of a weight, relative to it: nearly all weights are then within a tenth."""
     has_shape: bool = True
     """Whether use follows one shape of the day, or of the week where there are two, that all share."""
     zone: str = "UTC"
