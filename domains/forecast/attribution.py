@@ -30,6 +30,8 @@ SHAPE_MIN: Final = 0.1
 """Of its mean: hours of less use count as so much, else their noise would be blown up."""
 CLIP_DEVIATIONS: Final = 5.0
 DEVIATION_PER_MEDIAN: Final = 1.4826
+NOISE_SHARE_MIN: Final = 1e-3
+"""Of the mean variance, and of the mean total: no node counts as less noisy."""
 RIDGE: Final = 1e-6
 """Of the diagonal: keeps the matrix definite, far below what decides a weight."""
 SHARE_MIN: Final = 0.01
@@ -201,10 +203,10 @@ def _normal(values: Matrix, moves: Moves, quantile: float) -> _Normal:
     for nodes in node_blocks(moves, len(values)):
         stretches = stretches_of(moves, nodes, values.shape[1])
         count, mean, noise, peak_share = _summary(values[nodes], stretches, quantile)
-        if not noise.any():
+        if not count.any():
             continue
         normal.peak_shares.append((peak_share, float(count.sum())))
-        least = 1e-3 * float(noise[noise > 0].mean())
+        least = max(NOISE_SHARE_MIN * float(noise.mean()), (NOISE_SHARE_MIN * float(mean.mean())) ** 2) or 1.0
         weight = count / np.maximum(noise, least)[stretches.node]
         total = np.maximum(np.bincount(stretches.node, weight, len(noise)), 1e-300)
         level = np.bincount(stretches.node, weight * mean, len(noise)) / total

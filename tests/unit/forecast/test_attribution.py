@@ -99,6 +99,15 @@ def test_a_service_that_uses_nothing_is_known_to_use_nothing() -> None:
     assert 0 <= found.weight[0, 0] < 0.02
 
 
+def test_totals_without_noise_give_the_weights_themselves() -> None:
+    weight = np.array([1.0, 0.5, 2.0, 0.8])
+
+    found = attribute(totals_of(wandering_stays([8] * 4, nodes=6, replicas=3), weight, nodes=6, noise=0), SETTINGS)
+
+    assert (found.verdict == Verdict.DETERMINED).all()
+    assert errors_of(found, weight).max() < 0.02
+
+
 @pytest.mark.parametrize("lie", [np.nan, -1.0, 500.0])
 def test_gaps_lies_and_spikes_do_not_bend_the_weights(lie: float) -> None:
     weight = np.random.default_rng(2).uniform(0.5, 2, 30)
