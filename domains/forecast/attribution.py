@@ -10,6 +10,7 @@ weights >= 0; least squares over stretches without a move, weighted by their len
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -132,6 +133,32 @@ class _Normal(msgspec.Struct):
     """Of each block of nodes, and how many samples it is from."""
 
 
+class _Block(msgspec.Struct, frozen=True):
+    """Stretches of some nodes; arrays are by stretch."""
+
+    node: NDArray[np.int64]
+    count: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    """Samples over the node's variance."""
+    change: Matrix
+    """float64[stretches, services]: replicas less the node's mean."""
+    target: NDArray[np.float64]
+    """Total less the node's mean."""
+    peak_share: float
+
+
+class _Solution(msgspec.Struct, frozen=True):
+    """Of the services `seen`, by number."""
+
+    seen: NDArray[np.intp]
+    unit: NDArray[np.float64]
+    """Length of each service's changes; the matrices are in these units."""
+    correlation: Matrix
+    inverse: Matrix
+    weight: NDArray[np.float64]
+    error: NDArray[np.float64]
+
+
 def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
     """Weights of all services of the stays. Raises ValueError for stays or totals that cannot be."""
     moves = moves_of(totals)
@@ -148,10 +175,12 @@ def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
         if settings.has_shape and values.size:
             shape[number], at_steps = _shape(values, totals, settings.zone)
             values = values / at_steps
-        normal = _normal(values, moves, settings.quantile)
+        normal = _normal(_blocks(values, moves, settings.quantile), services)
         shares, samples = np.array(normal.peak_shares or [(1.0, 1.0)]).T
         peak_share[number] = max(1.0, float(np.average(shares, weights=samples)))
-        found = _weights(normal, moves, settings)
+        solution = _solve(normal)
+        clustered = _clustered(_blocks(values, moves, settings.quantile), solution, services)
+        found = _judge(solution, np.maximum(solution.error, clustered), moves, settings)
         weight[:, number], error[:, number], verdict[:, number], confused = found
         undetermined += [
             Undetermined(moves.services[row], dimension, Verdict(verdict[row, number]), confused.get(row, ()))
@@ -194,32 +223,56 @@ def _shape(values: Matrix, totals: NodeTotals, zone: str) -> tuple[NDArray[np.fl
     return np.tile(share, 168 // period).astype(np.float32), share[hour]
 
 
-def _normal(values: Matrix, moves: Moves, quantile: float) -> _Normal:
-    """Adds up the normal equations, block of nodes by block: changes against the node's own mean only."""
-    services = len(moves.services)
-    normal = _Normal(np.zeros((services, services)), np.zeros(services))
-    if not values.size:
-        return normal
-    for nodes in node_blocks(moves, len(values)):
+def _blocks(values: Matrix, moves: Moves, quantile: float) -> Iterator[_Block]:
+    """Stretches of each block of nodes, as changes against the node's own mean only."""
+    for nodes in node_blocks(moves, len(values) if values.size else 0):
         stretches = stretches_of(moves, nodes, values.shape[1])
         count, mean, noise, peak_share = _summary(values[nodes], stretches, quantile)
         if not count.any():
             continue
-        normal.peak_shares.append((peak_share, float(count.sum())))
         least = max(NOISE_SHARE_MIN * float(noise.mean()), (NOISE_SHARE_MIN * float(mean.mean())) ** 2) or 1.0
         weight = count / np.maximum(noise, least)[stretches.node]
         total = np.maximum(np.bincount(stretches.node, weight, len(noise)), 1e-300)
         level = np.bincount(stretches.node, weight * mean, len(noise)) / total
-        sums = np.zeros((len(noise), services))
+        sums = np.zeros((len(noise), len(moves.services)))
         np.add.at(sums, stretches.node, weight[:, None] * stretches.replicas)
-        change = stretches.replicas - (sums / total[:, None])[stretches.node]
-        target = mean - level[stretches.node]
-        weighted = change * weight[:, None]
-        normal.matrix += weighted.T @ change
-        normal.right += weighted.T @ target
-        normal.square += float((weight * target**2).sum())
-        normal.freedom += int((count > 0).sum() - (np.bincount(stretches.node, count, len(noise)) > 0).sum())
+        yield _Block(
+            node=stretches.node,
+            count=count,
+            weight=weight,
+            change=stretches.replicas - (sums / total[:, None])[stretches.node],
+            target=mean - level[stretches.node],
+            peak_share=peak_share,
+        )
+
+
+def _normal(blocks: Iterator[_Block], services: int) -> _Normal:
+    """Adds up the normal equations."""
+    normal = _Normal(np.zeros((services, services)), np.zeros(services))
+    for block in blocks:
+        weighted = block.change * block.weight[:, None]
+        normal.matrix += weighted.T @ block.change
+        normal.right += weighted.T @ block.target
+        normal.square += float((block.weight * block.target**2).sum())
+        normal.freedom += int((block.count > 0).sum()) - len(np.unique(block.node[block.count > 0]))
+        normal.peak_shares.append((block.peak_share, float(block.count.sum())))
     return normal
+
+
+def _clustered(blocks: Iterator[_Block], solution: _Solution, services: int) -> NDArray[np.float64]:
+    """float64[services seen]: standard errors that hold where the noise of a node's stretches is alike (clustered by node).
+
+    Source: Liang and Zeger, Longitudinal data analysis using generalized linear models, Biometrika 73 (1986).
+    """
+    weight = np.zeros(services)
+    weight[solution.seen] = solution.weight
+    variance = np.zeros(len(solution.seen))
+    for block in blocks:
+        rest = block.weight * (block.target - block.change @ weight)
+        scores = np.zeros((int(block.node[-1]) + 1, len(solution.seen)))
+        np.add.at(scores, block.node, rest[:, None] * block.change[:, solution.seen])
+        variance += ((scores / solution.unit @ solution.inverse) ** 2).sum(axis=0)
+    return np.sqrt(variance) / solution.unit
 
 
 def _summary(
@@ -251,26 +304,31 @@ def _summary(
     return known.astype(np.float64), mean, variance, float(share)
 
 
-def _weights(
-    normal: _Normal, moves: Moves, settings: AttributionSettings
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8], dict[int, tuple[str, ...]]]:
-    """Weights, standard errors and verdicts per service; who is confused with whom."""
-    services = len(moves.services)
-    weight, error = np.full(services, np.nan), np.full(services, np.nan)
-    verdict = np.where(moves.count < settings.moves_min, Verdict.STILL, Verdict.UNMEASURED).astype(np.uint8)
+def _solve(normal: _Normal) -> _Solution:
+    """Weights of the services that changed at all, and their standard errors, all stretches taken for independent."""
     length = np.sqrt(np.diag(normal.matrix))
     seen = np.flatnonzero(length > 1e-9 * max(float(length.max(initial=0.0)), 1e-300))
-    if not len(seen):
-        return weight, error, verdict, {}
     unit = length[seen]
     correlation = normal.matrix[np.ix_(seen, seen)] / np.outer(unit, unit)
     definite = correlation + RIDGE * np.eye(len(seen))
-    scaled = nonnegative(definite, normal.right[seen] / unit)
+    right = normal.right[seen] / unit
+    scaled = nonnegative(definite, right)
     inverse = np.linalg.inv(definite)
-    rest = normal.square - 2 * scaled @ (normal.right[seen] / unit) + scaled @ correlation @ scaled
+    rest = normal.square - 2 * scaled @ right + scaled @ correlation @ scaled
     noise = max(1.0, rest / max(normal.freedom - len(seen), 1))
-    found, spread = scaled / unit, np.sqrt(noise * np.diag(inverse)) / unit
-    tie = _ties(correlation, settings.separation_min)
+    return _Solution(seen, unit, correlation, inverse, scaled / unit, np.sqrt(noise * np.diag(inverse)) / unit)
+
+
+def _judge(
+    solution: _Solution, spread: NDArray[np.float64], moves: Moves, settings: AttributionSettings
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8], dict[int, tuple[str, ...]]]:
+    """Weights, standard errors and verdicts per service; who is confused with whom."""
+    weight, error = np.full(len(moves.services), np.nan), np.full(len(moves.services), np.nan)
+    verdict = np.where(moves.count < settings.moves_min, Verdict.STILL, Verdict.UNMEASURED).astype(np.uint8)
+    seen, found = solution.seen, solution.weight
+    if not len(seen):
+        return weight, error, verdict, {}
+    tie = _ties(solution.correlation, settings.separation_min)
     is_confused = np.diag(tie) > SHARE_MIN
     is_noisy = spread > settings.relative_error_max * np.maximum(found, IDLE_SHARE * found.mean())
     judged = np.select([is_confused, is_noisy], [Verdict.CONFUSED, Verdict.NOISY], Verdict.DETERMINED)
@@ -279,12 +337,8 @@ def _weights(
     error[seen] = spread
     is_known = verdict[seen] == Verdict.DETERMINED
     weight[seen[is_known]] = found[is_known]
-    return (
-        weight,
-        error,
-        verdict,
-        _partners(tie, inverse, is_confused, is_noisy, [moves.services[row] for row in seen], seen),
-    )
+    names = [moves.services[row] for row in seen]
+    return weight, error, verdict, _partners(tie, solution.inverse, is_confused, is_noisy, names, seen)
 
 
 def _ties(correlation: Matrix, separation_min: float) -> Matrix:
