@@ -1,0 +1,74 @@
+"""Attributed profiles: weights from node totals as curves, where no use per replica is measured. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.attribution import HOUR_S, Attribution
+from domains.forecast.profiles import Curves, Origin, Profiles
+
+BAND_ERRORS: Final = 2.0
+"""Standard errors of the weight on each side of the band."""
+
+
+def with_attribution(profiles: Profiles, found: Attribution) -> Profiles:
+    """The same profiles, of services and dimensions of both; what was NONE and has a weight becomes ATTRIBUTED.
+
+    The curve is the weight times the shape all services share times the peak of whole nodes over what is expected of them.
+    Nodes average over their services, so a service's own peak may be higher. Undetermined weights stay NONE.
+    Raises ValueError where the two are of different time zones.
+    """
+    if profiles.zone != found.zone:
+        raise ValueError(
+            f"zone: profiles are in {profiles.zone}, the attribution in {found.zone}; fit both in one zone"
+        )
+    measured = profiles.numbers()
+    services = profiles.services + tuple(name for name in found.services if name not in measured)
+    number = {name: place for place, name in enumerate(services)}
+    dimensions = profiles.dimensions + tuple(name for name in found.dimensions if name not in profiles.dimensions)
+    columns = [dimensions.index(name) for name in found.dimensions]
+    place = np.ix_([number[name] for name in found.services], columns)
+    known = profiles.origin.shape
+    origin = np.full((len(services), len(dimensions)), Origin.NONE, np.uint8)
+    origin[: known[0], : known[1]] = profiles.origin
+    error = np.full(origin.shape, np.nan, np.float32)
+    error[: known[0], : known[1]] = profiles.error
+    is_taken = (origin[place] == Origin.NONE) & ~np.isnan(found.weight)
+    origin[place] = np.where(is_taken, np.uint8(Origin.ATTRIBUTED), origin[place])
+    curves = []
+    for curve, added in zip((profiles.peak, profiles.low, profiles.high), _curves(found, profiles), strict=True):
+        whole = np.full((*origin.shape, profiles.slots), np.nan, np.float32)
+        whole[: known[0], : known[1]] = curve
+        whole[place] = np.where(is_taken[..., None], added, whole[place])
+        curves.append(_frozen(whole))
+    return msgspec.structs.replace(
+        profiles,
+        newest_s=max(profiles.newest_s, found.newest_s),
+        services=services,
+        dimensions=dimensions,
+        peak=curves[0],
+        low=curves[1],
+        high=curves[2],
+        origin=_frozen(origin),
+        error=_frozen(error),
+    )
+
+
+def _curves(found: Attribution, profiles: Profiles) -> tuple[Curves, Curves, Curves]:
+    """Peak, low and high, float32[services, dimensions, slots] of the attribution."""
+    hour = np.arange(profiles.slots) * profiles.slot_s // HOUR_S
+    shape = found.shape[:, hour]
+    peak_shape = shape * found.peak_share[:, None]
+    margin = BAND_ERRORS * np.nan_to_num(found.standard_error)
+    low = np.maximum(found.weight - margin, 0)[..., None] * shape
+    high = (found.weight + margin)[..., None] * peak_shape
+    return found.weight[..., None] * peak_shape, low, high
+
+
+def _frozen(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    values.flags.writeable = False
+    return values

@@ -1,0 +1,123 @@
+"""SlotGrid: which step of a usage grid falls into which slot of the week, in the wall time of a zone.
+
+Immutable and pure but for the time zone database. Read by the fit and the backtest; says for whole arrays of moments what
+`Profiles.slot_of` says for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.profiles import WEEK_S
+
+DAY_S: Final = 86_400
+OFFSET_STEP_S: Final = 900
+"""Clocks are set back and forward at whole quarter hours of UTC, everywhere."""
+STEPS_MAX: Final = 1_000_000
+"""Steps of a grid: ten years at five minutes."""
+_EPOCH: Final = date(1970, 1, 1)
+_EPOCH_WEEKDAY: Final = 3
+"""1970-01-01 was a Thursday."""
+
+Numbers = NDArray[np.int64]
+
+
+def wall_times(epoch_s: NDArray[np.floating[Any]], zone: str) -> Numbers:
+    """int64[moments]: seconds since 1970-01-01 00:00 on the wall clock of the zone.
+
+    The zone is asked once per quarter hour that occurs, not once per moment.
+    """
+    quarters, place = np.unique(np.floor(epoch_s / OFFSET_STEP_S).astype(np.int64), return_inverse=True)
+    clock = ZoneInfo(zone)
+    offsets = [_offset_s(int(quarter) * OFFSET_STEP_S, clock) for quarter in quarters]
+    wall: Numbers = np.floor(epoch_s).astype(np.int64) + np.array(offsets, np.int64)[place.ravel()]
+    return wall
+
+
+def _offset_s(epoch_s: int, clock: ZoneInfo) -> int:
+    offset = datetime.fromtimestamp(epoch_s, UTC).astimezone(clock).utcoffset()
+    return round((offset or timedelta()).total_seconds())
+
+
+def slots_of(epoch_s: NDArray[np.floating[Any]], zone: str, slot_s: int) -> Numbers:
+    """int64[moments]: the slot of each, as `Profiles.slot_of` has it."""
+    return (wall_times(epoch_s, zone) + _EPOCH_WEEKDAY * DAY_S) % WEEK_S // slot_s
+
+
+class SlotGrid(msgspec.Struct, frozen=True):
+    """The steps of one usage grid. A *bin* is a run of steps in one slot: an hour of a certain day, by default."""
+
+    slot: Numbers
+    """int64[steps]: of the week."""
+    is_kept: NDArray[np.bool_]
+    """bool[steps]: no holiday."""
+    bin_begin: Numbers
+    """int64[bins]: its first step."""
+    bin_slot: Numbers
+    """int64[bins]"""
+    bin_age_days: NDArray[np.float64]
+    """float64[bins]: from its first step to the end of the grid."""
+    slots: int
+    """Of a week."""
+    slots_per_day: int
+    is_rest_day: NDArray[np.bool_]
+    """bool[slots]: of the weekend."""
+
+    def until(self, step: int) -> SlotGrid:
+        """The same grid, ended before that step."""
+        bins = int(np.searchsorted(self.bin_begin, step))
+        ages = self.bin_age_days[:bins]
+        lost = 0.0 if bins == len(self.bin_begin) else self.bin_age_days[bins]
+        return msgspec.structs.replace(
+            self,
+            slot=self.slot[:step],
+            is_kept=self.is_kept[:step],
+            bin_begin=self.bin_begin[:bins],
+            bin_slot=self.bin_slot[:bins],
+            bin_age_days=ages - lost,
+        )
+
+    def slot_of_day(self) -> Numbers:
+        """int64[steps]"""
+        return self.slot % self.slots_per_day
+
+    def kind_of_day(self) -> Numbers:
+        """int64[steps]: the slot of the day, those of rest days after those of working days."""
+        return self.slot_of_day() + self.slots_per_day * self.is_rest_day[self.slot]
+
+
+def slot_grid(
+    *,
+    start_s: float,
+    step_s: float,
+    steps: int,
+    zone: str,
+    slot_s: int,
+    holidays: Collection[date],
+    rest_days: Sequence[int],
+) -> SlotGrid:
+    """Of a usage grid; a step belongs to the slot in which it begins. Raises ValueError where there are too many steps."""
+    if steps > STEPS_MAX:
+        raise ValueError(f"usage: {steps} steps, more than {STEPS_MAX}; ask for a coarser step or a shorter window")
+    wall = wall_times(start_s + step_s * np.arange(steps, dtype=np.float64), zone)
+    slot = (wall + _EPOCH_WEEKDAY * DAY_S) % WEEK_S // slot_s
+    closed = np.array(sorted((day - _EPOCH).days for day in holidays), np.int64)
+    begin = np.flatnonzero(np.diff(slot, prepend=-1))
+    slots = WEEK_S // slot_s
+    return SlotGrid(
+        slot=slot,
+        is_kept=~np.isin(wall // DAY_S, closed),
+        bin_begin=begin,
+        bin_slot=slot[begin],
+        bin_age_days=(steps - begin) * step_s / DAY_S,
+        slots=slots,
+        slots_per_day=DAY_S // slot_s,
+        is_rest_day=np.isin(np.arange(slots) * slot_s // DAY_S, rest_days),
+    )

@@ -1,0 +1,63 @@
+"""Speed of the fit of profiles: `python -m tests.perf.fit_bench [--series 2560] [--gaps none|scrapes|hours]`.
+
+Series of 14 days at five minutes (4,032 samples), in process CPU time with one thread of linear algebra, backtest included.
+The best of RUNS; exits 1 below SERIES_PER_S_MIN. Gaps: single scrapes lost here and there, or a whole hour of its own for
+each series, so that no two share a factorisation (printed, not judged).
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported: one core is what is measured
+
+import argparse
+import sys
+import time
+
+import numpy as np
+
+from domains.forecast.fit import backtest_usage, fit
+from domains.forecast.fit_settings import FitSettings
+from domains.forecast.usage import Samples
+from tests.unit.forecast.weeks import make_series, make_usage
+
+SERIES_PER_S_MIN = 3_000
+RUNS = 5
+
+
+def _with_gaps(values: Samples, gaps: str) -> Samples:
+    rng = np.random.default_rng(1)
+    if gaps == "scrapes":
+        return np.where(rng.random(values.shape) < 0.01, np.float32(np.nan), values)
+    if gaps == "hours":
+        for row in values:
+            for hour in rng.integers(0, len(row) // 12, 4):
+                row[hour * 12 : hour * 12 + 12] = np.nan
+    return values
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--series", type=int, default=2_560)
+    parser.add_argument("--gaps", choices=("none", "scrapes", "hours"), default="none")
+    arguments = parser.parse_args()
+    usage = make_usage(_with_gaps(make_series(services=arguments.series), arguments.gaps))
+    settings = FitSettings(zone="Europe/Berlin")
+    rates = {}
+    for name, run in (
+        ("fit with backtest", lambda: fit(usage, settings, 1, 0.0)),
+        ("backtest alone", lambda: backtest_usage(usage, settings)),
+    ):
+        spent = []
+        for _ in range(RUNS):
+            begin = time.process_time()
+            run()
+            spent.append(time.process_time() - begin)
+        rates[name] = arguments.series / min(spent)
+        print(f"{name:20} {rates[name]:8.0f} series/s   {1e6 / rates[name]:6.0f} us per series")
+    return int(arguments.gaps == "none" and rates["fit with backtest"] < SERIES_PER_S_MIN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Placement histories with known weights, for the tests of attribution; the same seed gives the same history."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.usage import NodeTotals, Stay
+from tests.unit.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S
+
+END_S = MONDAY_S + 14 * DAY_S
+
+
+def wandering_stays(moves: list[int], *, nodes: int, replicas: int, seed: int = 0) -> tuple[Stay, ...]:
+    """Each service has so many replicas on nodes drawn at random, and moves one of them so many times."""
+    rng = np.random.default_rng(seed)
+    stays = []
+    for service, count in enumerate(moves):
+        begin_s = [MONDAY_S - DAY_S] * replicas
+        where = rng.integers(0, nodes, replicas).tolist()
+        for moment_s in np.sort(rng.uniform(MONDAY_S, END_S, count)).tolist():
+            replica = int(rng.integers(0, replicas))
+            stays.append(Stay(f"s{service:03}", f"n{where[replica]}", begin_s[replica], moment_s))
+            begin_s[replica] = moment_s
+            where[replica] = (where[replica] + int(rng.integers(1, nodes))) % nodes
+        stays += [
+            Stay(f"s{service:03}", f"n{node}", began, END_S + DAY_S) for node, began in zip(where, begin_s, strict=True)
+        ]
+    return tuple(stays)
+
+
+def totals_of(
+    stays: tuple[Stay, ...], weight: NDArray[np.float64], *, nodes: int, noise: float, cycle: float = 0.0, seed: int = 1
+) -> NodeTotals:
+    """Of two weeks at five minutes: replicas' weights, a level of the node's own, a common cycle of the day, noise."""
+    rng = np.random.default_rng(seed)
+    steps = round(14 * DAY_S / FIVE_MINUTES_S)
+    use = np.repeat(rng.uniform(0, 2, (nodes, 1)), steps, axis=1)
+    for stay in stays:
+        begin, end = (np.clip((moment - MONDAY_S) / FIVE_MINUTES_S, 0, steps) for moment in (stay.begin_s, stay.end_s))
+        use[int(stay.node[1:]), int(begin) : int(end)] += weight[int(stay.service[1:])] * stay.replicas
+    shape = 1 + cycle * np.cos(2 * np.pi * (np.arange(steps) / 288 - 20 / 24))
+    values = use * shape * (1 + noise * rng.normal(size=use.shape))
+    names = tuple(f"n{node}" for node in range(nodes))
+    return NodeTotals(MONDAY_S, FIVE_MINUTES_S, names, ("log",), values[:, None].astype(np.float32), stays)
