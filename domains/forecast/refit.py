@@ -72,12 +72,10 @@ class RefitState(msgspec.Struct):
 
     def detail(self, now_s: float) -> str:
         """In a sentence, for `/readyz`."""
-        if not self.version:
-            told = "no profiles yet"
-        else:
-            told = f"profiles {self.version}, {_duration(self.age_s(now_s))} old"
+        told = f"profiles {self.version}, {_duration(self.age_s(now_s))} old" if self.version else "no profiles yet"
         if self.last_error:
-            told += f"; {self.failures_in_a_row} refits failed, the last {_duration(now_s - self.last_error_s)} ago: {self.last_error}"
+            since = _duration(now_s - self.last_error_s)
+            told += f"; {self.failures_in_a_row} refits failed, the last {since} ago: {self.last_error}"
         return told
 
 

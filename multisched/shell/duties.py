@@ -20,7 +20,7 @@ from multisched.client.backoff import Backoff
 from multisched.client.pod_metrics import MetricsApi
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.measures import LoadReader, Meter, MeterSettings
-from multisched.framework.plugin import DutyPlugin, DutyPorts
+from multisched.framework.plugin import DutyPlugin, DutyPorts, InThread
 from multisched.framework.ports import Clock
 from multisched.framework.registry import PluginSet, implements
 from multisched.model.wire import Transport
@@ -32,7 +32,7 @@ RESTART_CAP_S: Final = 300.0
 STEADY_S: Final = 600.0
 """A duty that ran so long before it ended is begun again soon."""
 THREADS_MAX: Final = 2
-"""Duties that compute at the same time, those that were left to themselves included."""
+"""Threads of one duty, those that were left to themselves included; whoever needs another waits."""
 ERROR_CHARS_MAX: Final = 1_000
 
 T = TypeVar("T")
@@ -53,11 +53,11 @@ class DutyState(msgspec.Struct):
 class Duties:
     """Those of all domains."""
 
-    def __init__(self, clock: Clock, rng: random.Random, workers: DutyThreads | None = None) -> None:
-        """`rng`: drawn from for each duty."""
+    def __init__(self, clock: Clock, rng: random.Random, threads: Callable[[], InThread] | None = None) -> None:
+        """`rng`: drawn from for each duty. `threads`: another way to compute, for simulations."""
         self._clock = clock
         self._rng = rng
-        self._threads = workers or DutyThreads()
+        self._threads = threads or DutyThreads
         self._states: dict[tuple[str, str], DutyState] = {}
 
     def states(self) -> list[DutyState]:
@@ -75,7 +75,7 @@ class Duties:
         state = self._states.setdefault((domain, plugin.name), DutyState(domain, plugin.name))
         rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
         backoff = Backoff(rng, base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
-        ports = DutyPorts(self._clock, rng, self._threads)
+        ports = DutyPorts(self._clock, rng, self._threads())
         while True:
             began_s = self._clock.monotonic()
             state.is_running = True
@@ -98,14 +98,11 @@ class DutyThreads:
     """Implements `framework.plugin.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
 
     def __init__(self) -> None:
-        self._busy = 0
+        self._places = asyncio.Semaphore(THREADS_MAX)
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Raises RuntimeError when THREADS_MAX are busy or hang; waiting for those would hang too."""
-        if self._busy >= THREADS_MAX:
-            raise RuntimeError(
-                f"{self._busy} threads of duties are busy or hang; nothing is begun until one of them ends"
-            )
+        """Waits for a place: the caller has a deadline, for a thread that hangs never gives its own back."""
+        await self._places.acquire()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -121,12 +118,11 @@ class DutyThreads:
             except RuntimeError:
                 logger.debug("a thread of a duty ended after the loop")
 
-        self._busy += 1
         threading.Thread(target=run, name="duty", daemon=True).start()
         return await future
 
     def _ended(self, future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
-        self._busy -= 1
+        self._places.release()
         if future.done():  # the caller was cancelled
             return
         if error is not None:
