@@ -16,7 +16,6 @@ from domains.forecast.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_
 from domains.forecast.service_names import Naming, Owners, PodName, ServiceNames
 from domains.forecast.source import (
     Fold,
-    Labels,
     Reading,
     SourceError,
     Table,
@@ -133,8 +132,9 @@ class PrometheusSource:
         stays = round_.old_stays.before(first_step(asked))
 
         def take(piece: Piece) -> None:
-            services = service_names_of(piece, Labels(), round_.names)
-            stays.add(piece, first_step(asked), services, node_names_of(piece, Labels(node="node")))
+            # A pod of a StatefulSet comes again under its name: it may have stood on two nodes, but not twice on one.
+            services = [round_.names.of_pod((labels["namespace"], labels["pod"])) for labels in piece.labels]
+            stays.add(piece, first_step(asked), services)
 
         await self._ask(PLACES, _at_ends(asked), take, "places of pods")
         stays.end = first_step(grid) + grid.steps

@@ -47,12 +47,15 @@ class Stays:
         found._open = {key: _cut(stretch, step) for key, stretch in self._open.items() if stretch.begin < step}
         return found
 
-    def add(self, piece: Piece, first: int, services: Sequence[str], nodes: Sequence[str]) -> None:
-        """`first`: the number of the step that the piece calls 0. Raises SourceError for more than STAYS_MAX."""
+    def add(self, piece: Piece, first: int, services: Sequence[str]) -> None:
+        """Of series with the labels namespace, pod and node. `first`: the number of the step that the piece calls 0.
+
+        Raises SourceError for more than STAYS_MAX.
+        """
         begin = 0
         for number, end in enumerate(piece.ends.tolist()):
             labels = piece.labels[number]
-            key = (labels["namespace"], labels["pod"], nodes[number])
+            key = (labels["namespace"], labels["pod"], labels["node"])
             for low, high in _runs(piece.steps[begin:end] + first):
                 self._extend(key, services[number], low, high)
             begin = end

@@ -204,6 +204,7 @@ async def test_node_totals_come_with_who_stood_where() -> None:
     server.queries[PLACES] = [
         (placed("a", "n1"), at_steps(1, 1, None, 1).get),
         (placed("b", "n2"), at_steps(None, None, 1, 1).get),
+        (placed("b", "n1"), at_steps(1, 1, None, None).get),
     ]
     disk = Dimension("disk", "N", per=Per.NODE)
     async with source_of(server, disk, known={("shop", "a"): "web", ("shop", "b"): "web"}) as source:
@@ -214,6 +215,7 @@ async def test_node_totals_come_with_who_stood_where() -> None:
             np.testing.assert_array_equal(reading.totals.values[:, 0], [[10, 11, np.nan, 13], [20, 21, 22, 23]])
             start = GRID.start_s
             assert sorted(reading.totals.stays, key=lambda stay: (stay.node, stay.begin_s)) == [
+                Stay("shop/web", "n1", start, start + 2 * STEP_S),
                 Stay("shop/web", "n1", start, start + 2 * STEP_S),
                 Stay("shop/web", "n1", start + 3 * STEP_S, start + 4 * STEP_S),
                 Stay("shop/web", "n2", start + 2 * STEP_S, start + 4 * STEP_S),
