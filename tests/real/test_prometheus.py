@@ -23,20 +23,22 @@ from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece
 from tests.real.prometheus_server import Series, make_blocks, serving
 from tests.unit.forecast.prometheus_kit import in_thread
 
-STEP_S: Final = 60.0
+pytestmark = pytest.mark.timeout(240)
+
+STEP_S: Final = 15.0
 STEPS: Final = 25_000
 """Three requests: none may ask for more than 11,000."""
-FIRST: Final = 28_333_334
+FIRST: Final = 113_333_336
 """Of the grid, in steps since the epoch: in November 2023."""
 PODS: Final = {"web-6d4cf56db6-x7k2p": "web", "web-6d4cf56db6-zzzz2": "web", "db-0": "db"}
-INSIDE_S: Final = 10.0
+INSIDE_S: Final = 5.0
 """How long before the end of its step a sample lies: within the step, whether the server's ranges are open or closed on the left."""
 
 
 def drawn(seed: int) -> NDArray[np.float64]:
-    """Use of a pod with a day's swing, noise, and gaps of an hour, as NaN."""
+    """Use of a pod with a day's swing, noise, and gaps of a quarter of an hour, as NaN."""
     rng = np.random.default_rng(seed)
-    values = 2 + np.sin(np.arange(STEPS) * 2 * np.pi / 1440) + rng.uniform(0, 0.5, STEPS)
+    values = 2 + np.sin(np.arange(STEPS) * 2 * np.pi / 5760) + rng.uniform(0, 0.5, STEPS)
     for begin in rng.integers(0, STEPS, 20):
         values[begin : begin + 60] = np.nan
     return values
@@ -52,7 +54,7 @@ def generated() -> list[Series]:
     ]
     short = slice(0, 2_000)
     for name in PODS:
-        grown = np.cumsum(np.full(STEPS, 90.0))[short]
+        grown = np.cumsum(np.full(STEPS, 1.5 * STEP_S))[short]
         cadvisor = {"namespace": "shop", "pod": name, "container": "main", "image": "x"}
         found.append(("container_cpu_usage_seconds_total", cadvisor, samples(grown)))
         info = {"namespace": "shop", "pod": name, "node": "n1"}
@@ -136,17 +138,17 @@ async def test_ready_queries_owners_node_totals_and_highest_values(folder: Path)
     cpu = READY["cadvisor-cpu"]
     dimensions = (
         Dimension("cpu", cpu.query),
-        Dimension("top", "sum by (namespace, pod) (pod_load)", aggregation=Aggregation.MAX),
+        Dimension("top", "sum by (namespace, pod) (pod_load)", aggregation=Aggregation.MAX, resolution_s=15),
         Dimension("disk", "max by (node) (node_load)", per=Per.NODE),
     )
-    step_s, steps = 300.0, 100
+    step_s, steps = 5 * STEP_S, 100
     first = round(FIRST * STEP_S // step_s) + 12
     async with source_on(folder, *dimensions, asks_owners=True) as source:
         reading = await source.read(Grid(first * step_s, step_s, steps), in_thread)
     assert reading.usage.services == ("shop/owner-of-db", "shop/owner-of-web")
     assert reading.named["owner"] == len(PODS)
     np.testing.assert_allclose(reading.usage.values[:, 0], 1.5, rtol=1e-5)
-    # Looked at once a minute: each look sees the newest sample, five minutes back at most.
+    # Looked at once every quarter of a minute: each look sees the newest sample, five minutes back at most.
     raw = drawn(2)
     begin = round(first * step_s / STEP_S) - FIRST
     for number in range(steps):
