@@ -100,6 +100,8 @@ class PrometheusSource:
         new = await round_.in_thread(lambda: joined(kept, fold.table(first), first_step(grid), grid.steps))
         round_.tables[dimension.name] = new
         round_.note(dimension.name, _words(report))
+        if not report.samples and new.names:
+            round_.note(dimension.name, ["the query answers nothing for the newest steps; older ones are used"])
         if not new.names:
             round_.note(dimension.name, ["the query answers nothing; is it measured here, under these labels?"])
 
