@@ -15,6 +15,7 @@ import asyncio
 import random
 import re
 import ssl
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from multisched.client.backoff import Backoff
 from multisched.client.line_stream import ERROR_BODY_BYTES_MAX, read_capped
 from multisched.client.transport import USER_AGENT
-from multisched.framework.measures import Dropped, Grid, MeterError, MeterSettings, Piece, RangeReport, Take
+from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece, RangeReport, Take
 from multisched.framework.ports import ExtenderTrust
 
 RETRY_BASE_S: Final = 0.5
@@ -40,6 +41,10 @@ ERROR_CHARS_MAX: Final = 512
 QUERY_CHARS_SHOWN: Final = 200
 TOKEN_BYTES_MAX: Final = 64 * 1024
 WARNINGS_KEPT: Final = 10
+BATCH_BYTES: Final = 128 * 1024
+"""Of an answer, decoded at a time: some milliseconds."""
+RESTS: Final = 2.0
+"""Times as long as a batch took, nothing is decoded: the loop and its cycles go first."""
 OFF_GRID_PART: Final = 0.001
 """Of a step: how far a sample may lie from the moment that was asked for."""
 
@@ -100,11 +105,22 @@ class PrometheusMeter:
                 await asyncio.sleep(backoff.next_s(min(error.retry_after_s, RETRY_CAP_S)))
             except _RefusedError as error:
                 raise MeterError(self._named(part.query, str(error))) from error
-        async with self._decoding:  # one thread at a time: it takes half of the interpreter from the loop while it runs
-            try:
-                await anyio.to_thread.run_sync(_deliver, body, part, take, report)
-            except _RefusedError as error:
-                raise MeterError(self._named(part.query, str(error))) from error
+        try:
+            async with self._decoding:
+                await self._deliver(body, part, take, report)
+        except _RefusedError as error:
+            raise MeterError(self._named(part.query, str(error))) from error
+
+    async def _deliver(self, body: bytes, part: _Part, take: Take, report: RangeReport) -> None:
+        """Decodes in a worker thread, bit by bit with rests: while it runs, it has half of the interpreter."""
+        loop = asyncio.get_running_loop()
+        answer = await anyio.to_thread.run_sync(_decoded, body, report)
+        found = _Found()
+        for batch in _batches(answer):
+            began_s = loop.time()
+            await anyio.to_thread.run_sync(found.add, batch, part, report)
+            await asyncio.sleep(RESTS * (loop.time() - began_s))
+        await anyio.to_thread.run_sync(lambda: take(found.piece(report)))
 
     async def _exchange(self, part: _Part) -> bytes:
         """The body of a 200."""
@@ -252,7 +268,7 @@ class _Series(msgspec.Struct):
 
 class _Data(msgspec.Struct):
     resultType: str = ""
-    result: msgspec.Raw = msgspec.Raw(b"[]")
+    result: list[msgspec.Raw] = []
 
 
 class _Answer(msgspec.Struct):
@@ -265,64 +281,100 @@ class _Answer(msgspec.Struct):
 
 
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
-_MATRIX: Final = msgspec.json.Decoder(list[_Series])
+_SERIES: Final = msgspec.json.Decoder(_Series)
 _VALUES: Final = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
 """Lax, for values come as texts; it reads NaN and Inf, but not +Inf."""
 
 
-def _deliver(body: bytes, part: _Part, take: Take, report: RangeReport) -> None:
-    """Decodes an answer and hands it on; runs in a worker thread. Raises _RefusedError for one that is none."""
+def _decoded(body: bytes, report: RangeReport) -> list[msgspec.Raw]:
+    """The series of an answer, undecoded. Raises _RefusedError for one that is none."""
     try:
         answer = _ANSWER.decode(body)
-        if answer.status != "success" or answer.data.resultType != "matrix":
-            raise _RefusedError(
-                f"answers {answer.status!r} with {answer.data.resultType!r}: {answer.error[:ERROR_CHARS_MAX]}"
-            )
-        piece = _piece(_MATRIX.decode(answer.data.result), part, report)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _RefusedError(f"answers what is no Prometheus range: {error}; is url right?") from error
-    except UnicodeDecodeError as error:
-        raise _RefusedError(f"answers what is not UTF-8: {error}") from error
+    kind = answer.data.resultType
+    if answer.status != "success" or kind != "matrix":
+        raise _RefusedError(
+            f"answers {answer.status!r} with {kind!r} in place of a range: {answer.error[:ERROR_CHARS_MAX]}"
+        )
     for text in (*(answer.warnings or ()), *(("the answer is partial",) if answer.isPartial else ())):
         _warn(report, text[:ERROR_CHARS_MAX])
-    take(piece)
+    return answer.data.result
 
 
-def _piece(matrix: list[_Series], part: _Part, report: RangeReport) -> Piece:
-    steps: list[NDArray[np.int64]] = []
-    values: list[NDArray[np.float64]] = []
-    for series in matrix:
-        if bytes(series.histograms):
-            _warn(report, "native histograms are left out; take their sum or quantile in the query")
-        own_steps, own_values = _samples(bytes(series.values), part, report.dropped)
-        steps.append(own_steps)
-        values.append(own_values)
-    piece = Piece(
-        tuple(series.metric for series in matrix),
-        np.cumsum([len(one) for one in steps], dtype=np.int64),
-        np.concatenate(steps) if steps else np.zeros(0, np.int64),
-        np.concatenate(values) if values else np.zeros(0, np.float64),
-    )
-    report.series += len(matrix)
-    report.samples += len(piece.steps)
-    return piece
+def _batches(result: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
+    """Runs of series of some BATCH_BYTES."""
+    batch: list[msgspec.Raw] = []
+    size = 0
+    for raw in result:
+        batch.append(raw)
+        size += len(bytes(raw))
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
-def _samples(raw: bytes, part: _Part, dropped: Dropped) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(steps of the grid, values) of one series, without what counts as a gap."""
-    pairs = _VALUES.decode(raw.replace(b'"+Inf"', b'"Inf"'))
-    flat = np.fromiter(chain.from_iterable(pairs), np.float64, 2 * len(pairs))
-    moments, values = flat[::2], flat[1::2]
-    places = (moments - part.start_s) / part.grid.step_s
-    steps = np.rint(places)
-    is_on = (np.abs(places - steps) <= OFF_GRID_PART) & (steps >= 0) & (steps < part.steps)
-    is_on[1:] &= moments[1:] > np.maximum.accumulate(moments)[:-1]
-    is_finite = np.isfinite(values)
-    dropped.off_grid += int(np.count_nonzero(~is_on))
-    dropped.nan += int(np.count_nonzero(is_on & ~is_finite))
-    dropped.negative += int(np.count_nonzero(is_on & is_finite & (values < 0)))
-    good = is_on & is_finite & (values >= 0)
-    return steps[good].astype(np.int64) + part.first, values[good]
+class _Found:
+    """What has been decoded of one answer."""
+
+    def __init__(self) -> None:
+        self._labels: list[dict[str, str]] = []
+        self._lengths: list[NDArray[np.int64]] = []
+        self._steps: list[NDArray[np.int64]] = []
+        self._values: list[NDArray[np.float64]] = []
+
+    def add(self, batch: list[msgspec.Raw], part: _Part, report: RangeReport) -> None:
+        """Decodes some series. Raises _RefusedError for what is none."""
+        pairs: list[list[tuple[float, float]]] = []
+        try:
+            for raw in batch:
+                series = _SERIES.decode(raw)
+                if bytes(series.histograms):
+                    _warn(report, "native histograms are left out; take their sum or quantile in the query")
+                self._labels.append(series.metric)
+                pairs.append(_VALUES.decode(bytes(series.values).replace(b'"+Inf"', b'"Inf"')))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _RefusedError(f"answers what is no Prometheus range: {error}; is url right?") from error
+        lengths = np.array([len(one) for one in pairs], np.int64)
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(pairs)), np.float64, 2 * int(lengths.sum()))
+        moments, values = flat[::2], flat[1::2]
+        places = (moments - part.start_s) / part.grid.step_s
+        steps = np.rint(places)
+        is_on = (np.abs(places - steps) <= OFF_GRID_PART) & (steps >= 0) & (steps < part.steps)
+        is_on &= _is_rising(moments, lengths)
+        is_finite = np.isfinite(values)
+        report.dropped.off_grid += int(np.count_nonzero(~is_on))
+        report.dropped.nan += int(np.count_nonzero(is_on & ~is_finite))
+        report.dropped.negative += int(np.count_nonzero(is_on & is_finite & (values < 0)))
+        good = is_on & is_finite & (values >= 0)
+        rows = np.repeat(np.arange(len(pairs)), lengths)
+        self._lengths.append(np.bincount(rows[good], minlength=len(pairs)))
+        self._steps.append(steps[good].astype(np.int64) + part.first)
+        self._values.append(values[good])
+
+    def piece(self, report: RangeReport) -> Piece:
+        """All of it."""
+        lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int64)
+        steps = np.concatenate(self._steps) if self._steps else np.zeros(0, np.int64)
+        values = np.concatenate(self._values) if self._values else np.zeros(0, np.float64)
+        report.series += len(self._labels)
+        report.samples += len(steps)
+        return Piece(tuple(self._labels), np.cumsum(lengths, dtype=np.int64), steps, values)
+
+
+def _is_rising(moments: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """True for each sample that is later than all before it in its series."""
+    found = np.ones(len(moments), bool)
+    begins = np.cumsum(lengths) - lengths
+    found[1:] = np.diff(moments) > 0
+    found[begins[lengths > 0]] = True
+    if not found.all():
+        for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+            own = moments[begin : begin + length]
+            found[begin + 1 : begin + length] = own[1:] > np.maximum.accumulate(own)[:-1]
+    return found
 
 
 def _warn(report: RangeReport, text: str) -> None:
