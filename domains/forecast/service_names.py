@@ -104,12 +104,10 @@ class ServiceNames:
         return f"{namespace}/{service}" if namespace else service
 
     def _service(self, pod: PodName, name: str) -> str:
-        for naming, service in (
-            (Naming.KNOWN_POD, self._known.get(pod)),
-            (Naming.OWNER, self._owners.service_of(pod)),
-            (Naming.POD_NAME, stripped(name)),
-        ):
-            if service:
-                self.counts[naming] += 1
-                return service
-        raise AssertionError("a pod has a name")
+        service, naming = self._known.get(pod, ""), Naming.KNOWN_POD
+        if not service:
+            service, naming = self._owners.service_of(pod), Naming.OWNER
+        if not service:
+            service, naming = stripped(name), Naming.POD_NAME
+        self.counts[naming] += 1
+        return service

@@ -37,6 +37,8 @@ RETRY_BASE_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
 SHRINK: Final = 8
 """A range whose answer is too much is asked for in pieces of this part of its length; four times get from 4,032 steps to one."""
+GOOD_BYTES: Final = 8 * 1024 * 1024
+"""What an answer should have: the first look at one holds up the loop for 3 ms per megabyte."""
 ERROR_CHARS_MAX: Final = 512
 QUERY_CHARS_SHOWN: Final = 200
 TOKEN_BYTES_MAX: Final = 64 * 1024
@@ -74,7 +76,7 @@ class PrometheusMeter:
             part = _Part(query, grid, first, min(width, grid.steps - first))
             try:
                 async with self._places:
-                    await self._read(part, take, report)
+                    read_bytes = await self._read(part, take, report)
             except _TooMuchError as error:
                 if part.steps == 1:
                     raise MeterError(
@@ -83,6 +85,8 @@ class PrometheusMeter:
                 width = max(1, part.steps // SHRINK)
                 continue
             first += part.steps
+            if read_bytes > GOOD_BYTES:
+                width = max(1, part.steps * GOOD_BYTES // read_bytes)
         return report
 
     async def close(self) -> None:
@@ -92,7 +96,8 @@ class PrometheusMeter:
 
     # -- one piece ---------------------------------------------------------------------------------------------------
 
-    async def _read(self, part: _Part, take: Take, report: RangeReport) -> None:
+    async def _read(self, part: _Part, take: Take, report: RangeReport) -> int:
+        """Returns the size of the answer."""
         backoff = Backoff(self._rng, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S)
         for attempt in range(1, self.settings.tries + 1):
             report.requests += 1
@@ -110,6 +115,7 @@ class PrometheusMeter:
                 await self._deliver(body, part, take, report)
         except _RefusedError as error:
             raise MeterError(self._named(part.query, str(error))) from error
+        return len(body)
 
     async def _deliver(self, body: bytes, part: _Part, take: Take, report: RangeReport) -> None:
         """Decodes in a worker thread, bit by bit with rests: while it runs, it has half of the interpreter."""

@@ -231,6 +231,22 @@ async def test_a_range_that_is_too_much_at_once_comes_in_shorter_pieces() -> Non
     assert report.requests == 1 + 8
 
 
+async def test_pieces_are_made_so_short_that_answers_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multisched.client.prometheus.GOOD_BYTES", 2_000)
+    sizes: list[int] = []
+
+    async def answer(form: Form) -> web.StreamResponse:
+        response = matrix(series([[time, "2.5"] for time in moments(form)], pod="a"))
+        assert isinstance(response.body, bytes)
+        sizes.append(len(response.body))
+        return response
+
+    report, found, _ = await asked(answer, {"points_max": 200}, grid=Grid(START_S, 300.0, 1000))
+    assert len(found) == 1000
+    assert report.requests == len(sizes) > 5
+    assert all(1_000 < size < 2_600 for size in sizes[1:-1])
+
+
 async def test_a_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multisched.client.prometheus.RETRY_BASE_S", 0.01)
     statuses = [503, 429, 200]
