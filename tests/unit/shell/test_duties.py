@@ -10,17 +10,21 @@ from itertools import pairwise
 import anyio
 import pytest
 
+from multisched import config
 from multisched.app import SystemClock
 from multisched.client.prometheus import PrometheusMeter
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.framework.measures import MeterError, MeterSettings
-from multisched.framework.plugin import DutyPlugin, DutyPorts, Plugin
+from multisched.framework.plugin import CycleView, DutyPlugin, DutyPorts, Plugin, PluginContext
 from multisched.framework.ports import ExtenderTrust
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, implements
+from multisched.model.objects import Pod
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.shell.duties import RESTART_CAP_S, STEADY_S, THREADS_MAX, Duties, DutyThreads, NetworkMeasures
+from multisched.shell.program import Program, Surroundings
+from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
 
@@ -119,3 +123,66 @@ async def test_meters_are_closed_with_the_program_and_refused_with_bad_certifica
     with pytest.raises(MeterError, match=r"metrics\.k8s\.io"):
         await measures.load().pods()
     await measures.close()
+
+
+CONFIGURATION = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: forecast
+  profile:
+    plugins:
+      enabled:
+      - name: tests.unit.shell.test_duties:Watchman
+- name: gpu
+lease: {enabled: false}
+"""
+
+
+class Watchman:
+    """A plugin that scores nothing, and walks about once a minute, until it falls for the first time."""
+
+    name = "Watchman"
+
+    def __init__(self, context: PluginContext) -> None:
+        self.walks: list[float] = []
+        self._has_measures = context.measures is not None
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        """Nothing to do."""
+
+    async def carry_out(self, ports: DutyPorts) -> None:
+        while True:
+            self.walks.append(ports.clock.monotonic())
+            if len(self.walks) == 3:
+                raise RuntimeError(f"fell, {self._has_measures}")
+            await asyncio.sleep(60.0)
+
+
+def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> None:
+    loop = SimLoop(3)
+
+    async def live() -> Program:
+        clock = SimClock(loop)
+        api = DirectTransport(ApiServer(clock))
+        measures = NetworkMeasures(api, random.Random(1))
+        outside = Surroundings(
+            api, clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
+        )
+        program = Program(config.parse(CONFIGURATION, "test"), outside)
+        running = loop.create_task(program.run())
+        await asyncio.sleep(300.0)
+        assert program.is_ready
+        program.stop()
+        await running
+        return program
+
+    program = simulate(live(), loop)
+    worker = next(worker for worker in program.router.workers() if worker.name == "forecast")
+    (watchman,) = (built.plugin for built in worker.plugins.built if built.plugin.name == "Watchman")
+    walks = watchman.walks  # type: ignore[attr-defined] # the class is imported a second time, by its path
+    assert len(walks) == 6
+    assert walks[3] - walks[2] < 3.0
+    (state,) = program.duties.states()
+    assert (state.domain, state.plugin, state.failures) == ("forecast", "Watchman", 1)
+    assert (state.last_error, state.is_running) == ("RuntimeError: fell, True", False)
