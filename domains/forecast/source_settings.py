@@ -243,6 +243,8 @@ def _prometheus(settings: Settings) -> PrometheusSettings:
     url = settings.text("url")
     if not url.startswith(("http://", "https://")) or len(url) < len("http://x"):
         settings.refuse("url", f"is {url!r}; write the address before /api/v1, such as http://prometheus:9090")
+    elif "@" in url:  # it would be shown wherever the server is named
+        settings.refuse("url", "names a user or a password; write a token to a file and name it under tokenFile")
     elif url.rstrip("/").endswith("/api/v1"):
         settings.refuse("url", f"is {url!r}; leave /api/v1 out")
     elif "?" in url or "#" in url:
