@@ -38,6 +38,7 @@ from multisched.observe.metrics import Metrics
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
+from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.shell.telemetry import ProgramQueues, read
@@ -93,6 +94,7 @@ def build_program(
             namespace,
             observer=metrics.domain,
             on_ready=leave_to_reference_counts,
+            measures=NetworkMeasures(transport, rng),
         ),
     )
 

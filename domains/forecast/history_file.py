@@ -69,7 +69,7 @@ class Samples(msgspec.Struct):
     problem_count: int = 0
 
 
-class _BadField(Exception):
+class BadField(Exception):
     """One field of one line."""
 
     def __init__(self, column: str, message: str) -> None:
@@ -99,13 +99,13 @@ def read_history(files: Sequence[str]) -> Samples:
 
 
 def _read_file(name: str, file: BinaryIO, samples: Samples) -> None:
-    lines = _lines(file)
+    lines = lines_of(file)
     _, header = next(lines, (1, ""))
     order = _columns(name, header)
     for number, line in lines:
         try:
             _read_line(line, order, samples)
-        except _BadField as error:
+        except BadField as error:
             samples.problem_count += 1
             if len(samples.problems) < PROBLEMS_KEPT:
                 samples.problems.append(LineProblem(name, number, error.column, str(error)))
@@ -113,12 +113,12 @@ def _read_file(name: str, file: BinaryIO, samples: Samples) -> None:
 
 def _read_line(line: str | None, order: tuple[int, ...], samples: Samples) -> None:
     if line is None:
-        raise _BadField("", f"longer than {LINE_BYTES_MAX} bytes; each line has one sample")
+        raise BadField("", f"longer than {LINE_BYTES_MAX} bytes; each line has one sample")
     if line.strip():
         _add(samples, _fields(line, order))
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, str | None]]:
+def lines_of(file: BinaryIO) -> Iterator[tuple[int, str | None]]:
     """(number, line); None for a line that is too long. Never holds more than LINE_BYTES_MAX of it."""
     number = 0
     while chunk := file.readline(LINE_BYTES_MAX):
@@ -143,33 +143,39 @@ def _columns(name: str, header: str | None) -> tuple[int, ...]:
 
 
 def _fields(line: str, order: tuple[int, ...]) -> tuple[str, str, str, str]:
-    """The four fields. A quote never spans lines, so that one stray quote cannot swallow the samples after it."""
+    """The four fields."""
+    *places, width = order
+    parts = split_line(line, width)
+    timestamp, service, resource, value = (parts[place] for place in places)
+    return timestamp, service, resource, value
+
+
+def split_line(line: str, width: int) -> list[str]:
+    """The fields. A quote never spans lines, so that one stray quote cannot swallow the samples after it. Raises BadField."""
     try:
         parts = next(csv.reader([line], strict=True)) if '"' in line else line.split(",")
     except csv.Error as error:
-        raise _BadField("", f"{error}; close the quote or remove it") from error
-    *places, width = order
+        raise BadField("", f"{error}; close the quote or remove it") from error
     if len(parts) != width:
-        raise _BadField("", f"has {len(parts)} fields, the header has {width}; quote fields with commas")
-    timestamp, service, resource, value = (parts[place].strip() for place in places)
-    return timestamp, service, resource, value
+        raise BadField("", f"has {len(parts)} fields, the header has {width}; quote fields with commas")
+    return [part.strip() for part in parts]
 
 
 def _add(samples: Samples, fields: tuple[str, str, str, str]) -> None:
     timestamp, service, resource, value = fields
-    seconds, amount = _seconds(timestamp), _amount(value)
+    seconds, amount = epoch_seconds(timestamp), plain_amount(value)
     for column, name in (("service", service), ("resource", resource)):
         if not name or "\ufffd" in name:
-            raise _BadField(column, "is not UTF-8; save the file as UTF-8" if name else "is empty; name it")
+            raise BadField(column, "is not UTF-8; save the file as UTF-8" if name else "is empty; name it")
     if samples.count >= SAMPLES_MAX:
-        raise _BadField("", f"beyond the {SAMPLES_MAX} samples that are kept; give fewer files or coarser samples")
+        raise BadField("", f"beyond the {SAMPLES_MAX} samples that are kept; give fewer files or coarser samples")
     key = (service, resource)
     series = samples.series.get(key)
     if series is None:
         if resource not in samples.resources and len(samples.resources) >= RESOURCES_MAX:
-            raise _BadField("resource", f"beyond the {RESOURCES_MAX} resources that are kept; is it misspelt?")
+            raise BadField("resource", f"beyond the {RESOURCES_MAX} resources that are kept; is it misspelt?")
         if len(samples.series) >= SERIES_MAX:
-            raise _BadField("service", f"beyond the {SERIES_MAX} series (service and resource) that are kept")
+            raise BadField("service", f"beyond the {SERIES_MAX} series (service and resource) that are kept")
         series = samples.series[key] = Series()
         samples.resources.add(resource)
     series.seconds.append(seconds)
@@ -178,8 +184,8 @@ def _add(samples: Samples, fields: tuple[str, str, str, str]) -> None:
     samples.newest_s = max(samples.newest_s, seconds)
 
 
-def _seconds(text: str) -> float:
-    """Epoch seconds, or ISO 8601 (UTC where it names no zone)."""
+def epoch_seconds(text: str) -> float:
+    """Epoch seconds, or ISO 8601 (UTC where it names no zone). Raises BadField."""
     try:
         seconds = float(text)
     except ValueError:
@@ -187,21 +193,22 @@ def _seconds(text: str) -> float:
             moment = datetime.fromisoformat(text)
             seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
-            raise _BadField(
+            raise BadField(
                 "timestamp", f"{_shown(text)} is no time; write epoch seconds or ISO 8601 such as 2026-01-31T18:00:00Z"
             ) from None
     if not abs(seconds) < 1e11:
-        raise _BadField("timestamp", f"{_shown(text)} is no time; write epoch seconds, not milliseconds")
+        raise BadField("timestamp", f"{_shown(text)} is no time; write epoch seconds, not milliseconds")
     return seconds
 
 
-def _amount(text: str) -> float:
+def plain_amount(text: str) -> float:
+    """A number without a unit, not below zero. Raises BadField."""
     try:
         value = float(text)
     except ValueError:
-        raise _BadField("value", f"{_shown(text)} is not a number; write a plain one such as 0.25") from None
+        raise BadField("value", f"{_shown(text)} is not a number; write a plain one such as 0.25") from None
     if not 0 <= value <= VALUE_MAX:
-        raise _BadField("value", f"{_shown(text)} is not within 0..{VALUE_MAX:.0e}; write what one replica uses")
+        raise BadField("value", f"{_shown(text)} is not within 0..{VALUE_MAX:.0e}; write what one replica uses")
     return value
 
 

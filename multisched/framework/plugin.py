@@ -13,23 +13,27 @@ commit · Reserve · Permit · PreBind · Bind · PostBind.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.events import EventRegistration
 from multisched.framework.ledger import Ledger
+from multisched.framework.measures import Measures
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
 from multisched.framework.objects_view import ObjectKind, ObjectsView
-from multisched.framework.ports import Binder, BindReply, BindRequest, VolumeWriter
+from multisched.framework.ports import Binder, BindReply, BindRequest, Clock, VolumeWriter
 from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, PreemptionsUnderWay
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
+
+T = TypeVar("T")
 
 
 class Dependency(Enum):
@@ -469,6 +473,35 @@ class ReadsObjects(Plugin, Protocol):
     reads_objects: tuple[ObjectKind, ...]
 
 
+class InThread(Protocol):
+    """Runs what computes for seconds beside the loop."""
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises. It is left to itself, and what it returns is dropped, when the caller is cancelled."""
+        ...
+
+
+class DutyPorts(msgspec.Struct, frozen=True):
+    """What a background duty works with: time, chance and a thread."""
+
+    clock: Clock
+    rng: random.Random
+    in_thread: InThread
+
+
+@runtime_checkable
+class DutyPlugin(Plugin, Protocol):
+    """A plugin with a duty of its own beside the cycles, such as learning from history.
+
+    The shell starts it with the domain and keeps it running: one that raises or returns is told and begun again after a while.
+    It shares the loop with everything else: it may wait as it likes, and computes for milliseconds at a time only.
+    """
+
+    async def carry_out(self, ports: DutyPorts) -> None:
+        """Until cancelled."""
+        ...
+
+
 class WaitingPods(Protocol):
     """Pods held by Permit, for plugins that decide about several at once (coscheduling)."""
 
@@ -499,6 +532,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
     preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
     """Whose victims are being removed at this moment."""
+    measures: Measures | None = None
+    """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
 
 
 class Ledgers(Protocol):

@@ -31,7 +31,8 @@ from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.isolation import Isolator, Workshop
-from multisched.framework.plugin import PluginContext
+from multisched.framework.measures import Measures
+from multisched.framework.plugin import InThread, PluginContext
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.runner import Runner
@@ -44,6 +45,7 @@ from multisched.shell.audit import Audit
 from multisched.shell.audit_sides import NodeSide, PodSide, Side
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker, Outside
+from multisched.shell.duties import Duties
 from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.ingest import NodeIngest, PodIngest
@@ -97,6 +99,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Where isolated plugins run; None: in threads and processes."""
     open_extender: OpenExtender | None = None
     """How extenders are reached; None: over HTTP."""
+    measures: Measures | None = None
+    """How plugins come to what is measured; None: not at all. Closed with the program."""
+    duty_threads: Callable[[], InThread] | None = None
+    """Where the duties of plugins compute; None: in threads."""
 
 
 class Program:
@@ -115,6 +121,7 @@ class Program:
         self.events = ApiEventSink(outside.transport, self.limiter, outside.clock, instance=outside.identity)
         self.conditions = ApiConditionWriter(outside.transport, self.limiter, outside.clock)
         self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
+        self.duties = Duties(outside.clock, outside.rng, outside.duty_threads)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.router = Router()
@@ -222,6 +229,7 @@ class Program:
             self.cache.objects,
             self.volumes,
             preemptions=self.preemptor,
+            measures=self._outside.measures,
         )
         profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)
@@ -306,6 +314,8 @@ class Program:
             with anyio.CancelScope(shield=True):
                 await self.workshop.close()
                 await self._extenders.close()
+                if self._outside.measures is not None:
+                    await self._outside.measures.close()
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -324,6 +334,7 @@ class Program:
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)
+                tasks.start_soon(self.duties.run, worker.name, worker.plugins)
             await self._closing.wait()
             await self._drain()
             tasks.cancel_scope.cancel()

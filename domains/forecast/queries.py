@@ -1,0 +1,166 @@
+"""Ready-made queries for what clusters usually measure: cAdvisor, node-exporter and log collectors.
+
+Values only. `$window` stands for the stretch of time that a sample is taken over (`Dimension.promql`). Queries per pod answer with
+the labels `namespace` and `pod`, those per node with a node's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+WINDOW: Final = "$window"
+
+
+class Per(Enum):
+    """What a query measures; the values are the words in the configuration."""
+
+    POD = "pod"
+    NODE = "node"
+
+
+class ReadyQuery(msgspec.Struct, frozen=True):
+    """A query by name."""
+
+    query: str
+    per: Per
+    unit: str
+    needs: str
+    """What must be scraped for it."""
+
+
+_CONTAINERS: Final = 'container!="",container!="POD"'
+_LINKS: Final = 'device!~"lo|veth.*|cali.*|cni.*|flannel.*|docker.*|br-.*|tunl.*|vxlan.*|kube-.*|lxc.*|cilium.*"'
+_DISKS: Final = 'device!~"dm-.*|loop.*|md.*|ram.*|sr.*|zram.*"'
+_BY_NODE: Final = "* on (instance) group_left (nodename) max by (instance, nodename) (node_uname_info)"
+
+
+def _per_pod(expression: str) -> str:
+    return f"sum by (namespace, pod) ({expression})"
+
+
+def _per_node(expression: str) -> str:
+    """node-exporter knows its machine's name, which is the node's unless the kubelet was told another."""
+    return f"sum by (nodename) ((sum by (instance) ({expression})) {_BY_NODE})"
+
+
+def _relabelled(expression: str, namespace: tuple[str, str], pod: tuple[str, str]) -> str:
+    """Sets namespace and pod from (label, pattern): a collector's own are those of the collector's pod."""
+    for target, (source, pattern) in (("namespace", namespace), ("pod", pod)):
+        expression = f'label_replace({expression}, "{target}", "$1", "{source}", "{pattern}")'
+    return _per_pod(expression)
+
+
+READY: Final[Mapping[str, ReadyQuery]] = {
+    "cadvisor-cpu": ReadyQuery(
+        _per_pod(f"rate(container_cpu_usage_seconds_total{{{_CONTAINERS}}}[{WINDOW}])"),
+        Per.POD,
+        "cores",
+        "cAdvisor (kubelet)",
+    ),
+    "cadvisor-memory": ReadyQuery(
+        _per_pod(f"avg_over_time(container_memory_working_set_bytes{{{_CONTAINERS}}}[{WINDOW}])"),
+        Per.POD,
+        "bytes",
+        "cAdvisor (kubelet)",
+    ),
+    "cadvisor-network": ReadyQuery(
+        " + ".join(
+            _per_pod(f'rate(container_network_{way}_bytes_total{{pod!="",interface!="lo"}}[{WINDOW}])')
+            for way in ("receive", "transmit")
+        ),
+        Per.POD,
+        "bytes/s",
+        "cAdvisor (kubelet); a pod in the host's network shows the whole node's traffic",
+    ),
+    "cadvisor-disk": ReadyQuery(
+        " + ".join(
+            _per_pod(f"rate(container_fs_{way}_bytes_total{{{_CONTAINERS}}}[{WINDOW}])") for way in ("reads", "writes")
+        ),
+        Per.POD,
+        "bytes/s",
+        "cAdvisor (kubelet)",
+    ),
+    "node-cpu": ReadyQuery(
+        _per_node(f'rate(node_cpu_seconds_total{{mode!~"idle|iowait|steal"}}[{WINDOW}])'),
+        Per.NODE,
+        "cores",
+        "node-exporter",
+    ),
+    "node-memory": ReadyQuery(
+        _per_node(
+            f"avg_over_time(node_memory_MemTotal_bytes[{WINDOW}]) - avg_over_time(node_memory_MemAvailable_bytes[{WINDOW}])"
+        ),
+        Per.NODE,
+        "bytes",
+        "node-exporter",
+    ),
+    "node-network": ReadyQuery(
+        _per_node(
+            f"rate(node_network_receive_bytes_total{{{_LINKS}}}[{WINDOW}])"
+            f" + rate(node_network_transmit_bytes_total{{{_LINKS}}}[{WINDOW}])"
+        ),
+        Per.NODE,
+        "bytes/s",
+        "node-exporter",
+    ),
+    "node-disk": ReadyQuery(
+        _per_node(
+            f"rate(node_disk_read_bytes_total{{{_DISKS}}}[{WINDOW}]) + rate(node_disk_written_bytes_total{{{_DISKS}}}[{WINDOW}])"
+        ),
+        Per.NODE,
+        "bytes/s",
+        "node-exporter",
+    ),
+    "loki-log": ReadyQuery(
+        _per_pod(f'bytes_rate({{namespace=~".+",pod=~".+"}}[{WINDOW}])'),
+        Per.POD,
+        "bytes/s",
+        "Loki itself as the server: url http://loki:3100/loki, with the labels namespace and pod on its streams",
+    ),
+    "promtail-log": ReadyQuery(
+        _relabelled(
+            f'rate(promtail_read_bytes_total{{path=~"/var/log/pods/.+"}}[{WINDOW}])',
+            ("path", "/var/log/pods/([^_]+)_.*"),
+            ("path", "/var/log/pods/[^_]+_([^_]+)_.*"),
+        ),
+        Per.POD,
+        "bytes/s",
+        "promtail",
+    ),
+    "vector-log": ReadyQuery(
+        _relabelled(
+            f'rate(vector_component_received_event_bytes_total{{component_type="kubernetes_logs",pod_name!=""}}[{WINDOW}])',
+            ("pod_namespace", "(.+)"),
+            ("pod_name", "(.+)"),
+        ),
+        Per.POD,
+        "bytes/s",
+        "vector, source kubernetes_logs",
+    ),
+    "fluent-bit-log": ReadyQuery(
+        f"sum by (node) (sum by (namespace, pod) (rate(fluentbit_input_bytes_total[{WINDOW}]))"
+        " * on (namespace, pod) group_left (node) max by (namespace, pod, node) (kube_pod_info))",
+        Per.NODE,
+        "bytes/s",
+        "fluent-bit, which counts per input and not per pod; and kube-state-metrics",
+    ),
+}
+"""By the name that a dimension's `ready` gives."""
+
+PLACES: Final = 'max by (namespace, pod, node) (kube_pod_info{node!=""})'
+"""kube-state-metrics: which pod stood where, for dimensions that are measured per node."""
+
+
+def _owners(metric: str, label: str) -> str:
+    by = f"namespace, {label}, owner_kind, owner_name"
+    return f'max by ({by}) (max_over_time({metric}{{owner_kind!=""}}[{WINDOW}]))'
+
+
+POD_OWNERS: Final = _owners("kube_pod_owner", "pod")
+REPLICASET_OWNERS: Final = _owners("kube_replicaset_owner", "replicaset")
+JOB_OWNERS: Final = _owners("kube_job_owner", "job_name")
+"""kube-state-metrics: the owners of whatever was there in the window, pods that are gone included."""

@@ -1,0 +1,214 @@
+"""The refit: reads history again and again, learns profiles from it, and puts them in force.
+
+Owns when that happens and how it went. Promises that the last good profiles stay in force whatever a source or the fit does,
+and that nothing is computed on the loop. Run by the plugin's `carry_out`; read by metrics and `/readyz`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+import numpy as np
+
+from domains.forecast.profiles import Profiles
+from domains.forecast.source import PollingSource, Reading, Source, SourceError, merged
+from multisched.framework.measures import Grid
+from multisched.framework.plugin import DutyPorts
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 30.0
+"""After a failed refit, doubled with each that follows it, up to the interval."""
+JITTER: Final = 0.1
+"""Of each wait, added by chance: the replicas of a Deployment do not ask all at once."""
+ERROR_CHARS_MAX: Final = 1_000
+
+Learn = Callable[[Reading, int, float], Profiles]
+"""(reading, version, now in epoch seconds); runs in a worker thread."""
+
+
+class RefitSettings(msgspec.Struct, frozen=True):
+    """When, and over how much."""
+
+    interval_s: float
+    step_s: float
+    steps: int
+    """Of the window."""
+    deadline_s: float = 1_800.0
+    """For one refit: reading, and then learning, each."""
+
+
+class RefitState(msgspec.Struct):
+    """How it went so far; a copy is handed out."""
+
+    refits: int = 0
+    """That were put in force."""
+    failures: int = 0
+    failures_in_a_row: int = 0
+    last_error: str = ""
+    """Why the last refit failed; empty where it did not."""
+    last_error_s: float = 0.0
+    """Epoch seconds."""
+    version: int = 0
+    """Of the profiles in force; 0: there are none."""
+    made_s: float = 0.0
+    newest_s: float = 0.0
+    """The newest sample in them."""
+    duration_s: float = 0.0
+    """Of the last refit that was put in force."""
+    polls_failed: int = 0
+    notes: tuple[str, ...] = ()
+    """What the last reading left out or guessed."""
+
+    def age_s(self, now_s: float) -> float:
+        """How old the newest sample in force is; NaN where there are no profiles."""
+        return now_s - self.newest_s if self.version else math.nan
+
+    def detail(self, now_s: float) -> str:
+        """In a sentence, for `/readyz`."""
+        told = f"profiles {self.version}, {_duration(self.age_s(now_s))} old" if self.version else "no profiles yet"
+        if self.last_error:
+            since = _duration(now_s - self.last_error_s)
+            told += f"; {self.failures_in_a_row} refits failed, the last {since} ago: {self.last_error}"
+        return told
+
+
+class Refit:
+    """One for each plugin that learns."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        learn: Learn,
+        adopt: Callable[[Profiles], None],
+        settings: RefitSettings,
+        in_force: Profiles | None = None,
+    ) -> None:
+        """`adopt` is called on the loop, between cycles. `in_force`: profiles of an earlier life, adopted by the caller."""
+        self._sources = tuple(sources)
+        self._learn = learn
+        self._adopt = adopt
+        self._settings = settings
+        self._state = RefitState()
+        self._covered: frozenset[str] = frozenset()
+        """Dimensions that had samples when profiles were last learned."""
+        if in_force is not None:
+            self._note_in_force(in_force)
+
+    def state(self) -> RefitState:
+        """A copy."""
+        return msgspec.structs.replace(self._state)
+
+    async def run(self, ports: DutyPorts) -> None:
+        """Until cancelled. Raises nothing that a source or the fit can cause."""
+        async with anyio.create_task_group() as tasks:
+            for source in self._sources:
+                if isinstance(source, PollingSource):
+                    tasks.start_soon(self._poll, source, ports)
+            while True:
+                await self.once(ports)
+                await asyncio.sleep(self._wait_s(ports))
+
+    async def once(self, ports: DutyPorts) -> bool:
+        """One refit; True if its profiles are in force now."""
+        began_s = ports.clock.monotonic()
+        try:
+            reading, profiles = await self._made(ports)
+            self._adopt(profiles)
+        except SourceError as error:
+            self._note_failure(str(error), ports)
+            return False
+        except TimeoutError:
+            self._note_failure(f"not done within {self._settings.deadline_s:g} s", ports)
+            return False
+        except Exception as error:
+            logger.exception("refit failed")
+            self._note_failure(f"{type(error).__name__}: {error}", ports)
+            return False
+        self._note_in_force(profiles)
+        self._covered = _covered(reading)
+        self._state.refits += 1
+        self._state.failures_in_a_row, self._state.last_error = 0, ""
+        self._state.notes = reading.notes
+        self._state.duration_s = ports.clock.monotonic() - began_s
+        logger.info("profiles in force", extra={"version": profiles.version, "services": len(profiles.services)})
+        return True
+
+    async def _made(self, ports: DutyPorts) -> tuple[Reading, Profiles]:
+        settings, now_s = self._settings, ports.clock.now().timestamp()
+        # The step that has not ended yet is left for the next time.
+        end = math.floor(now_s / settings.step_s)
+        grid = Grid((end - settings.steps) * settings.step_s, settings.step_s, settings.steps)
+        with anyio.fail_after(settings.deadline_s):
+            readings = [await source.read(grid, ports.in_thread) for source in self._sources]
+        reading = readings[0]
+        if len(readings) > 1:
+            reading = await ports.in_thread(lambda: merged(readings, settings.steps))
+        self._refuse_empty(reading)
+        version = self._state.version + 1
+        with anyio.fail_after(settings.deadline_s):
+            profiles = await ports.in_thread(lambda: self._learn(reading, version, now_s))
+        return reading, profiles
+
+    def _refuse_empty(self, reading: Reading) -> None:
+        """A server that has lost its data, or the label that it is found by, must not take away what is known."""
+        covered = _covered(reading)
+        lost = sorted(self._covered - covered)
+        if lost:
+            raise SourceError(
+                f"dimension {lost[0]} had samples before and has none now; what was learned of it stays in force"
+            )
+        if not covered:
+            notes = f" ({reading.notes[0]})" if reading.notes else ""
+            raise SourceError(f"the sources have no sample in the window{notes}")
+
+    async def _poll(self, source: PollingSource, ports: DutyPorts) -> None:
+        while True:
+            try:
+                with anyio.fail_after(source.interval_s):
+                    await source.poll(ports.clock.now().timestamp())
+            except (SourceError, TimeoutError) as error:
+                self._state.polls_failed += 1
+                logger.warning(
+                    "the load was not read", extra={"source": source.name, "error": str(error)[:ERROR_CHARS_MAX]}
+                )
+            await asyncio.sleep(source.interval_s)
+
+    def _wait_s(self, ports: DutyPorts) -> float:
+        failures, interval_s = self._state.failures_in_a_row, self._settings.interval_s
+        wait_s = interval_s if not failures else min(interval_s, RETRY_S * 2.0 ** min(failures - 1, 20))
+        return wait_s * (1 + JITTER * ports.rng.random())
+
+    def _note_failure(self, text: str, ports: DutyPorts) -> None:
+        state = self._state
+        state.failures += 1
+        state.failures_in_a_row += 1
+        state.last_error, state.last_error_s = text[:ERROR_CHARS_MAX], ports.clock.now().timestamp()
+        logger.warning("refit failed; the last profiles stay in force", extra={"error": state.last_error})
+
+    def _note_in_force(self, profiles: Profiles) -> None:
+        self._state.version, self._state.made_s = profiles.version, profiles.made_s
+        self._state.newest_s = profiles.newest_s
+
+
+def _covered(reading: Reading) -> frozenset[str]:
+    """Dimensions with at least one sample."""
+    usage = reading.usage
+    found = {name for number, name in enumerate(usage.dimensions) if not np.isnan(usage.values[:, number]).all()}
+    if reading.totals is not None:
+        totals = reading.totals
+        found |= {name for n, name in enumerate(totals.dimensions) if not np.isnan(totals.values[:, n]).all()}
+    return frozenset(found)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

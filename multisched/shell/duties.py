@@ -1,0 +1,152 @@
+"""The background duties of plugins, and what they measure with.
+
+Owns the tasks of `DutyPlugin`s and the connections that plugins opened by `PluginContext.measures`. Promises that a duty that
+raises or returns is told, counted and begun again after a while, and never takes the scheduler down. Called by `program`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+import anyio
+import msgspec
+
+from multisched.client.backoff import Backoff
+from multisched.client.pod_metrics import MetricsApi
+from multisched.client.prometheus import PrometheusMeter
+from multisched.framework.measures import LoadReader, Meter, MeterSettings
+from multisched.framework.plugin import DutyPlugin, DutyPorts, InThread
+from multisched.framework.ports import Clock
+from multisched.framework.registry import PluginSet, implements
+from multisched.model.wire import Transport
+
+logger = logging.getLogger(__name__)
+
+RESTART_BASE_S: Final = 1.0
+RESTART_CAP_S: Final = 300.0
+STEADY_S: Final = 600.0
+"""A duty that ran so long before it ended is begun again soon."""
+THREADS_MAX: Final = 2
+"""Threads of one duty, those that were left to themselves included; whoever needs another waits."""
+ERROR_CHARS_MAX: Final = 1_000
+
+T = TypeVar("T")
+
+
+class DutyState(msgspec.Struct):
+    """How one duty fares."""
+
+    domain: str
+    plugin: str
+    is_running: bool = False
+    failures: int = 0
+    last_error: str = ""
+    last_error_s: float = 0.0
+    """Epoch seconds."""
+
+
+class Duties:
+    """Those of all domains."""
+
+    def __init__(self, clock: Clock, rng: random.Random, threads: Callable[[], InThread] | None = None) -> None:
+        """`rng`: drawn from for each duty. `threads`: another way to compute, for simulations."""
+        self._clock = clock
+        self._rng = rng
+        self._threads = threads or DutyThreads
+        self._states: dict[tuple[str, str], DutyState] = {}
+
+    def states(self) -> list[DutyState]:
+        """Copies, in the order in which they were begun."""
+        return [msgspec.structs.replace(state) for state in self._states.values()]
+
+    async def run(self, domain: str, plugins: PluginSet) -> None:
+        """Carries out the duties of a domain's plugins until cancelled; returns at once if they have none."""
+        async with anyio.create_task_group() as tasks:
+            for built in plugins.built:
+                if implements(built.plugin, DutyPlugin):
+                    tasks.start_soon(self._keep, domain, built.plugin)
+
+    async def _keep(self, domain: str, plugin: DutyPlugin) -> None:
+        state = self._states.setdefault((domain, plugin.name), DutyState(domain, plugin.name))
+        rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
+        backoff = Backoff(rng, base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
+        ports = DutyPorts(self._clock, rng, self._threads())
+        while True:
+            began_s = self._clock.monotonic()
+            state.is_running = True
+            try:
+                await plugin.carry_out(ports)
+                error = "it returned"
+            except Exception as raised:
+                error = f"{type(raised).__name__}: {raised}"[:ERROR_CHARS_MAX]
+                logger.warning("a duty failed", exc_info=raised, extra={"domain": domain, "plugin": plugin.name})
+            finally:
+                state.is_running = False
+            state.failures += 1
+            state.last_error, state.last_error_s = error, self._clock.now().timestamp()
+            if self._clock.monotonic() - began_s >= STEADY_S:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_s())
+
+
+class DutyThreads:
+    """Implements `framework.plugin.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(THREADS_MAX)
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Waits for a place: the caller has a deadline, for a thread that hangs never gives its own back."""
+        await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 - told to the one who waits
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._ended, future, result, error)
+            except RuntimeError:
+                logger.debug("a thread of a duty ended after the loop")
+
+        threading.Thread(target=run, name="duty", daemon=True).start()
+        return await future
+
+    def _ended(self, future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+        self._places.release()
+        if future.done():  # the caller was cancelled
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast(T, result))
+
+
+class NetworkMeasures:
+    """Implements `framework.measures.Measures`. One that opens a meter twice for the same settings gets two."""
+
+    def __init__(self, transport: Transport, rng: random.Random) -> None:
+        self._transport = transport
+        self._rng = rng
+        self._meters: list[PrometheusMeter] = []
+
+    def meter(self, settings: MeterSettings) -> Meter:
+        rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
+        self._meters.append(PrometheusMeter(settings, rng))
+        return self._meters[-1]
+
+    def load(self) -> LoadReader:
+        return MetricsApi(self._transport)
+
+    async def close(self) -> None:
+        for meter in self._meters:
+            await meter.close()

@@ -1,0 +1,78 @@
+"""The metrics API, page by page: what each pod uses, or why that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched.client.pod_metrics import PATH, MetricsApi
+from multisched.framework.measures import MeterError, PodUse
+from multisched.model.wire import AnswerLostError, Response, Transport
+from tests.unit.client.scripted import ScriptedTransport
+
+
+class Pages(ScriptedTransport):
+    """Answers the requests one after the other."""
+
+    def __init__(self, *answers: Response | Exception) -> None:
+        super().__init__()
+        self._answers = list(answers)
+        self.paths: list[str] = []
+
+    async def request(self, method: str, path: str, **more: Any) -> Response:
+        self.paths.append(path)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def page(items: Sequence[object], following: str = "") -> Response:
+    return Response(200, orjson.dumps({"kind": "PodMetricsList", "metadata": {"continue": following}, "items": items}))
+
+
+def metrics(name: str, *usage: dict[str, str]) -> dict[str, object]:
+    return {
+        "metadata": {"namespace": "shop", "name": name},
+        "containers": [{"name": "c", "usage": one} for one in usage],
+    }
+
+
+async def test_containers_are_added_up_over_all_pages() -> None:
+    server = Pages(
+        page([metrics("a", {"cpu": "250m", "memory": "1Mi"}, {"cpu": "1500000n", "memory": "1024Ki"})], "x/1="),
+        page([metrics("b", {"cpu": "1", "memory": "5"}), metrics("c", {"cpu": "7u", "memory": "0"})]),
+    )
+    transport: Transport = server
+    assert await MetricsApi(transport).pods() == (
+        PodUse("shop", "a", 0.2515, 2 * 1024 * 1024),
+        PodUse("shop", "b", 1.0, 5.0),
+        PodUse("shop", "c", 7e-6, 0.0),
+    )
+    assert server.paths == [f"{PATH}?limit=1000", f"{PATH}?limit=1000&continue=x%2F1%3D"]
+
+
+async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:
+    bad = [{"cpu": "much", "memory": "1"}, {"cpu": "1"}, {"cpu": "-1", "memory": "1"}]
+    assert (
+        await MetricsApi(Pages(page([metrics(f"p{n}", one) for n, one in enumerate(bad)] + [metrics("q")]))).pods()
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Response(404, b"404 page not found"), "is not served here (404); install metrics-server"),
+        (Response(503, b"unavailable"), "HTTP 503: unavailable"),
+        (Response(200, b"<html>"), "no list of PodMetrics"),
+        (AnswerLostError("reset"), "no answer: reset"),
+    ],
+)
+async def test_an_answer_that_is_none_is_told(answer: Response | Exception, words: str) -> None:
+    with pytest.raises(MeterError) as caught:
+        await MetricsApi(Pages(answer)).pods()
+    assert words in str(caught.value)

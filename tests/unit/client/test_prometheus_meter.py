@@ -1,0 +1,389 @@
+"""Range queries to a server that answers, floods, lies, is slow or is down: what comes back lies on the grid, or says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from multisched.client.prometheus import PrometheusMeter
+from multisched.cluster.certificates import Authority, server_context
+from multisched.framework.measures import Dropped, Grid, MeterError, MeterSettings, Piece, RangeReport
+from multisched.framework.ports import ExtenderTrust
+from tests.unit.client.servers import raw_serving, serving
+
+START_S = 1_700_000_100.0
+GRID = Grid(START_S, 300.0, 10)
+GIGABYTE = 1_000_000_000
+Form = Mapping[str, Any]
+Answer = Callable[[Form], Awaitable[web.StreamResponse]]
+
+
+def matrix(*series: Mapping[str, Any], **more: object) -> web.Response:
+    document = {"status": "success", "data": {"resultType": "matrix", "result": list(series)}, **more}
+    return web.Response(body=orjson.dumps(document), content_type="application/json")
+
+
+def series(values: list[list[object]], **labels: str) -> dict[str, Any]:
+    return {"metric": labels, "values": values}
+
+
+def refusal(status: int, kind: str, text: str, **headers: str) -> web.Response:
+    body = orjson.dumps({"status": "error", "errorType": kind, "error": text})
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
+
+def moments(form: Form) -> list[float]:
+    start, end, step = (float(form[name]) for name in ("start", "end", "step"))
+    return [start + number * step for number in range(round((end - start) / step) + 1)]
+
+
+async def asked(
+    answer: Answer, settings: Mapping[str, Any] | None = None, query: str = "up", grid: Grid = GRID
+) -> tuple[RangeReport, dict[tuple[str, int], float], list[Form]]:
+    """(report, (pod, step) -> value, the forms that were posted)."""
+    forms: list[Form] = []
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        assert (request.method, request.path) == ("POST", "/prom/api/v1/query_range")
+        forms.append(await request.post())
+        return await answer(forms[-1])
+
+    found: dict[tuple[str, int], float] = {}
+
+    def take(piece: Piece) -> None:
+        begin = 0
+        for labels, end in zip(piece.labels, piece.ends.tolist(), strict=True):
+            for step, value in zip(piece.steps[begin:end].tolist(), piece.values[begin:end].tolist(), strict=True):
+                assert (labels["pod"], step) not in found
+                found[labels["pod"], step] = value
+            begin = end
+
+    async with serving(handler) as url:
+        meter = PrometheusMeter(MeterSettings(f"{url}/prom/", **(settings or {})), random.Random(1))
+        try:
+            return await meter.ranges(query, grid, take), found, forms
+        finally:
+            await meter.close()
+
+
+async def failure(answer: Answer, settings: Mapping[str, Any] | None = None, query: str = "up") -> str:
+    with pytest.raises(MeterError) as caught:
+        await asked(answer, settings, query)
+    return str(caught.value)
+
+
+async def test_a_range_lands_on_the_grid_with_its_gaps() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        times = moments(form)
+        return matrix(
+            series([[times[1], "0.25"], [times[9], "1e-05"]], pod="a"),
+            series([[times[0], "3"]], pod="b"),
+        )
+
+    report, found, forms = await asked(answer, query="sum(x)")
+    assert found == {("a", 1): 0.25, ("a", 9): 1e-05, ("b", 0): 3.0}
+    assert [dict(form) for form in forms] == [
+        {"query": "sum(x)", "start": "1700000100.000", "end": "1700002800.000", "step": "300"}
+    ]
+    assert (report.requests, report.series, report.samples, report.warnings) == (1, 2, 3, {})
+
+
+@pytest.mark.parametrize(("points_max", "requests"), [(11_000, 3), (1, 22_001), (30_000, 1)])
+async def test_no_request_asks_for_more_steps_than_allowed(points_max: int, requests: int) -> None:
+    steps = 22_001 if points_max > 1 else 7
+
+    async def answer(form: Form) -> web.StreamResponse:
+        times = moments(form)
+        assert len(times) <= points_max
+        return matrix(series([[time, str(time)] for time in times], pod="a"))
+
+    grid = Grid(START_S, 60.0, steps)
+    report, found, _ = await asked(answer, {"points_max": points_max}, grid=grid)
+    assert report.requests == (requests if points_max > 1 else steps)
+    assert found == {("a", step): START_S + step * 60.0 for step in range(steps)}
+
+
+async def test_nan_infinite_and_negative_samples_are_gaps_and_counted() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        values = ["NaN", "+Inf", "-Inf", "-1", "-0", "0", "100"]
+        return matrix(series([list(pair) for pair in zip(moments(form), values, strict=False)], pod="a"))
+
+    report, found, _ = await asked(answer)
+    assert found == {("a", 4): 0.0, ("a", 5): 0.0, ("a", 6): 100.0}
+    assert report.dropped == Dropped(nan=3, negative=1)
+
+
+async def test_samples_beside_the_grid_or_told_twice_are_dropped_and_counted() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        at = moments(form)
+        pairs = [[at[0] - 300, "1"], [at[0], "2"], [at[1] + 1, "3"], [at[2], "4"], [at[2], "5"], [at[1], "6"]]
+        return matrix(series([*pairs, [at[9] + 300, "7"]], pod="a"))
+
+    report, found, _ = await asked(answer)
+    assert found == {("a", 0): 2.0, ("a", 2): 4.0}
+    assert report.dropped == Dropped(off_grid=5)
+
+
+async def test_a_query_that_does_not_parse_is_told_in_the_servers_words_and_not_asked_again() -> None:
+    words = 'invalid parameter "query": 1:5: parse error: unexpected identifier "limit"'
+    asks: list[Form] = []
+
+    async def answer(form: Form) -> web.StreamResponse:
+        asks.append(form)
+        return refusal(400, "bad_data", words)
+
+    text = await failure(answer, query="sum(limit limit)")
+    assert words in text
+    assert "bad_data" in text
+    assert "(query: sum(limit limit))" in text
+    assert len(asks) == 1
+
+
+async def test_bearer_token_tenant_and_parameters_are_sent_and_the_token_is_read_again(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    seen: list[tuple[str, str]] = []
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        seen.append((request.headers["Authorization"], request.headers["X-Scope-OrgID"]))
+        assert (await request.post())["dedup"] == "true"
+        return matrix()
+
+    async with serving(handler) as url:
+        settings = MeterSettings(
+            url, token_file=str(token), headers={"X-Scope-OrgID": "shop"}, parameters={"dedup": "true"}
+        )
+        meter = PrometheusMeter(settings, random.Random(1))
+        for secret in ("first", "second"):
+            token.write_text(f"{secret}\n")
+            await meter.ranges("up", GRID, lambda _: None)
+        token.unlink()
+        with pytest.raises(MeterError, match=r"tokenFile .*token cannot be read") as caught:
+            await meter.ranges("up", GRID, lambda _: None)
+        await meter.close()
+    assert seen == [("Bearer first", "shop"), ("Bearer second", "shop")]
+    assert "second" not in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [{"warnings": ["store-1 is down"]}, {"isPartial": True}])
+async def test_a_partial_answer_is_used_and_told(more: dict[str, object]) -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        return matrix(series([[START_S, "1"]], pod="a"), **more)
+
+    report, found, _ = await asked(answer)
+    assert found == {("a", 0): 1.0}
+    assert report.warnings == {"store-1 is down" if "warnings" in more else "the answer is partial": 1}
+
+
+async def test_a_gigabyte_is_refused_at_the_cap() -> None:
+    sent = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        chunk = b"x" * 65_536
+        for _ in range(GIGABYTE // len(chunk)):
+            writer.write(chunk)
+            await writer.drain()
+            sent += len(chunk)
+
+    cap = 1_000_000
+    async with raw_serving(handler) as url:
+        meter = PrometheusMeter(MeterSettings(url, answer_bytes_max=cap), random.Random(1))
+        with pytest.raises(
+            MeterError, match=r"an answer of over 1000000 bytes .* for a single step; aggregate in the query"
+        ):
+            await meter.ranges("up", GRID, lambda _: None)
+        await meter.close()
+    assert sent < 30 * cap
+
+
+async def test_a_gigabyte_that_is_announced_is_not_read_at_all() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n{" % GIGABYTE)
+        await reader.read()
+
+    async with raw_serving(handler) as url:
+        meter = PrometheusMeter(MeterSettings(url, timeout_s=5), random.Random(1))
+        with pytest.raises(MeterError, match="an answer of over"):
+            await meter.ranges("up", GRID, lambda _: None)
+        await meter.close()
+
+
+async def test_a_range_that_is_too_much_at_once_comes_in_shorter_pieces() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        times = moments(form)
+        if len(times) > 200:
+            return refusal(422, "execution", "query processing would load too many samples into memory")
+        return matrix(series([[time, "2"] for time in times], pod="a"))
+
+    report, found, _ = await asked(answer, grid=Grid(START_S, 300.0, 1000))
+    assert len(found) == 1000
+    assert report.requests == 1 + 8
+
+
+async def test_pieces_are_made_so_short_that_answers_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multisched.client.prometheus.GOOD_BYTES", 2_000)
+    sizes: list[int] = []
+
+    async def answer(form: Form) -> web.StreamResponse:
+        response = matrix(series([[time, "2.5"] for time in moments(form)], pod="a"))
+        assert isinstance(response.body, bytes)
+        sizes.append(len(response.body))
+        return response
+
+    report, found, _ = await asked(answer, {"points_max": 200}, grid=Grid(START_S, 300.0, 1000))
+    assert len(found) == 1000
+    assert report.requests == len(sizes) > 5
+    assert all(1_000 < size < 2_600 for size in sizes[1:-1])
+
+
+async def test_a_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multisched.client.prometheus.RETRY_BASE_S", 0.01)
+    statuses = [503, 429, 200]
+
+    async def answer(form: Form) -> web.StreamResponse:
+        status = statuses.pop(0)
+        return matrix(series([[START_S, "1"]], pod="a")) if status == 200 else refusal(status, "unavailable", "busy")
+
+    report, found, _ = await asked(answer)
+    assert found == {("a", 0): 1.0}
+    assert report.requests == 3
+
+
+async def test_a_server_that_stays_down_is_told_after_the_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multisched.client.prometheus.RETRY_BASE_S", 0.01)
+
+    async def answer(form: Form) -> web.StreamResponse:
+        return web.Response(status=502, text="<html>bad  gateway</html>")
+
+    assert "HTTP 502: <html>bad gateway</html> (3 tries)" in await failure(answer, {"tries": 3})
+
+
+async def test_nobody_there_is_told() -> None:
+    meter = PrometheusMeter(MeterSettings("http://127.0.0.1:1", tries=1), random.Random(1))
+    with pytest.raises(MeterError, match=r"prometheus http://127.0.0.1:1: cannot be reached"):
+        await meter.ranges("up", GRID, lambda _: None)
+    await meter.close()
+
+
+async def test_a_slow_server_is_left_at_the_timeout() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    assert "no answer within 0.1 s (1 tries)" in await failure(answer, {"timeout_s": 0.1, "tries": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"<html>login</html>", "answers what is no Prometheus range"),
+        (b'{"status":"success","data":{"resultType":"vector","result":[]}}', "'vector'"),
+        (
+            b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,{}]]}]}}',
+            "no Prometheus",
+        ),
+        (
+            b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"abc"]]}]}}',
+            "no Prometheus",
+        ),
+        (b'{"status":"success","data":{"resultType":"matrix","result":7}}', "no Prometheus range"),
+    ],
+)
+async def test_what_is_no_range_is_refused(body: bytes, words: str) -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    assert words in await failure(answer)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "words"),
+    [
+        (302, {"Location": "https://login.example"}, "is redirected to https://login.example; write that url"),
+        (401, {}, "HTTP 401: who are you; check tokenFile and headers"),
+        (404, {}, "is url the prefix before /api/v1?"),
+    ],
+)
+async def test_refusals_name_the_setting_to_look_at(status: int, headers: dict[str, str], words: str) -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        return web.Response(status=status, text="who are you", headers=headers)
+
+    assert words in await failure(answer)
+
+
+async def test_histograms_without_values_are_told() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        return matrix({"metric": {"pod": "a"}, "histograms": [[START_S, {"count": "1"}]]})
+
+    report, found, _ = await asked(answer)
+    assert found == {}
+    assert list(report.warnings) == ["native histograms are left out; take their sum or quantile in the query"]
+
+
+async def test_no_more_requests_at_a_time_than_configured() -> None:
+    at_once = most = 0
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal at_once, most
+        await request.read()
+        at_once += 1
+        most = max(most, at_once)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        at_once -= 1
+        return matrix()
+
+    async with serving(handler) as url:
+        meter = PrometheusMeter(MeterSettings(url, concurrency=2), random.Random(1))
+        await asyncio.gather(*(meter.ranges("up", GRID, lambda _: None) for _ in range(12)))
+        await meter.close()
+    assert most == 2
+
+
+async def test_what_the_taker_raises_ends_the_query() -> None:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        return matrix(series([[START_S, "1"]], pod="a"))
+
+    def take(piece: Piece) -> None:
+        raise LookupError(piece.labels[0]["pod"])
+
+    async with serving(handler) as url:
+        meter = PrometheusMeter(MeterSettings(url), random.Random(1))
+        with pytest.raises(LookupError, match="a"):
+            await meter.ranges("up", GRID, take)
+        await meter.close()
+
+
+async def test_tls_is_checked_against_the_given_authority(tmp_path: Path) -> None:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        return matrix(series([[START_S, "1"]], pod="a"))
+
+    authority = Authority(datetime.now(UTC))
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    (tmp_path / "other.pem").write_bytes(Authority(datetime.now(UTC)).certificate)
+    async with serving(handler, server_context(authority, ["127.0.0.1"])) as url:
+        for name, is_good in (("ca.pem", True), ("other.pem", False)):
+            trust = ExtenderTrust(ca_file=str(tmp_path / name))
+            meter = PrometheusMeter(MeterSettings(url, trust=trust, tries=1), random.Random(1))
+            pieces: list[Piece] = []
+            if is_good:
+                await meter.ranges("up", GRID, pieces.append)
+                assert len(pieces) == 1
+            else:
+                with pytest.raises(MeterError, match="certificate verify failed"):
+                    await meter.ranges("up", GRID, pieces.append)
+            await meter.close()
+    trust = ExtenderTrust(ca_file=str(tmp_path / "none.pem"))
+    with pytest.raises(MeterError, match="tls cannot be used"):
+        PrometheusMeter(MeterSettings("https://127.0.0.1:1", trust=trust), random.Random(1))

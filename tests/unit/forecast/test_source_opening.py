@@ -1,0 +1,49 @@
+"""The configured sources, opened: those that need a network only where there is one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from domains.forecast.capacity import SettingError
+from domains.forecast.history_sources import open_sources, refit_settings
+from domains.forecast.load_source import LoadSource
+from domains.forecast.prometheus_source import PrometheusSource
+from domains.forecast.refit import RefitSettings
+from domains.forecast.service_names import PodName
+from domains.forecast.source_settings import read_history_settings
+from domains.forecast.usage_csv import CsvSource
+from multisched.app import SystemClock
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.shell.duties import NetworkMeasures
+
+
+async def known() -> Mapping[PodName, str]:
+    return {}
+
+
+def document(url: str, **more: object) -> dict[str, object]:
+    sources = [{"type": "prometheus", "url": url, **more}, {"type": "metrics-api"}, {"type": "csv", "files": ["a.csv"]}]
+    return {"sources": sources, "dimensions": [{"name": "cpu", "ready": "cadvisor-cpu"}], "windowDays": 1}
+
+
+async def test_sources_are_opened_in_their_order() -> None:
+    settings = read_history_settings(document("http://127.0.0.1:1"))
+    measures = NetworkMeasures(DirectTransport(ApiServer(SystemClock())), random.Random(1))
+    sources = open_sources(settings, measures, known)
+    assert [type(source) for source in sources] == [PrometheusSource, LoadSource, CsvSource]
+    assert [type(source) for source in open_sources(settings, None, known)] == [CsvSource]
+    assert refit_settings(settings) == RefitSettings(3_600.0, 300.0, 288)
+    await measures.close()
+
+
+async def test_certificates_that_cannot_be_used_are_refused_at_the_start() -> None:
+    settings = read_history_settings(document("https://127.0.0.1:1", tls={"caFile": "/nowhere/ca.pem"}))
+    measures = NetworkMeasures(DirectTransport(ApiServer(SystemClock())), random.Random(1))
+    with pytest.raises(
+        SettingError, match=r"args\.history\.sources: prometheus https://127.0.0.1:1: tls cannot be used"
+    ):
+        open_sources(settings, measures, known)

@@ -1,0 +1,188 @@
+"""Background duties: begun with the domain, begun again when they fail, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from itertools import pairwise
+
+import anyio
+import pytest
+
+from multisched import config
+from multisched.app import SystemClock
+from multisched.client.prometheus import PrometheusMeter
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.framework.measures import MeterError, MeterSettings
+from multisched.framework.plugin import CycleView, DutyPlugin, DutyPorts, Plugin, PluginContext
+from multisched.framework.ports import ExtenderTrust
+from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, implements
+from multisched.model.objects import Pod
+from multisched.plugins.default_binder import DefaultBinder
+from multisched.plugins.priority_sort import PrioritySort
+from multisched.shell.duties import RESTART_CAP_S, STEADY_S, THREADS_MAX, Duties, DutyThreads, NetworkMeasures
+from multisched.shell.program import Program, Surroundings
+from multisched.testing.scenario import QuietObserver
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+
+
+class Learner:
+    """Works for so long, and then ends in one way or another."""
+
+    name = "Learner"
+
+    def __init__(self, *lives: float | Exception) -> None:
+        self._lives = list(lives)
+        self.begun_s: list[float] = []
+
+    async def carry_out(self, ports: DutyPorts) -> None:
+        self.begun_s.append(ports.clock.monotonic())
+        life = self._lives.pop(0) if self._lives else float("inf")
+        if isinstance(life, Exception):
+            raise life
+        await asyncio.sleep(life)
+
+
+def plugins_with(*duties: DutyPlugin) -> PluginSet:
+    every: tuple[Plugin, ...] = (PrioritySort(), DefaultBinder(), *duties)
+    return PluginSet([BuiltPlugin(plugin, PluginUse(plugin.name)) for plugin in every])
+
+
+def lived(learner: Learner, seconds: float) -> tuple[Duties, list[float]]:
+    loop = SimLoop(1)
+    duties = Duties(SimClock(loop), random.Random(1))
+
+    async def live() -> None:
+        with anyio.move_on_after(seconds):
+            await duties.run("forecast", plugins_with(learner))
+
+    simulate(live(), loop)
+    return duties, learner.begun_s
+
+
+def test_a_duty_runs_while_its_domain_does() -> None:
+    learner = Learner()
+    assert implements(learner, DutyPlugin)
+    assert not implements(PrioritySort(), DutyPlugin)
+    duties, begun_s = lived(learner, 10_000)
+    assert begun_s == [0.0]
+    assert [(state.domain, state.plugin, state.failures) for state in duties.states()] == [("forecast", "Learner", 0)]
+
+
+def test_one_that_raises_or_returns_is_told_and_begun_again_ever_later() -> None:
+    duties, begun_s = lived(Learner(*[RuntimeError("no more")] * 12, 0.0), 5_000)
+    waits = [later - sooner for sooner, later in pairwise(begun_s)]
+    assert len(begun_s) == 14
+    assert 1 <= waits[0] <= 2
+    assert all(RESTART_CAP_S / 2 <= wait <= RESTART_CAP_S for wait in waits[9:])
+    (state,) = duties.states()
+    assert (state.failures, state.last_error) == (13, "it returned")
+
+
+def test_one_that_had_run_steadily_is_begun_again_soon() -> None:
+    _, begun_s = lived(Learner(*[RuntimeError("no")] * 8, STEADY_S + 1.0), 6_000)
+    assert len(begun_s) == 10
+    assert begun_s[9] - begun_s[8] - STEADY_S - 1 <= 2
+
+
+def test_a_domain_without_duties_has_nothing_to_run() -> None:
+    loop = SimLoop(1)
+    duties = Duties(SimClock(loop), random.Random(1))
+    simulate(duties.run("gpu", plugins_with()), loop)
+    assert duties.states() == []
+
+
+async def test_a_thread_computes_beside_the_loop_and_hands_back_what_it_found_or_raised() -> None:
+    threads = DutyThreads()
+    assert await threads(threading.current_thread) is not threading.main_thread()
+    with pytest.raises(ZeroDivisionError):
+        await threads(lambda: 1 / 0)
+
+
+async def test_a_thread_that_hangs_is_left_to_itself_and_keeps_its_place() -> None:
+    threads, ending = DutyThreads(), threading.Event()
+    for _ in range(THREADS_MAX):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await threads(lambda: ending.wait(20))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await threads(lambda: True)
+    ending.set()
+    assert await threads(lambda: "again") == "again"
+
+
+async def test_meters_are_closed_with_the_program_and_refused_with_bad_certificates() -> None:
+    measures = NetworkMeasures(DirectTransport(ApiServer(SystemClock())), random.Random(1))
+    meter = measures.meter(MeterSettings("http://127.0.0.1:1"))
+    assert isinstance(meter, PrometheusMeter)
+    with pytest.raises(MeterError, match="tls cannot be used"):
+        measures.meter(MeterSettings("https://127.0.0.1:1", trust=ExtenderTrust(ca_file="/nowhere/ca.pem")))
+    with pytest.raises(MeterError, match=r"metrics\.k8s\.io"):
+        await measures.load().pods()
+    await measures.close()
+
+
+CONFIGURATION = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: forecast
+  profile:
+    plugins:
+      enabled:
+      - name: tests.unit.shell.test_duties:Watchman
+- name: gpu
+lease: {enabled: false}
+"""
+
+
+class Watchman:
+    """A plugin that scores nothing, and walks about once a minute, until it falls for the first time."""
+
+    name = "Watchman"
+
+    def __init__(self, context: PluginContext) -> None:
+        self.walks: list[float] = []
+        self._has_measures = context.measures is not None
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        """Nothing to do."""
+
+    async def carry_out(self, ports: DutyPorts) -> None:
+        while True:
+            self.walks.append(ports.clock.monotonic())
+            if len(self.walks) == 3:
+                raise RuntimeError(f"fell, {self._has_measures}")
+            await asyncio.sleep(60.0)
+
+
+def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> None:
+    loop = SimLoop(3)
+
+    async def live() -> Program:
+        clock = SimClock(loop)
+        api = DirectTransport(ApiServer(clock))
+        measures = NetworkMeasures(api, random.Random(1))
+        outside = Surroundings(
+            api, clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
+        )
+        program = Program(config.parse(CONFIGURATION, "test"), outside)
+        running = loop.create_task(program.run())
+        await asyncio.sleep(300.0)
+        assert program.is_ready
+        program.stop()
+        await running
+        return program
+
+    program = simulate(live(), loop)
+    worker = next(worker for worker in program.router.workers() if worker.name == "forecast")
+    (watchman,) = (built.plugin for built in worker.plugins.built if built.plugin.name == "Watchman")
+    walks = watchman.walks  # type: ignore[attr-defined] # the class is imported a second time, by its path
+    assert len(walks) == 6
+    assert walks[3] - walks[2] < 3.0
+    (state,) = program.duties.states()
+    assert (state.domain, state.plugin, state.failures) == ("forecast", "Watchman", 1)
+    assert (state.last_error, state.is_running) == ("RuntimeError: fell, True", False)
