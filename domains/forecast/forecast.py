@@ -12,7 +12,7 @@ import numpy as np
 from domains.forecast.capacity import SettingError
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.history import History, load_history
-from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_cube
+from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
 from domains.forecast.node_curves import Outlook
 from domains.forecast.peak_ledger import PeakLedger, load_factor
 from domains.forecast.predictor import FALLBACK_REASONS, Prediction, Predictor
@@ -24,8 +24,8 @@ from multisched.framework.node_view import Rows
 from multisched.framework.plugin import CycleView, Dependency, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
-_PREDICTED: StateKey[Prediction] = StateKey("PeakForecast.predicted")
-"""What the pod adds."""
+_PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
+"""What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
 
 logger = logging.getLogger(__name__)
 
@@ -163,13 +163,16 @@ class Forecast:
         adopted, sequence = self._looked_at
         if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_LOOK > len(ledger):
             self._looked_at = (ledger.adopted, ledger.sequence)
-            self._rung.follow(fleet_cube(ledger.fleet_load(), self._weights))
+            self._rung.follow(fleet_square(ledger.fleet_load(), self._weights))
         return self._rung.number
 
-    def _predict(self, cycle: CycleView, pod: Pod) -> Prediction:
+    def _predict(self, cycle: CycleView, pod: Pod) -> tuple[Prediction, float]:
+        """What the pod adds, and the anchor of its scores."""
         found = cycle.state.find(_PREDICTED)
         if found is None:
-            found = self._ledger.predictor.predict(pod)
+            if self._ledger.curves is not None:
+                self._rung_now()
+            found = self._ledger.predictor.predict(pod), self._rung.anchor
             cycle.state.write(_PREDICTED, found)
         return found
 

@@ -1,9 +1,9 @@
 """How even a placement keeps the week: the arithmetic of PeakForecast's score.
 
-What a pod costs on a row is the growth of load^4, summed over slots and dimensions, where load is use over capacity: full
+What a pod costs on a row is the growth of load^3, summed over slots and dimensions, where load is use over capacity: full
 slots of full dimensions count most, so that services which peak at different hours meet and log-heavy ones part. To that
 comes the growth at the fullest slot of each dimension, as if it lasted for WORST_SHARE of the week. Divided by what the pod
-itself adds, the cost is the cube of a *level*: as if the row were filled so high in what the pod uses. Each cost is compared
+itself adds, the cost is the square of a *level*: as if the row were filled so high in what the pod uses. Each is compared
 with that of the whole fleet's mean row, on a coarse ladder, so that the finest steps of the score are where the rows are.
 """
 
@@ -21,9 +21,9 @@ from domains.forecast.profile_book import Curve
 from multisched.framework.node_view import Scores
 from multisched.framework.normalize import MAX_SCORE
 
-WORST_SHARE: Final = 0.2
-RUNG_MIN: Final = -12
-"""Of the fleet's level cubed, in octaves: a fleet that uses less than 6 % everywhere counts as one that uses 6 %."""
+WORST_SHARE: Final = 0.1
+RUNG_MIN: Final = -8
+"""Of the fleet's level squared, in octaves: a fleet that uses less than 6 % everywhere counts as one that uses 6 %."""
 RUNG_STICKS: Final = 0.75
 """So many octaves from its rung the fleet is before it gets another: every cached score is renewed then."""
 PODS_PER_LOOK: Final = 16
@@ -31,7 +31,7 @@ PODS_PER_LOOK: Final = 16
 
 
 class Rung:
-    """Where the fleet is on the ladder, octave by octave of its level cubed."""
+    """Where the fleet is on the ladder, octave by octave of its level squared."""
 
     __slots__ = ("number",)
 
@@ -40,24 +40,24 @@ class Rung:
 
     @property
     def anchor(self) -> float:
-        """The level cubed that scores 50."""
+        """The level squared that scores 50."""
         return float(2.0**self.number)
 
-    def follow(self, cube: float) -> None:
+    def follow(self, square: float) -> None:
         """Goes where the fleet is, unless that is near."""
-        octave = math.log2(cube) if cube > 0 else RUNG_MIN
+        octave = math.log2(square) if square > 0 else RUNG_MIN
         if abs(octave - self.number) > RUNG_STICKS:
             self.number = max(RUNG_MIN, round(octave))
 
 
-def fleet_cube(load: Amounts, weights: Amounts) -> float:
-    """The level cubed of the mean row, for a pod that uses what all pods use on average. `load`: [dimensions, slots]."""
-    fourth = (load**4).sum(axis=1) + WORST_SHARE * load.shape[1] * load.max(axis=1, initial=0.0) ** 4
+def fleet_square(load: Amounts, weights: Amounts) -> float:
+    """The level squared of the mean row, for a pod that uses what all pods use on average. `load`: [dimensions, slots]."""
+    third = (load**3).sum(axis=1) + WORST_SHARE * load.shape[1] * load.max(axis=1, initial=0.0) ** 3
     used = float((load.sum(axis=1) * weights).sum())
-    return float((fourth * weights).sum()) / used if used > 0 else 0.0
+    return float((third * weights).sum()) / used if used > 0 else 0.0
 
 
-def level_cubes(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amounts) -> NDArray[np.float64]:
+def level_squares(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amounts) -> NDArray[np.float64]:
     """float64[rows]: what the pod costs on each row over what it adds; 0 for a pod that adds nothing.
 
     `factors`: as `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. Dimension by dimension, so that a
@@ -66,20 +66,21 @@ def level_cubes(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amoun
     slots = curve.quanta.shape[1]
     cost = np.zeros(factors.shape[1])
     added = np.zeros(factors.shape[1])
-    worst = outlook.peak**4
-    worst -= outlook.peak_before**4
+    worst = outlook.peak**3
+    worst -= outlook.peak_before**3
     worst *= WORST_SHARE * slots
     worst += outlook.growth
     for dimension, weight in enumerate(weights.tolist()):
         factor = factors[dimension]
-        square = factor * factor
-        cost += worst[dimension] * (weight * square * square)
-        added += factor * (4.0 * weight * curve.mass.item(dimension))
-    cubes: NDArray[np.float64] = np.maximum(cost, 0.0) / np.where(added > 0, added, np.inf)
-    return cubes
+        cost += worst[dimension] * (weight * factor * factor * factor)
+        added += factor * (3.0 * weight * curve.mass.item(dimension))
+    squares: NDArray[np.float64] = np.maximum(cost, 0.0) / np.where(added > 0, added, np.inf)
+    return squares
 
 
-def scores_of(cubes: NDArray[np.float64], anchor: float) -> Scores:
-    """int64[rows], 0..MAX_SCORE: 100 on rows that cost nothing, 50 where the level is the fleet's, and ever less above."""
-    found: Scores = (MAX_SCORE * anchor / (anchor + cubes)).astype(np.int64)
+def scores_of(squares: NDArray[np.float64], anchor: float) -> Scores:
+    """int64[rows], 0..MAX_SCORE: 100 on rows that cost nothing, 50 where the level is the fleet's, and ever less above:
+    100 / (1 + (level / fleet's level)^3)."""
+    ratio = squares / anchor
+    found: Scores = (MAX_SCORE / (1.0 + ratio * np.sqrt(ratio))).astype(np.int64)
     return found

@@ -32,7 +32,7 @@ class Outlook(NamedTuple):
     """Rows with a pod added. In FLOAT_QUANTA of each dimension's quantum."""
 
     growth: PerRow
-    """By how much the sum of the fourth powers over the slots rises."""
+    """By how much the sum of the third powers over the slots rises."""
     peak: PerRow
     """The fullest slot with the pod."""
     peak_before: PerRow
@@ -89,18 +89,18 @@ class NodeCurves:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def _look_closely(self, rows: Rows, own: Floats) -> tuple[Floats, Floats]:
-        """(fourth powers, peaks), float32[dimensions, len(rows)], row by row from the exact numbers."""
+        """(third powers, peaks), float32[dimensions, len(rows)], row by row from the exact numbers."""
         width = -(-len(rows) // _WIDTH) * _WIDTH
         seen = np.zeros((*self._shape, width), np.float32)
         np.multiply(self._exact[rows].transpose(1, 2, 0), np.float32(FLOAT_QUANTA), out=seen[:, :, : len(rows)])
-        powers, peaks = _power_and_peak(seen, own, seen)
+        powers, peaks = _power_and_peak(seen, own, seen, np.empty_like(seen))
         return powers[:, : len(rows)], peaks[:, : len(rows)]
 
     def _look_over(self, rows: Rows, own: Floats) -> tuple[Floats, Floats]:
         """The same, a tile at a time."""
         powers = np.empty((self._shape[0], len(rows)), np.float32)
         peaks = np.empty_like(powers)
-        out = np.empty((*self._shape, TILE_ROWS), np.float32)
+        out, squares = np.empty((2, *self._shape, TILE_ROWS), np.float32)
         bounds = np.searchsorted(rows, np.arange(len(self._tiles) + 1) * TILE_ROWS).tolist()
         for tile, (begin, end) in enumerate(pairwise(bounds)):
             if begin == end:
@@ -109,7 +109,7 @@ class NodeCurves:
             if end - begin <= FEW_ROWS:
                 powers[:, asked], peaks[:, asked] = self._look_closely(rows[asked], own)
                 continue
-            power, peak = _power_and_peak(self._tiles[tile], own, out)
+            power, peak = _power_and_peak(self._tiles[tile], own, out, squares)
             if end - begin == TILE_ROWS:
                 powers[:, asked], peaks[:, asked] = power, peak
             else:
@@ -148,15 +148,15 @@ class NodeCurves:
         self._peaks = np.pad(self._peaks, ((0, 0), (0, more)))
 
 
-def _power_and_peak(loads: Floats, own: Floats, out: Floats) -> tuple[Floats, Floats]:
-    """float32[dimensions, rows] each: the sum over the slots of (load + own)^4, and the largest load + own.
+def _power_and_peak(loads: Floats, own: Floats, out: Floats, squares: Floats) -> tuple[Floats, Floats]:
+    """float32[dimensions, rows] each: the sum over the slots of (load + own)^3, and the largest load + own.
 
     Each row is computed by the same operations in the same order whatever the other rows are.
     """
     np.add(loads, own, out=out)
     peak: Floats = np.maximum.reduce(out, axis=1)
-    np.multiply(out, out, out=out)
-    np.multiply(out, out, out=out)
+    np.multiply(out, out, out=squares)
+    np.multiply(out, squares, out=out)
     power: Floats = np.add.reduce(out, axis=1)
     return power, peak
 

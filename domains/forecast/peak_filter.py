@@ -58,7 +58,7 @@ class PeakFilter(Forecast):
         """uint8[rows]: refused where some dimension that the pod uses, and of which the node states a capacity, would
         pass the threshold in some slot."""
         codes = np.zeros(len(rows), np.uint8)
-        curve, book = self._predict(cycle, pod).curve, self._ledger.predictor.book
+        curve, book = self._predict(cycle, pod)[0].curve, self._ledger.predictor.book
         if curve is None or book is None or not len(rows):
             return codes
         outlook, factors = self._look(rows, curve)

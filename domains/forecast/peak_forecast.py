@@ -15,7 +15,7 @@ import numpy as np
 
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.forecast import Forecast
-from domains.forecast.level_score import level_cubes, scores_of
+from domains.forecast.level_score import level_squares, scores_of
 from domains.forecast.peak_filter import PeakFilter
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Prediction
@@ -35,11 +35,11 @@ class PeakForecast(Forecast):
         """int64[rows], 0..100: see `level_score`; without profiles `room_percent` of the worst dimension."""
         if not len(rows):
             return np.zeros(0, np.int64)
-        own = self._predict(cycle, pod)
+        own, anchor = self._predict(cycle, pod)
         if own.curve is None:
             return _by_requests(self._ledger, rows, own)
         outlook, factors = self._look(rows, own.curve)
-        return scores_of(level_cubes(outlook, own.curve, factors, self._weights), self._rung.anchor)
+        return scores_of(level_squares(outlook, own.curve, factors, self._weights), anchor)
 
 
 def _by_requests(ledger: PeakLedger, rows: Rows, own: Prediction) -> Scores:

@@ -1,6 +1,6 @@
 """Profiles from CSV history: a quantile for each hour of the week.
 
-Per series two estimates are averaged: the quantile of the slot's own samples, and that of the same hour over all working
+Per series two estimates are mixed (OWN_SHARE): the quantile of the slot's own samples, and that of the same hour over all working
 days, or over the weekend: the first knows what is special about a day, the second has five times the samples. A series
 without samples in every hour of the week gets one quantile for the whole week. A pure function of the samples.
 """
@@ -22,6 +22,8 @@ HOURS: Final = 24
 _MONDAY_S: Final = 4 * DAY_S
 """The first Monday after the epoch, which was a Thursday."""
 WORKING_DAYS: Final = 5
+OWN_SHARE: Final = 0.75
+"""How much a slot's own samples say; the same hour of the other working days, or of the weekend, says the rest."""
 UNKNOWN_ERROR: Final = np.float32(np.nan)
 
 Values = NDArray[np.float64]
@@ -61,7 +63,7 @@ def _curve(seconds: Values, values: Values, percentile: float) -> tuple[Values, 
     is_weekend = slots >= WORKING_DAYS * HOURS
     pooled = _quantiles(slots % HOURS + HOURS * is_weekend, values, 2 * HOURS, percentile)
     week = np.concatenate([np.tile(pooled[:HOURS], WORKING_DAYS), np.tile(pooled[HOURS:], 7 - WORKING_DAYS)])
-    return (own + week) / 2, Origin.SLOT_QUANTILE
+    return OWN_SHARE * own + (1 - OWN_SHARE) * week, Origin.SLOT_QUANTILE
 
 
 def _quantiles(slots: NDArray[np.intp], values: Values, count: int, percentile: float) -> Values:
