@@ -60,21 +60,19 @@ def fleet_square(load: Amounts, weights: Amounts) -> float:
 def level_squares(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amounts) -> NDArray[np.float64]:
     """float64[rows]: what the pod costs on each row over what it adds; 0 for a pod that adds nothing.
 
-    `factors`: as `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. Dimension by dimension, so that a
-    row's answer does not hang on how many are asked about.
+    `factors`: as `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. A row's
+    answer does not hang on how many are asked about.
     """
-    slots = curve.quanta.shape[1]
-    cost = np.zeros(factors.shape[1])
-    added = np.zeros(factors.shape[1])
-    worst = outlook.peak**3
-    worst -= outlook.peak_before**3
-    worst *= WORST_SHARE * slots
+    worst = outlook.peak * outlook.peak * outlook.peak
+    worst -= outlook.peak_before * outlook.peak_before * outlook.peak_before
+    worst *= WORST_SHARE * curve.quanta.shape[1]
     worst += outlook.growth
-    for dimension, weight in enumerate(weights.tolist()):
-        factor = factors[dimension]
-        cost += worst[dimension] * (weight * factor * factor * factor)
-        added += factor * (3.0 * weight * curve.mass.item(dimension))
-    squares: NDArray[np.float64] = np.maximum(cost, 0.0) / np.where(added > 0, added, np.inf)
+    weighed = factors * weights[:, None]
+    worst *= weighed * factors * factors
+    added = weighed * (3.0 * curve.mass)
+    # Accumulated, since numpy sums one column in another order than many.
+    cost, all_added = np.add.accumulate(worst, axis=0)[-1], np.add.accumulate(added, axis=0)[-1]
+    squares: NDArray[np.float64] = np.maximum(cost, 0.0) / np.where(all_added > 0, all_added, np.inf)
     return squares
 
 

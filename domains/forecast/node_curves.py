@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 from domains.forecast.profile_book import FLOAT_QUANTA, Curve, Floats, Quanta
 from multisched.framework.node_view import Rows
 
-TILE_ROWS: Final = 256
-FEW_ROWS: Final = 24
+TILE_ROWS: Final = 512
+FEW_ROWS: Final = 64
 """So many rows of a tile are looked at one by one; of more the whole tile is."""
-_WIDTH: Final = 8
-"""Rows that are looked at one by one are padded to a multiple: numpy adds in another order where there is one row only,
-and a row's answer must not hang on who is asked about with it."""
 
 PerRow = NDArray[np.float64]
 """float64[dimensions, len(rows)]"""
@@ -77,7 +74,7 @@ class NodeCurves:
         if len(rows):
             self._grow(rows.item(-1) + 1)
         self._renew()
-        own = curve.floats[:, :, None]
+        own = curve.floats
         if len(rows) <= FEW_ROWS:
             powers, peaks = self._look_closely(rows, own)
         else:
@@ -89,18 +86,20 @@ class NodeCurves:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def _look_closely(self, rows: Rows, own: Floats) -> tuple[Floats, Floats]:
-        """(third powers, peaks), float32[dimensions, len(rows)], row by row from the exact numbers."""
-        width = -(-len(rows) // _WIDTH) * _WIDTH
-        seen = np.zeros((*self._shape, width), np.float32)
-        np.multiply(self._exact[rows].transpose(1, 2, 0), np.float32(FLOAT_QUANTA), out=seen[:, :, : len(rows)])
-        powers, peaks = _power_and_peak(seen, own, seen, np.empty_like(seen))
-        return powers[:, : len(rows)], peaks[:, : len(rows)]
+        """(third powers, peaks), float32[dimensions, len(rows)], from the exact numbers. `own`: [dimensions, slots]."""
+        loads = self._exact[rows].astype(np.float32)
+        loads *= np.float32(FLOAT_QUANTA)
+        loads += own
+        peaks = np.maximum.reduce(loads, axis=2)
+        loads *= loads * loads
+        # Accumulated, since a sum along the last axis would add in another order than the tiles are added in.
+        return np.add.accumulate(loads, axis=2)[:, :, -1].T, peaks.T
 
     def _look_over(self, rows: Rows, own: Floats) -> tuple[Floats, Floats]:
         """The same, a tile at a time."""
         powers = np.empty((self._shape[0], len(rows)), np.float32)
         peaks = np.empty_like(powers)
-        out, squares = np.empty((2, *self._shape, TILE_ROWS), np.float32)
+        buffers = np.empty((2, self._shape[1], TILE_ROWS), np.float32)
         bounds = np.searchsorted(rows, np.arange(len(self._tiles) + 1) * TILE_ROWS).tolist()
         for tile, (begin, end) in enumerate(pairwise(bounds)):
             if begin == end:
@@ -109,7 +108,7 @@ class NodeCurves:
             if end - begin <= FEW_ROWS:
                 powers[:, asked], peaks[:, asked] = self._look_closely(rows[asked], own)
                 continue
-            power, peak = _power_and_peak(self._tiles[tile], own, out, squares)
+            power, peak = _look_at_tile(self._tiles[tile], own, buffers)
             if end - begin == TILE_ROWS:
                 powers[:, asked], peaks[:, asked] = power, peak
             else:
@@ -123,13 +122,16 @@ class NodeCurves:
             return
         stale = np.array(sorted(self._stale), np.intp)
         self._stale.clear()
-        nothing = np.zeros((*self._shape, 1), np.float32)
+        nothing = np.zeros(self._shape, np.float32)
         for start in range(0, len(stale), TILE_ROWS):
             rows = stale[start : start + TILE_ROWS]
             self._powers[:, rows], self._peaks[:, rows] = self._look_closely(rows, nothing)
-        for tile in np.unique(stale // TILE_ROWS).tolist():
-            rows = stale[stale // TILE_ROWS == tile]
-            floats = self._exact[rows] * np.float32(FLOAT_QUANTA)
+        tiles, begins = (
+            np.unique(stale // TILE_ROWS, return_index=True) if len(stale) > 1 else (stale // TILE_ROWS, [0])
+        )
+        for tile, begin, end in zip(tiles.tolist(), begins, (*begins[1:], len(stale)), strict=True):
+            rows = stale[begin:end]
+            floats = self._exact[rows].astype(np.float32) * np.float32(FLOAT_QUANTA)
             self._tiles[tile][:, :, rows - tile * TILE_ROWS] = floats.transpose(1, 2, 0)
 
     def _grow(self, needed: int) -> None:
@@ -148,17 +150,21 @@ class NodeCurves:
         self._peaks = np.pad(self._peaks, ((0, 0), (0, more)))
 
 
-def _power_and_peak(loads: Floats, own: Floats, out: Floats, squares: Floats) -> tuple[Floats, Floats]:
-    """float32[dimensions, rows] each: the sum over the slots of (load + own)^3, and the largest load + own.
+def _look_at_tile(loads: Floats, own: Floats, buffers: Floats) -> tuple[Floats, Floats]:
+    """float32[dimensions, TILE_ROWS] each: the sum over the slots of (load + own)^3, and the largest load + own.
 
     Each row is computed by the same operations in the same order whatever the other rows are.
     """
-    np.add(loads, own, out=out)
-    peak: Floats = np.maximum.reduce(out, axis=1)
-    np.multiply(out, out, out=squares)
-    np.multiply(out, squares, out=out)
-    power: Floats = np.add.reduce(out, axis=1)
-    return power, peak
+    powers = np.empty((loads.shape[0], loads.shape[2]), np.float32)
+    peaks = np.empty_like(powers)
+    out, squares = buffers
+    for dimension, load in enumerate(loads):
+        np.add(load, own[dimension, :, None], out=out)
+        np.maximum.reduce(out, axis=0, out=peaks[dimension])
+        np.multiply(out, out, out=squares)
+        np.multiply(out, squares, out=out)
+        np.add.reduce(out, axis=0, out=powers[dimension])
+    return powers, peaks
 
 
 def worst_slots(loads: Quanta, own: Quanta) -> NDArray[np.intp]:

@@ -117,8 +117,9 @@ class PeakLedger:
 
     def catch_up(self) -> bool:
         """Counts a piece of what is still to be counted; True if there is more."""
-        if self._curves is None or not self._is_counting:
+        if self._curves is None:
             return False
+        self._begin_counting()
         for row in list(self._due)[:CATCH_UP_ROWS]:
             self._settle(row)
         return bool(self._due)

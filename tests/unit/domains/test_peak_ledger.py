@@ -261,9 +261,9 @@ def test_sums_are_what_the_present_pods_add_up_to(moves: list[tuple[int, int, st
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([0, 1, 254, 255, 256, 400]), services, st.integers(0, 10**5)), max_size=30),
+    st.lists(st.tuples(st.sampled_from([0, 1, 510, 511, 512, 700]), services, st.integers(0, 10**5)), max_size=30),
     st.sampled_from(
-        [[0], [1, 256], [0, 1, 254, 255, 256, 400], list(range(30)), list(range(100, 260)), list(range(401))]
+        [[0], [1, 512], [0, 1, 510, 511, 512, 700], list(range(30)), list(range(400, 600)), list(range(701))]
     ),
 )
 def test_what_is_foreseen_of_a_row_does_not_hang_on_the_rows_asked_with_it(
@@ -275,7 +275,7 @@ def test_what_is_foreseen_of_a_row_does_not_hang_on_the_rows_asked_with_it(
     curve = ledger.predictor.predict(pod_of("web", "next")).curve
     assert curve is not None
     together = ledger.outlook(np.array(asked), curve)
-    every = ledger.outlook(np.arange(600), curve)
+    every = ledger.outlook(np.arange(900), curve)
     exact = load(ledger, *asked) * FLOAT_QUANTA
 
     for found, whole in zip(together, every, strict=True):
@@ -297,7 +297,6 @@ def test_new_profiles_are_counted_in_slices_or_when_they_are_read_and_never_look
 
     assert ledger.held() == held
     assert ledger.version(5) > version
-    assert not ledger.catch_up()
     seen = load(ledger, 3, 4).tolist()
     slices = 1
     while ledger.catch_up():
