@@ -91,7 +91,7 @@ class NodeCurves:
         loads *= np.float32(FLOAT_QUANTA)
         loads += own
         peaks = np.maximum.reduce(loads, axis=2)
-        loads *= loads * loads
+        loads = loads * loads * loads
         # Accumulated, since a sum along the last axis would add in another order than the tiles are added in.
         return np.add.accumulate(loads, axis=2)[:, :, -1].T, peaks.T
 
@@ -99,7 +99,7 @@ class NodeCurves:
         """The same, a tile at a time."""
         powers = np.empty((self._shape[0], len(rows)), np.float32)
         peaks = np.empty_like(powers)
-        buffers = np.empty((2, self._shape[1], TILE_ROWS), np.float32)
+        out = np.empty((self._shape[1], TILE_ROWS), np.float32)
         bounds = np.searchsorted(rows, np.arange(len(self._tiles) + 1) * TILE_ROWS).tolist()
         for tile, (begin, end) in enumerate(pairwise(bounds)):
             if begin == end:
@@ -108,7 +108,7 @@ class NodeCurves:
             if end - begin <= FEW_ROWS:
                 powers[:, asked], peaks[:, asked] = self._look_closely(rows[asked], own)
                 continue
-            power, peak = _look_at_tile(self._tiles[tile], own, buffers)
+            power, peak = _look_at_tile(self._tiles[tile], own, out)
             if end - begin == TILE_ROWS:
                 powers[:, asked], peaks[:, asked] = power, peak
             else:
@@ -150,21 +150,37 @@ class NodeCurves:
         self._peaks = np.pad(self._peaks, ((0, 0), (0, more)))
 
 
-def _look_at_tile(loads: Floats, own: Floats, buffers: Floats) -> tuple[Floats, Floats]:
+def _look_at_tile(loads: Floats, own: Floats, out: Floats) -> tuple[Floats, Floats]:
     """float32[dimensions, TILE_ROWS] each: the sum over the slots of (load + own)^3, and the largest load + own.
 
-    Each row is computed by the same operations in the same order whatever the other rows are.
+    Each row is computed by the same operations in the same order as one by one. `out`: [slots, TILE_ROWS], written to.
     """
     powers = np.empty((loads.shape[0], loads.shape[2]), np.float32)
     peaks = np.empty_like(powers)
-    out, squares = buffers
     for dimension, load in enumerate(loads):
         np.add(load, own[dimension, :, None], out=out)
         np.maximum.reduce(out, axis=0, out=peaks[dimension])
-        np.multiply(out, out, out=squares)
-        np.multiply(out, squares, out=out)
-        np.add.reduce(out, axis=0, out=powers[dimension])
+        _sum_cubes(out, powers[dimension])
     return powers, peaks
+
+
+def _sum_cubes(loads: Floats, out: Floats) -> None:
+    """The sum along the first axis, slot by slot: in one pass where that adds as several would."""
+    if _ONE_PASS_IS_EXACT:
+        np.einsum("sr,sr,sr->r", loads, loads, loads, out=out)
+    else:
+        np.add.reduce(loads * loads * loads, axis=0, out=out)
+
+
+def _one_pass_is_exact() -> bool:
+    """False on a machine whose numpy was compiled to multiply and add with one rounding there: sums would differ in the last
+    bit from those of single rows, and a row's score could hang on who is asked about with it."""
+    loads = (np.arange(168 * 64, dtype=np.float32) % np.float32(97.3) / np.float32(31.7)).reshape(168, 64)
+    exact = np.add.accumulate(loads * loads * loads, axis=0)[-1]
+    return bool(np.einsum("sr,sr,sr->r", loads, loads, loads).tobytes() == exact.tobytes())
+
+
+_ONE_PASS_IS_EXACT: Final = _one_pass_is_exact()
 
 
 def worst_slots(loads: Quanta, own: Quanta) -> NDArray[np.intp]:
