@@ -95,7 +95,7 @@ def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
     bench = Bench(CPU_ONLY, None, *nodes)
     hours = np.arange(168)
     for amount in (2.0, 1.15, 1.35):
-        curves = {f"s{hour}": {"cpu": np.where(hours == hour, amount, 0.0)} for hour in range(168)}
+        curves: dict[str, Any] = {f"s{hour}": {"cpu": np.where(hours == hour, amount, 0.0)} for hour in range(168)}
         bench.plugin.adopt(make_profiles(("cpu",), **curves))
         for hour in range(0, 168, 2):
             assert all(bench.said(web("p", service=f"s{hour}")))
