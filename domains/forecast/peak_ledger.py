@@ -1,44 +1,52 @@
-"""PeakLedger: the predicted peak of every row, pod by pod, assumed ones included, for all pods whatever their domain.
+"""PeakLedger: what every row is predicted to use, pod by pod, assumed ones included, for all pods whatever their domain.
 
 A ledger that never refuses: it uses the ledger protocol because commit and cache tell ledgers of every pod that comes
-and goes. Sums are exact integers, so that adding and removing the same pod leaves no trace; arrays over rows follow
-them when someone reads.
+and goes. Held is what predictions hang on (`Demand`), which profiles do not change; sums follow from it: `FlatPeaks` by
+requests while there are no profiles, `NodeCurves` with them. Both are exact. After `adopt`, and in a ledger nobody has
+read yet (the audit's twins), rows are counted when they are read, or ahead of that by `catch_up`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from domains.forecast.capacity import UNKNOWN, Capacity
-from domains.forecast.predictor import Predictor
+from domains.forecast.capacity import UNKNOWN, Capacity, default_capacity
+from domains.forecast.flat_peaks import ROWS_FIRST, Amounts, FlatPeaks
+from domains.forecast.node_curves import NodeCurves, Outlook
+from domains.forecast.predictor import Demand, Predictor
+from domains.forecast.profile_book import FLOAT_QUANTA, Curve
 from multisched.framework.node_view import Rows, columns_at
 from multisched.model.objects import Node, Pod
 
-Amounts = NDArray[np.float64]
-"""Milli-units as scores read them. Floats, since they only rank rows and divide five times faster; no fit hangs on them."""
-ROWS_FIRST = 64
-
 NO_ANNOTATIONS: Mapping[str, str] = {}
+CATCH_UP_ROWS: Final = 256
+"""Rows counted in one piece after profiles changed: some five milliseconds."""
 
 
 class PeakLedger:
     """Implements `framework.ledger.Ledger`. One per domain that scores by forecast: `name` carries the domain."""
 
-    def __init__(self, name: str, predictor: Predictor, capacities: Sequence[Capacity]) -> None:
-        assert len(capacities) == len(predictor.dimensions), "one capacity per dimension"
+    def __init__(
+        self, name: str, predictor: Predictor, stated: Mapping[str, Capacity], chosen: tuple[str, ...] = ()
+    ) -> None:
+        """`stated`: capacities that are configured; other dimensions have `default_capacity`. `chosen`: the dimensions that
+        are configured; empty: they go by the profiles."""
         self.name = name
         self.predictor = predictor
-        self._capacities = tuple(capacities)
-        self._held: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._sums: dict[int, list[int]] = {}
-        self._stale: set[int] = set()
-        width = len(self._capacities)
+        self.stated = dict(stated)
+        self.chosen = chosen
+        self.sequence = 0
+        """Raised at each change of what rows hold or have."""
+        self._held: dict[str, tuple[int, Demand]] = {}
+        self._nodes: dict[int, Node] = {}
         self._version = [0] * ROWS_FIRST
-        self._peak: Amounts = np.zeros((width, ROWS_FIRST))
-        self._capacity: Amounts = np.full((width, ROWS_FIRST), UNKNOWN, np.float64)
+        self.adopted = 0
+        """How often other profiles were put in force."""
+        self._begin()
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
@@ -46,7 +54,7 @@ class PeakLedger:
         return True
 
     def version(self, row: int) -> int:
-        return self._version[row] if row < len(self._version) else 0
+        return self.adopted + (self._version[row] if row < len(self._version) else 0)
 
     def fits(self, pod: Pod, row: int) -> str:
         return ""
@@ -56,64 +64,159 @@ class PeakLedger:
         return NO_ANNOTATIONS
 
     def place(self, pod: Pod, row: int) -> None:
-        """Counts the pod on the row; a pod whose prediction changed (another label, resized) is counted anew."""
-        entry = (row, self.predictor.predict(pod).peaks)
+        """Counts the pod on the row; a pod that changed (another label, resized) is counted anew."""
+        entry = (row, self.predictor.predict(pod).demand)
         if self._held.get(pod.uid) != entry:
             self.give(pod.uid)
-            self._held[pod.uid] = entry
             self._add(*entry, 1)
+            self._held[pod.uid] = entry
 
     def give(self, uid: str) -> None:
-        entry = self._held.pop(uid, None)
+        entry = self._held.get(uid)
         if entry is not None:
             self._add(*entry, -1)
+            del self._held[uid]
 
     def set_node(self, row: int, node: Node | None) -> None:
         self._grow(row + 1)
+        if node is None:
+            self._nodes.pop(row, None)
+        else:
+            self._nodes[row] = node
         amounts = [UNKNOWN if node is None else capacity.of(node) for capacity in self._capacities]
-        if self._capacity[:, row].tolist() != amounts:
+        before = self._capacity[:, row].tolist()
+        if before != amounts:
             self._capacity[:, row] = amounts
+            self._fleet += [max(now, 0) - max(was, 0) for was, now in zip(before, amounts, strict=True)]
             self._version[row] += 1
+            self.sequence += 1
 
     def held(self) -> Mapping[str, object]:
-        """uid -> (row, milli-units per dimension)."""
+        """uid -> (row, demand): the same under whatever profiles, so that new ones never look like a difference."""
         return dict(self._held)
 
     def twin(self) -> PeakLedger:
-        return PeakLedger(self.name, self.predictor, self._capacities)
+        return PeakLedger(self.name, self.predictor, self.stated, self.chosen)
 
     def sums_like(self, other: PeakLedger) -> bool:
-        """True if both would hold the same for any pods and nodes."""
-        mine, others = self.predictor, other.predictor
-        is_same_history = mine.history.peaks == others.history.peaks and mine.dimensions == others.dimensions
-        return is_same_history and self._capacities == other._capacities
+        """True if both are configured alike: with the same profiles they would say the same of any pods and nodes."""
+        return self.stated == other.stated and self.chosen == other.chosen
+
+    # -- profiles --------------------------------------------------------------------------------------------------
+
+    def adopt(self, predictor: Predictor) -> None:
+        """Puts another predictor in force at once; its sums are counted when they are read, or by `catch_up`."""
+        self.predictor = predictor
+        self.adopted += 1
+        self.sequence += 1
+        self._begin()
+        for row, node in self._nodes.items():
+            amounts = [capacity.of(node) for capacity in self._capacities]
+            self._capacity[:, row] = amounts
+            self._fleet += [max(now, 0) for now in amounts]
+
+    def catch_up(self) -> bool:
+        """Counts a piece of what is still to be counted; True if there is more."""
+        if self._curves is None:
+            return False
+        self._begin_counting()
+        for row in list(self._due)[:CATCH_UP_ROWS]:
+            self._settle(row)
+        return bool(self._due)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
+    @property
+    def curves(self) -> NodeCurves | None:
+        """None while there are no profiles. Rows are to be read by `outlook` and `settled`, which count them first."""
+        return self._curves
+
     def peak(self, rows: Rows) -> Amounts:
-        """float64[dimensions, len(rows)]: milli-units at the peak."""
+        """float64[dimensions, len(rows)]: milli-units by requests. Rows ascend. Only while there are no profiles."""
         self._grow_to(rows)
-        for row in self._stale:
-            self._peak[:, row] = self._sums[row]
-        self._stale.clear()
-        return columns_at(self._peak, rows)
+        return self._flat.of(rows)
 
     def capacity(self, rows: Rows) -> Amounts:
         """float64[dimensions, len(rows)]: milli-units the node has, or UNKNOWN."""
         self._grow_to(rows)
         return columns_at(self._capacity, rows)
 
+    def outlook(self, rows: Rows, curve: Curve) -> Outlook:
+        """What comes of the rows (ascending) if a pod of this curve comes there."""
+        return self.settled(rows).outlook(rows, curve)
+
+    def settled(self, rows: Rows) -> NodeCurves:
+        """The curves, with these rows counted."""
+        assert self._curves is not None, "there are no profiles"
+        self._begin_counting()
+        if self._due:
+            for row in rows.tolist() if len(rows) < len(self._due) else list(self._due):
+                self._settle(row)
+        return self._curves
+
+    def fleet_load(self) -> Amounts:
+        """float64[dimensions, slots]: what all rows are predicted to use, over what all that say so have."""
+        assert self._curves is not None, "there are no profiles"
+        assert self.predictor.book is not None
+        self._begin_counting()
+        fleet = np.where(self._fleet > 0, self._fleet, np.inf).reshape(-1, 1)
+        return self._total * self.predictor.book.quantum_milli / fleet
+
+    def __len__(self) -> int:
+        """Pods that are held."""
+        return len(self._held)
+
     # -- keeping ---------------------------------------------------------------------------------------------------
 
-    def _add(self, row: int, peaks: tuple[int, ...], sign: int) -> None:
+    def _begin(self) -> None:
+        """Empty sums of the predictor's dimensions."""
+        dimensions, book = self.predictor.dimensions, self.predictor.book
+        self._capacities = tuple(self.stated.get(name) or default_capacity(name) for name in dimensions)
+        self._capacity: Amounts = np.full((len(dimensions), len(self._version)), UNKNOWN, np.float64)
+        self._fleet: Amounts = np.zeros(len(dimensions))
+        self._flat = FlatPeaks(len(dimensions))
+        self._curves = None if book is None else NodeCurves(len(dimensions), book.profiles.slots)
+        self._total = np.zeros((len(dimensions), 1 if book is None else book.profiles.slots), np.int64)
+        self._due: dict[int, list[Demand]] = {}
+        self._is_counting = False
+        if book is None:
+            self._is_counting = True
+            for row, demand in self._held.values():
+                self._flat.add(row, self.predictor.of(demand).peaks, 1)
+
+    def _begin_counting(self) -> None:
+        """From here on sums follow every pod that comes or goes; rows that hold pods already are due."""
+        if self._is_counting:
+            return
+        self._is_counting = True
+        for row, demand in self._held.values():
+            self._due.setdefault(row, []).append(demand)
+        for demand, pods in Counter(demand for _, demand in self._held.values()).items():
+            self._total += self._curve(demand).quanta * np.int64(pods)
+
+    def _settle(self, row: int) -> None:
+        demands = self._due.pop(row, None)
+        if demands is not None:
+            assert self._curves is not None
+            for demand, pods in Counter(demands).items():
+                self._curves.add(row, self._curve(demand), pods)
+
+    def _curve(self, demand: Demand) -> Curve:
+        curve = self.predictor.of(demand).curve
+        assert curve is not None, "a predictor with profiles predicts curves"
+        return curve
+
+    def _add(self, row: int, demand: Demand, sign: int) -> None:
         self._grow(row + 1)
-        sums = self._sums.get(row)
-        if sums is None:
-            sums = self._sums[row] = [0] * len(peaks)
-        for dimension, amount in enumerate(peaks):
-            sums[dimension] += sign * amount
-        self._stale.add(row)
         self._version[row] += 1
+        self.sequence += 1
+        if self._curves is None:
+            self._flat.add(row, self.predictor.of(demand).peaks, sign)
+        elif self._is_counting:
+            self._settle(row)
+            curve = self._curve(demand)
+            self._curves.add(row, curve, sign)
+            self._total += curve.quanta if sign > 0 else -curve.quanta
 
     def _grow_to(self, rows: Rows) -> None:
         """Rows ascend."""
@@ -128,5 +231,14 @@ class PeakLedger:
             size *= 2
         more = size - len(self._version)
         self._version += [0] * more
-        self._peak = np.pad(self._peak, ((0, 0), (0, more)))
         self._capacity = np.pad(self._capacity, ((0, 0), (0, more)), constant_values=UNKNOWN)
+
+
+def load_factor(capacity: Amounts, quantum_milli: Amounts, stand_in_milli: Amounts) -> Amounts:
+    """float64[dimensions, rows]: times a float of curves gives the share of the capacity that it is.
+
+    A node that does not state its capacity has the stand-in's; of one that has none of it, whatever is used is too much.
+    """
+    known = np.where(capacity >= 0, np.maximum(capacity, quantum_milli), stand_in_milli)
+    factors: Amounts = quantum_milli / known / FLOAT_QUANTA
+    return factors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from domains.forecast.peak_forecast import PeakForecast
+from domains.forecast.peak_forecast import PeakForecast, peak_forecast
 from multisched.framework.registry import Factory, PluginUse, Profile
 from multisched.model.selectors import Toleration
 
@@ -17,7 +17,7 @@ TOLERATIONS: tuple[Toleration, ...] = ()
 POLICY: Mapping[str, object] = {"tolerations": []}
 """The domain's policy, as a configuration file would say it: pods are taken as they are."""
 
-PLUGINS: Mapping[str, Factory] = {PeakForecast.name: PeakForecast}
+PLUGINS: Mapping[str, Factory] = {PeakForecast.name: peak_forecast}
 
 PROFILE = Profile(
     plugins=(

@@ -7,6 +7,8 @@ import re
 from multisched.model.objects import Pod
 
 SERVICE_LABEL = "multisched.io/service"
+CLASS_LABEL = "multisched.io/service-class"
+"""Names the service whose profile stands in as long as the pod's own is not known."""
 NAME_LABELS = ("app", "app.kubernetes.io/name")
 _HASH_LABEL = "pod-template-hash"
 _CRON_SUFFIX = re.compile(r"-\d{8,11}\Z", re.ASCII)
@@ -24,6 +26,11 @@ def service_of(pod: Pod) -> str:
     if pod.owner is not None:
         return _workload(pod)
     return next((pod.labels[key] for key in NAME_LABELS if pod.labels.get(key)), "")
+
+
+def class_of(pod: Pod) -> str:
+    """What the label `multisched.io/service-class` says; empty without one."""
+    return pod.labels.get(CLASS_LABEL, "")
 
 
 def _workload(pod: Pod) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -13,12 +14,33 @@ from domains.forecast.history_file import RESOURCES_MAX, history_files
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
 """Defaults: four weeks see every weekday four times."""
 WINDOW_DAYS_MAX = 3660
-SETTINGS = ("historyDir", "files", "percentile", "windowDays", "dimensions", "capacities")
+SETTINGS = (
+    "historyDir",
+    "files",
+    "percentile",
+    "windowDays",
+    "dimensions",
+    "capacities",
+    "mode",
+    "thresholdPercent",
+    "weights",
+)  # fmt: skip
 FILES_MAX = 10_000
+THRESHOLD_PERCENT = 100.0
+THRESHOLD_PERCENT_MAX = 1000
+WEIGHT_MAX = 100
+
+
+class Mode(Enum):
+    """What the plugin does; the values are the words in the configuration."""
+
+    SCORE = "score"
+    FILTER = "filter"
+    BOTH = "both"
 
 
 class PeakSettings(msgspec.Struct, frozen=True):
-    """Where history is and how it is read."""
+    """Where history is and how it is read, and what the plugin does with it."""
 
     files: tuple[str, ...] = ()
     percentile: float = PERCENTILE
@@ -26,6 +48,11 @@ class PeakSettings(msgspec.Struct, frozen=True):
     dimensions: tuple[str, ...] = ()
     """Empty: CPU, memory, and every resource in the files."""
     capacities: Mapping[str, Capacity] = msgspec.field(default_factory=dict)
+    mode: Mode = Mode.SCORE
+    threshold_percent: float = THRESHOLD_PERCENT
+    """Filter: a node's predicted peak, in percent of its capacity, may not pass this with the pod."""
+    weights: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Score: how much a dimension counts; 1 where nothing is said."""
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:
@@ -51,6 +78,9 @@ class PeakSettings(msgspec.Struct, frozen=True):
             window_days=_number(args, "windowDays", WINDOW_DAYS, WINDOW_DAYS_MAX),
             dimensions=dimensions,
             capacities={name: read_capacity(name, setting) for name, setting in capacities.items()},
+            mode=_mode(args),
+            threshold_percent=_number(args, "thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
+            weights=_weights(args),
         )
 
 
@@ -61,6 +91,26 @@ def _texts(args: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if len(set(found)) != len(found):
         raise SettingError(f"args.{name}: names one of them twice")
     return tuple(found)
+
+
+def _mode(args: Mapping[str, Any]) -> Mode:
+    found = args.get("mode", Mode.SCORE.value)
+    words = [mode.value for mode in Mode]
+    if found not in words:
+        raise SettingError(f"args.mode: {found!r} is not known; write one of {', '.join(words)}")
+    return Mode(found)
+
+
+def _weights(args: Mapping[str, Any]) -> dict[str, float]:
+    found = args.get("weights") or {}
+    if not isinstance(found, Mapping):
+        raise SettingError("args.weights: write a mapping from dimension to weight")
+    for name, weight in found.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= WEIGHT_MAX:
+            raise SettingError(f"args.weights.{name}: {weight!r} is no number from 0 to {WEIGHT_MAX}")
+    if len(found) > RESOURCES_MAX:
+        raise SettingError(f"args.weights: {len(found)} names, more than {RESOURCES_MAX}; leave some out")
+    return {str(name): float(weight) for name, weight in found.items()}
 
 
 def _number(args: Mapping[str, Any], name: str, default: float, largest: float) -> float:

@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.forecast import history_file
-from domains.forecast.history import History, load_history, peaks_of
+from domains.forecast.history import History, load_history
 from domains.forecast.history_file import HistoryError, Samples, Series, history_files, read_history
+from domains.forecast.profile_book import ProfileBook
+from domains.forecast.profiles import Origin
+from domains.forecast.history_profiles import slot_profiles
 
 HEADER = "timestamp,service,resource,value\n"
 
@@ -26,15 +29,25 @@ def load(file: str, *, percentile: float = 95, window_days: float = 28) -> Histo
     return load_history([file], percentile=percentile, window_days=window_days)
 
 
+def peak(history: History, namespace: str, service: str) -> dict[str, int] | None:
+    """Resource -> milli-units in the fullest slot of the week, of the service that is meant by that name there."""
+    profiles = history.profiles
+    assert profiles is not None
+    source = ProfileBook(profiles, profiles.dimensions).service(namespace, service)
+    if not isinstance(source, int):
+        return None
+    found = zip(profiles.dimensions, profiles.peak[source].max(axis=1).tolist(), strict=True)
+    return {name: round(value * 1000) for name, value in found if not np.isnan(value)}
+
+
 def test_the_peak_is_the_percentile_per_service_and_resource(tmp_path: Path) -> None:
     lines = [f"{1000 + n},web,cpu,{n / 10}\n{1000 + n},web,log,{n}\n{1000 + n},api,cpu,1\n" for n in range(101)]
     history = load(write(tmp_path, HEADER + "".join(lines)))
 
-    assert history.peak("default", "web") == {"cpu": 9_500, "log": 95_000}
-    assert history.peak("default", "api") == {"cpu": 1_000}
-    assert history.peak("default", "other") is None
-    assert (len(history), history.sample_count, history.problem_count) == (2, 303, 0)
-    assert history.largest_milli == {"cpu": 9_500, "log": 95_000}
+    assert peak(history, "default", "web") == {"cpu": 9_500, "log": 95_000}
+    assert peak(history, "default", "api") == {"cpu": 1_000}
+    assert peak(history, "default", "other") is None
+    assert (history.sample_count, history.problem_count) == (303, 0)
 
 
 @given(
@@ -48,9 +61,12 @@ def test_percentiles_are_numpys(values: list[float], percentile: float) -> None:
         series.seconds.append(second)
         series.values.append(value)
 
-    peaks = peaks_of(samples, percentile=percentile, window_days=1)
+    profiles = slot_profiles(samples, percentile=percentile, window_days=1)
 
-    assert peaks == {"web": {"cpu": round(float(np.quantile(np.array(values), percentile / 100)) * 1000)}}
+    expected = np.float32(np.percentile(np.array(values), percentile))
+    assert (profiles.services, profiles.dimensions) == (("web",), ("cpu",))
+    assert profiles.peak.tolist() == [[[expected] * 168]]
+    assert profiles.origin.tolist() == [[Origin.QUANTILE]]
 
 
 def test_the_window_reaches_back_from_the_newest_sample_of_all_files(tmp_path: Path) -> None:
@@ -59,15 +75,15 @@ def test_the_window_reaches_back_from_the_newest_sample_of_all_files(tmp_path: P
     new = write(tmp_path, f"{HEADER}{2 * day + 1},api,cpu,2\n", "b.csv")
     history = load_history([old, new], percentile=95, window_days=1)
 
-    assert history.peak("", "web") == {"cpu": 1_000}
-    assert history.peak("", "gone") is None
+    assert peak(history, "", "web") == {"cpu": 1_000}
+    assert peak(history, "", "gone") is None
 
 
 def test_a_namespaced_service_goes_before_a_plain_one(tmp_path: Path) -> None:
     history = load(write(tmp_path, f"{HEADER}0,web,cpu,1\n0,shop/web,cpu,2\n"))
 
-    assert history.peak("shop", "web") == {"cpu": 2_000}
-    assert history.peak("blog", "web") == {"cpu": 1_000}
+    assert peak(history, "shop", "web") == {"cpu": 2_000}
+    assert peak(history, "blog", "web") == {"cpu": 1_000}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +99,7 @@ def test_a_namespaced_service_goes_before_a_plain_one(tmp_path: Path) -> None:
 def test_forms_that_tools_write_are_read(tmp_path: Path, text: str) -> None:
     history = load(write(tmp_path, text))
 
-    assert history.peak("", "web") == {"cpu": 2_000}
+    assert peak(history, "", "web") == {"cpu": 2_000}
     assert history.problem_count == 0
 
 
@@ -112,8 +128,8 @@ def test_a_bad_line_is_told_with_file_line_column_and_fix_and_costs_no_other(
     file = write(tmp_path, f"{HEADER}0,web,cpu,1\n{line}\n0,api,cpu,2\n")
     history = load(file)
 
-    assert history.peak("", "web") == {"cpu": 1_000}
-    assert history.peak("", "api") == {"cpu": 2_000}
+    assert peak(history, "", "web") == {"cpu": 1_000}
+    assert peak(history, "", "api") == {"cpu": 2_000}
     assert history.problem_count == 1
     (problem,) = history.problems
     assert (problem.file, problem.line, problem.column) == (file, 3, column)
@@ -125,7 +141,7 @@ def test_a_bad_line_is_told_with_file_line_column_and_fix_and_costs_no_other(
 def test_bytes_that_are_no_text_are_one_bad_line(tmp_path: Path) -> None:
     history = load(write(tmp_path, HEADER.encode() + b"0,w\xff\xfeb,cpu,1\n0,api,cpu,2\n"))
 
-    assert history.peak("", "api") == {"cpu": 2_000}
+    assert peak(history, "", "api") == {"cpu": 2_000}
     assert "UTF-8" in history.problems[0].message
 
 

@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.peak_forecast import PeakForecast
+from domains.forecast.peak_forecast import PeakForecast, peak_forecast
 from multisched.framework.plugin import PluginContext
 from multisched.framework.registry import PluginSetupError, PluginUse, Registry
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_view, row_of
+from tests.unit.domains.builders import (
+    all_rows,
+    make_context,
+    make_node,
+    make_pod,
+    make_profiles,
+    make_view,
+    row_of,
+)
 
 HEADER = "timestamp,service,resource,value\n"
 
@@ -46,26 +54,119 @@ class Bench:
         return [int(score) for score in raw]
 
 
-def test_the_score_is_the_room_left_in_the_worst_dimension(tmp_path: Path) -> None:
-    args = history(tmp_path, web={"cpu": 1, "log": 30}, api={"cpu": 2, "log": 5})
-    args["capacities"] = {"log": 100}
-    bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=4_000, memory=2**40))
+def test_without_profiles_the_score_is_the_room_that_requests_leave_in_the_worst_dimension() -> None:
+    bench = Bench({}, make_node("a", cpu=10_000, memory=1_000), make_node("b", cpu=4_000, memory=10_000))
 
-    assert bench.scores(pod_of("web", "w")) == [70, 70]
-    assert bench.scores(pod_of("api", "a")) == [80, 50]
+    assert bench.scores(make_pod("w", requests={"cpu": 3_000, "memory": 100})) == [70, 25]
+    assert bench.scores(make_pod("w", requests={"cpu": 1, "memory": 300})) == [70, 97]
 
 
 def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 2})
     bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=10_000, memory=2**40))
+    first, second = bench.scores(pod_of("web", "next"))
+    assert first == second
     bench.cache.place(pod_of("web", "bound", node="a"))
     bench.cache.assume(pod_of("web", "assumed"), 0)
 
-    assert bench.scores(pod_of("web", "next")) == [40, 80]
+    both, none = bench.scores(pod_of("web", "next"))
+    assert both < none
     bench.cache.forget("uid-assumed")
-    assert bench.scores(pod_of("web", "next")) == [60, 80]
+    one, none = bench.scores(pod_of("web", "next"))
+    assert one < none
     bench.cache.remove("uid-bound")
-    assert bench.scores(pod_of("web", "next")) == [80, 80]
+    assert bench.scores(pod_of("web", "next")) == [first, second]
+
+
+def test_services_that_peak_at_different_hours_meet_and_those_that_peak_together_part() -> None:
+    bench = Bench({}, make_node("evening", cpu=10_000), make_node("morning", cpu=10_000))
+    hours = np.arange(168) % 24
+    bench.plugin.adopt(
+        make_profiles(
+            ("cpu",), early={"cpu": np.where(hours < 12, 2.0, 0.1)}, late={"cpu": np.where(hours < 12, 0.1, 2.0)}
+        )
+    )
+    bench.cache.place(pod_of("late", "l", node="evening"))
+    bench.cache.place(pod_of("early", "e", node="morning"))
+
+    evening, morning = bench.scores(pod_of("early", "next"))
+    assert evening > morning
+    evening, morning = bench.scores(pod_of("late", "next"))
+    assert evening < morning
+
+
+def test_two_services_of_much_log_part_however_little_cpu_they_take() -> None:
+    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu=10_000) for name in "ab"]
+    bench = Bench({}, *nodes)
+    flat = np.ones(168)
+    bench.plugin.adopt(
+        make_profiles(
+            ("cpu", "log"),
+            logger={"cpu": 0.1 * flat, "log": 20 * flat},
+            other={"cpu": 0.1 * flat, "log": 15 * flat},
+            counter={"cpu": 3 * flat, "log": 0 * flat},
+        )
+    )
+    bench.cache.place(pod_of("logger", "l", node="a"))
+    bench.cache.place(pod_of("counter", "c", node="b"))
+
+    first, second = bench.scores(pod_of("other", "next"))
+    assert first < second
+    first, second = bench.scores(pod_of("counter", "next"))
+    assert first > second
+
+
+def test_a_dimension_that_weighs_nothing_does_not_count() -> None:
+    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu=10_000) for name in "ab"]
+    flat = np.ones(168)
+    profiles = make_profiles(("cpu", "log"), logger={"cpu": 0.1 * flat, "log": 20 * flat})
+    apart, alike = Bench({}, *nodes), Bench({"weights": {"log": 0, "memory": 0}}, *nodes)
+    for bench in (apart, alike):
+        bench.plugin.adopt(profiles)
+        bench.cache.place(pod_of("logger", "l", node="a"))
+
+    first, second = apart.scores(pod_of("logger", "next"))
+    assert first < second
+    apart.plugin.adopt(make_profiles(("cpu", "log"), logger={"cpu": 0 * flat, "log": 20 * flat}))
+    alike.plugin.adopt(make_profiles(("cpu", "log"), logger={"cpu": 0 * flat, "log": 20 * flat}))
+    first, second = apart.scores(pod_of("logger", "next"))
+    assert first < second
+    first, second = alike.scores(pod_of("logger", "next"))
+    assert first == second == 100
+
+
+def test_new_profiles_are_in_force_at_once_and_make_other_classes() -> None:
+    bench = Bench({}, make_node("a", cpu=10_000), make_node("b", cpu=10_000))
+    pod = pod_of("web", "next", cpu=1_000)
+    bench.cache.place(pod_of("web", "w", cpu=1_000, node="a"))
+    assert bench.scores(pod) == [80, 90]
+    before = bench.plugin.sign(pod)
+    first, second = (
+        make_profiles(("cpu",), version=number, web={"cpu": np.full(168, amount)})
+        for number, amount in ((1, 0.0), (2, 4.0))
+    )
+    bench.plugin.adopt(first)
+    assert bench.plugin.sign(pod) != before
+    assert bench.scores(pod) == [100, 100] or bench.plugin.dimensions == ("cpu", "memory")
+    before = bench.plugin.sign(pod)
+    bench.plugin.adopt(second)
+
+    assert bench.plugin.sign(pod) != before
+    assert bench.plugin.statistics().version == 2
+    busy, idle = bench.scores(pod)
+    assert busy < idle
+    bench.cache.validate()
+
+
+def test_a_domain_built_again_keeps_the_profiles_that_came_meanwhile(tmp_path: Path) -> None:
+    cache, args = ClusterCache(), history(tmp_path, web={"cpu": 1})
+    first = PeakForecast(args, make_context(cache))
+    again = PeakForecast(args, make_context(cache))
+    assert again.statistics().services == 1
+    again.adopt(make_profiles(("cpu",), version=7, web={"cpu": np.ones(168)}, api={"cpu": np.ones(168)}))
+    third = PeakForecast(args, make_context(cache))
+
+    assert [plugin.statistics().services for plugin in (first, again, third)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("service", ["web", "without-history"])
@@ -83,32 +184,23 @@ def test_scheduler_plugins_797_a_burst_does_not_land_on_the_node_that_looked_idl
     assert [len(bench.cache.nodes.pods_by_uid(row_of(bench.cache, name))) for name in "abcd"] == [11] * 4
 
 
-def test_a_service_of_no_cpu_still_avoids_the_node_that_is_full_of_logs(tmp_path: Path) -> None:
-    args = history(tmp_path, logger={"log": 40, "cpu": 0.1}, plain={"cpu": 0.1})
-    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu=10_000, memory=1) for name in "ab"]
-    bench = Bench(args | {"dimensions": ["cpu", "log"]}, *nodes)
-    bench.cache.place(pod_of("logger", "l", node="a"))
-
-    first, second = bench.scores(pod_of("plain", "p"))
-    assert first == 20
-    assert second == 99
-
-
 def test_a_dimension_without_a_stated_capacity_still_tells_rows_apart(tmp_path: Path) -> None:
     args = history(tmp_path, logger={"log": 40})
     bench = Bench(args | {"dimensions": ["log"]}, make_node("a"), make_node("b"), make_node("c"))
     for number in range(3):
         bench.cache.place(pod_of("logger", f"l{number}", node="a" if number else "b"))
 
-    assert bench.scores(pod_of("logger", "next")) == [76, 83, 90]
+    two, one, none = bench.scores(pod_of("logger", "next"))
+    assert two < one < none
 
 
-def test_a_full_row_scores_zero_and_a_row_without_what_is_needed_too(tmp_path: Path) -> None:
+def test_a_row_without_what_is_needed_is_the_last_choice(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 4}) | {"dimensions": ["cpu"]}
-    bench = Bench(args, make_node("exact", cpu=4_000), make_node("small", cpu=1_000), make_node("none", cpu=0))
+    bench = Bench(args, make_node("large", cpu=40_000), make_node("small", cpu=1_000), make_node("none", cpu=0))
 
-    assert bench.scores(pod_of("web", "w")) == [0, 0, 0]
-    assert bench.scores(pod_of("idle", "i")) == [100, 100, 100]
+    large, small, none = bench.scores(pod_of("web", "w"))
+    assert large > small == none == 0
+    assert bench.scores(make_pod("idle")) == [100, 100, 100]
 
 
 def test_absurd_amounts_stay_in_range(tmp_path: Path) -> None:
@@ -138,11 +230,18 @@ def test_without_history_requests_decide_and_the_counter_says_why(tmp_path: Path
     bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=10_000, memory=2**40))
     bench.cache.place(pod_of("new", "n", cpu=5_000, node="a"))
 
-    assert bench.scores(pod_of("new", "next", cpu=1_000)) == [40, 90]
+    busy, idle = bench.scores(pod_of("new", "next", cpu=1_000))
+    assert busy < idle
     view = make_view(bench.cache)
     for service in ("web", "new", "new", "", "half"):
         bench.plugin.post_bind(view, pod_of(service, "p"), "a")
-    assert bench.plugin.fallbacks == {"no_service": 1, "no_history": 2, "partial_history": 1}
+    assert bench.plugin.fallbacks == {
+        "no_service": 1,
+        "no_history": 2,
+        "partial_history": 1,
+        "class": 0,
+        "namespace": 0,
+    }
     assert bench.plugin.statistics().fallbacks == bench.plugin.fallbacks
     assert (bench.plugin.statistics().services, bench.plugin.statistics().samples) == (2, 3)
 
@@ -167,7 +266,7 @@ def test_two_domains_keep_their_own_sums_and_one_domain_shares_them() -> None:
         PeakForecast({}, make_context(cache, domain=domain))
 
     assert [ledger.name for ledger in cache.ledgers] == ["predicted-peaks/one", "predicted-peaks/two"]
-    with pytest.raises(ValueError, match="another history"):
+    with pytest.raises(ValueError, match="other settings"):
         PeakForecast({"dimensions": ["cpu"]}, make_context(cache, domain="one"))
 
 
@@ -197,6 +296,13 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
         ({"windowDays": 0}, ["args.windowDays", "above 0"]),
         ({"dimensions": ["cpu"] * 2}, ["args.dimensions", "twice"]),
         ({"dimensions": [f"d{n}" for n in range(33)]}, ["args.dimensions", "32"]),
+        ({"mode": "both"}, None),
+        ({"mode": "refuse"}, ["args.mode", "score, filter, both"]),
+        ({"mode": ["score"]}, ["args.mode", "score, filter, both"]),
+        ({"thresholdPercent": 0}, ["args.thresholdPercent", "above 0"]),
+        ({"weights": {"cpu": -1}}, ["args.weights.cpu", "0 to 100"]),
+        ({"weights": ["cpu"]}, ["args.weights", "mapping"]),
+        ({"weights": {"cpu": 2, "log": 0.5}}, None),
         ({"capacities": []}, None),
         ({"capacities": ["log"]}, ["args.capacities", "mapping"]),
         ({"capacities": {"log": "lots"}}, ["capacities.log", "lots"]),
@@ -208,7 +314,7 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
 )
 def test_bad_settings_are_told_by_name_with_a_fix(args: dict[str, Any], words: list[str] | None) -> None:
     registry = Registry()
-    registry.add("PeakForecast", PeakForecast, "test")
+    registry.add("PeakForecast", peak_forecast, "test")
     context: PluginContext = make_context()
     if words is None:
         registry.build(PluginUse("PeakForecast", args=args), context)

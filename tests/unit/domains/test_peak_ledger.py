@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from domains.forecast.capacity import Capacity, Source, default_capacity
-from domains.forecast.history import History
-from domains.forecast.peak_ledger import PeakLedger
-from domains.forecast.predictor import Predictor
+from domains.forecast.capacity import Capacity, Source
+from domains.forecast.peak_ledger import CATCH_UP_ROWS, PeakLedger
+from domains.forecast.predictor import Demand, Predictor
+from domains.forecast.profile_book import FLOAT_QUANTA, ProfileBook
+from domains.forecast.profiles import Profiles
 from domains.forecast.service import service_of
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Owner, Pod
 from tests.unit.domains.builders import make_node, make_pod
 
 DIMENSIONS = ("cpu", "log", "memory")
-PEAKS = {"web": {"cpu": 333, "log": 7}, "api": {"cpu": 1, "memory": 10**15, "log": 10**18}}
+SLOTS = 168
+rng = np.random.default_rng(1)
+PEAKS = {
+    "web": {"cpu": rng.random(SLOTS), "log": 7 * rng.random(SLOTS)},
+    "api": {"cpu": np.full(SLOTS, 1e-3), "memory": np.full(SLOTS, 1e12), "log": np.full(SLOTS, 1e15)},
+}
 
 
-def make_ledger(**peaks: dict[str, int]) -> PeakLedger:
-    predictor = Predictor(History(peaks or PEAKS), DIMENSIONS)
-    return PeakLedger("predicted-peaks/test", predictor, [default_capacity(name) for name in DIMENSIONS])
+def make_profiles(peaks: Mapping[str, Mapping[str, NDArray[np.float64]]], version: int = 1) -> Profiles:
+    peak = np.full((len(peaks), len(DIMENSIONS), SLOTS), np.nan, np.float32)
+    for number, found in enumerate(peaks.values()):
+        for name, curve in found.items():
+            peak[number, DIMENSIONS.index(name)] = curve
+    flat = np.zeros(peak.shape[:2])
+    return Profiles(
+        version, 0.0, 0.0, tuple(peaks), DIMENSIONS, peak, peak, peak, flat.astype(np.uint8), flat.astype(np.float32)
+    )
+
+
+def make_predictor(peaks: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Predictor:
+    return Predictor(DIMENSIONS, ProfileBook(make_profiles(peaks), DIMENSIONS) if peaks else None)
+
+
+def make_ledger(peaks: Mapping[str, Mapping[str, NDArray[np.float64]]] = PEAKS) -> PeakLedger:
+    return PeakLedger("predicted-peaks/test", make_predictor(peaks), {})
+
+
+def load(ledger: PeakLedger, *rows: int) -> NDArray[np.int32]:
+    at = np.array(rows, np.intp)
+    return ledger.settled(at).of(at)
 
 
 is_a_ledger: Ledger = make_ledger()
@@ -53,21 +82,72 @@ def test_a_pod_belongs_to_its_labelled_service_else_its_workload_else_its_app(
     assert service_of(make_pod("p", labels=labels, owner=owner)) == service
 
 
+FULL = {name: np.ones(SLOTS) for name in DIMENSIONS}
+
+
 @pytest.mark.parametrize(
-    ("service", "peaks", "fallback"),
+    ("namespace", "service", "service_class", "log", "fallback"),
     [
-        ("full", (5, 6, 7), ""),
-        ("web", (333, 7, 2_000), "partial_history"),
-        ("new", (250, 0, 2_000), "no_history"),
-        ("", (250, 0, 2_000), "no_service"),
+        ("shop", "full", "", 1, ""),
+        ("shop", "web", "", None, "partial_history"),
+        ("shop", "new", "", 3, "namespace"),
+        ("shop", "", "", 3, "namespace"),
+        ("shop", "new", "full", 1, "class"),
+        ("shop", "new", "unheard-of", 3, "namespace"),
+        ("blog", "new", "", 0, "no_history"),
+        ("blog", "", "", 0, "no_service"),
+        ("blog", "cart", "", 0, "no_history"),
+        ("shop", "cart", "", 2, ""),
     ],
 )
-def test_requests_stand_in_where_history_is_silent(service: str, peaks: tuple[int, ...], fallback: str) -> None:
-    predictor = Predictor(History({**PEAKS, "full": {"cpu": 5, "log": 6, "memory": 7}}), DIMENSIONS)
+def test_what_stands_in_for_a_profile_is_the_class_the_namespace_or_requests(
+    namespace: str, service: str, service_class: str, log: int | None, fallback: str
+) -> None:
+    ofs = {
+        f"shop/{name}": {one: np.full(SLOTS, amount) for one in DIMENSIONS}
+        for name, amount in (("cart", 2.0), ("pay", 4.0))
+    }
+    predictor = make_predictor({**PEAKS, "full": FULL, **ofs})
+    labels = {"multisched.io/service": service, "multisched.io/service-class": service_class}
+    pod = make_pod("p", namespace=namespace, labels=labels, requests={"cpu": 250, "memory": 2**30})
 
-    prediction = predictor.predict(pod_of(service, "p", cpu=250, memory=2))
+    prediction = predictor.predict(pod)
 
-    assert (prediction.peaks, prediction.fallback) == (peaks, fallback)
+    assert prediction.fallback == fallback
+    assert prediction.curve is not None
+    assert predictor.book is not None
+    if log is not None:
+        quantum = predictor.book.quantum_milli[1, 0]
+        assert np.abs(prediction.curve.quanta[1] * quantum - log * 1000).max() <= quantum / 2
+    if log == 0:
+        assert prediction.curve.quanta[:, 0].tolist() == [
+            1000,
+            0,
+            -(-(2**30) * 1000 // round(predictor.book.quantum_milli[2, 0])),
+        ]
+
+
+def test_a_gap_in_a_profile_counts_as_its_peak_and_other_slots_as_they_are() -> None:
+    curve = np.arange(SLOTS, dtype=np.float64)
+    curve[3] = np.nan
+    curve[5] = np.inf
+    predictor = make_predictor({"web": {"cpu": curve, "log": curve, "memory": curve * 2**30}})
+    found = predictor.predict(pod_of("web", "p")).curve
+
+    assert found is not None
+    assert (found.quanta[0] / found.quanta[0].max() * 167).round(2).tolist() == [
+        167.0 if slot in (3, 5) else float(slot) for slot in range(SLOTS)
+    ]
+
+
+def test_without_profiles_requests_are_one_number() -> None:
+    ledger = make_ledger({})
+    ledger.place(pod_of("web", "p", cpu=250, memory=2), 2)
+    ledger.place(pod_of("", "q", cpu=1, memory=2), 2)
+
+    assert ledger.peak(np.array([0, 2])).T.tolist() == [[0, 0, 0], [251, 0, 4_000]]
+    assert ledger.predictor.predict(pod_of("web", "p")).fallback == "no_history"
+    assert ledger.predictor.predict(pod_of("", "p")).fallback == "no_service"
 
 
 def test_a_pod_counts_from_its_assumption_on_and_once() -> None:
@@ -78,7 +158,9 @@ def test_a_pod_counts_from_its_assumption_on_and_once() -> None:
     version = ledger.version(2)
     ledger.place(pod, 2)
 
-    assert ledger.peak(np.array([0, 2])).T.tolist() == [[0, 0, 0], [333, 7, 0]]
+    curve = ledger.predictor.predict(pod).curve
+    assert curve is not None
+    assert load(ledger, 0, 2).tolist() == [np.zeros((3, SLOTS)).tolist(), curve.quanta.tolist()]
     assert ledger.version(2) == version
     assert (ledger.fits(pod, 2), ledger.concerns(pod)) == ("", True)
 
@@ -86,11 +168,16 @@ def test_a_pod_counts_from_its_assumption_on_and_once() -> None:
 def test_a_pod_that_changes_its_service_is_counted_anew() -> None:
     ledger = make_ledger()
     ledger.place(pod_of("web", "p"), 0)
-    before = ledger.version(0)
+    before, version = load(ledger, 0).tolist(), ledger.version(0)
     ledger.place(pod_of("api", "p"), 0)
 
-    assert ledger.held() == {"uid-p": (0, (1, 10**18, 10**15))}
-    assert ledger.version(0) > before
+    assert [(row, demand.service) for row, demand in _held(ledger).values()] == [(0, "api")]
+    assert load(ledger, 0).tolist() != before
+    assert ledger.version(0) > version
+
+
+def _held(ledger: PeakLedger) -> dict[str, tuple[int, Demand]]:
+    return cast("dict[str, tuple[int, Demand]]", ledger.held())
 
 
 def test_capacity_comes_with_the_node_and_goes_with_it() -> None:
@@ -131,42 +218,110 @@ services = st.sampled_from(["web", "api", "new", ""])
 steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 100), services, st.integers(0, 3), st.booleans()))
 
 
-@given(steps)
-def test_sums_are_what_the_present_pods_add_up_to(
-    moves: list[tuple[int, int, str, int, bool]],
-) -> None:
-    ledger = make_ledger()
+@given(steps, st.sampled_from(["profiles", "requests", "adopted late", "adopted between"]))
+def test_sums_are_what_the_present_pods_add_up_to(moves: list[tuple[int, int, str, int, bool]], when: str) -> None:
+    """Whatever comes and goes in whatever order, and whenever profiles change: nothing is left of what is gone."""
+    ledger = make_ledger({} if when in ("requests", "adopted late") else PEAKS)
     present: dict[str, tuple[Pod, int]] = {}
-    for number, cpu, service, choice, is_leaving in moves:
-        row = (0, 1, 63, 64)[choice]
-        pod = pod_of(service, f"p{number}", cpu=cpu, memory=cpu)
+    rows = np.array([0, 1, 63, 300])
+    for step, (number, cpu, service, choice, is_leaving) in enumerate(moves):
+        pod, row = pod_of(service, f"p{number}", cpu=cpu, memory=cpu), rows.item(choice)
         if is_leaving:
             ledger.give(pod.uid)
             present.pop(pod.uid, None)
         else:
             ledger.place(pod, row)
             present[pod.uid] = (pod, row)
-    rows = np.array([0, 1, 63, 64])
-    expected = np.zeros((4, 3), object)
+        if when == "adopted between" and step % 3 == 1:
+            if step % 2:
+                load(ledger, 1)
+            ledger.adopt(make_predictor({"web": PEAKS["api"]}))
+    if when == "adopted late":
+        ledger.adopt(make_predictor(PEAKS))
+    assert rebuild(ledger, [], present.values()).held() == ledger.held()
+    if when == "requests":
+        expected = np.zeros((4, 3))
+        for pod, row in present.values():
+            expected[rows.tolist().index(row)] += ledger.predictor.predict(pod).peaks
+        assert ledger.peak(rows).T.tolist() == expected.tolist()
+        for uid in present:
+            ledger.give(uid)
+        assert not ledger.peak(rows).any()
+        return
+    curves = np.zeros((4, 3, SLOTS), np.int64)
     for pod, row in present.values():
-        expected[rows.tolist().index(row)] += np.array(ledger.predictor.predict(pod).peaks, object)
-
-    assert ledger.peak(rows).T.tolist() == [[float(total) for total in line] for line in expected.tolist()]
-    twin = rebuild(ledger, [], present.values())
-    assert twin.held() == ledger.held()
+        curve = ledger.predictor.predict(pod).curve
+        assert curve is not None
+        curves[rows.tolist().index(row)] += curve.quanta
+    assert load(ledger, *rows.tolist()).tolist() == curves.tolist()
     for uid in present:
         ledger.give(uid)
-    assert not ledger.peak(rows).any()
+    assert not load(ledger, *rows.tolist()).any()
+    assert not ledger.fleet_load().any()
 
 
-def test_sums_beyond_what_floats_tell_apart_come_back_exactly() -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 510, 511, 512, 700]), services, st.integers(0, 10**5)), max_size=30),
+    st.sampled_from(
+        [[0], [1, 512], [0, 1, 510, 511, 512, 700], list(range(30)), list(range(400, 600)), list(range(701))]
+    ),
+)
+def test_what_is_foreseen_of_a_row_does_not_hang_on_the_rows_asked_with_it(
+    placed: list[tuple[int, str, int]], asked: list[int]
+) -> None:
     ledger = make_ledger()
-    pods = [pod_of("api", f"p{n}") for n in range(40)]
-    for pod in pods:
-        ledger.place(pod, 0)
-    assert ledger.peak(np.array([0])).T.tolist() == [[40, 4e19, 4e16]]
+    for number, (row, service, cpu) in enumerate(placed):
+        ledger.place(pod_of(service, f"p{number}", cpu=cpu), row)
+    curve = ledger.predictor.predict(pod_of("web", "next")).curve
+    assert curve is not None
+    together = ledger.outlook(np.array(asked), curve)
+    every = ledger.outlook(np.arange(900), curve)
+    exact = load(ledger, *asked) * FLOAT_QUANTA
 
-    for pod in pods[1:]:
-        ledger.give(pod.uid)
-    assert ledger.peak(np.array([0])).T.tolist() == [[1, 1e18, 1e15]]
-    assert ledger.held() == {"uid-p0": (0, (1, 10**18, 10**15))}
+    for found, whole in zip(together, every, strict=True):
+        assert found.tobytes() == whole[:, asked].tobytes()
+    with_pod = exact + curve.floats
+    np.testing.assert_allclose(together.peak, with_pod.max(axis=2).T, rtol=1e-6)
+    thirds = (with_pod.astype(np.float64) ** 3).sum(axis=2)
+    growth = thirds - (exact.astype(np.float64) ** 3).sum(axis=2)
+    assert (np.abs(together.growth - growth.T) <= 1e-4 * thirds.T).all()
+
+
+def test_new_profiles_are_counted_in_slices_or_when_they_are_read_and_never_look_like_a_difference() -> None:
+    ledger = make_ledger()
+    for number in range(2_000):
+        ledger.place(pod_of(("web", "api", "new")[number % 3], f"p{number}", cpu=number % 7), number % 1_000)
+    load(ledger, 0)
+    held, version = ledger.held(), ledger.version(5)
+    ledger.adopt(make_predictor({"api": FULL}))
+
+    assert ledger.held() == held
+    assert ledger.version(5) > version
+    seen = load(ledger, 3, 4).tolist()
+    slices = 1
+    while ledger.catch_up():
+        slices += 1
+    assert slices == -(-998 // CATCH_UP_ROWS)
+    assert load(ledger, 3, 4).tolist() == seen
+    fresh = make_ledger({"api": FULL})
+    for number in range(2_000):
+        fresh.place(pod_of(("web", "api", "new")[number % 3], f"p{number}", cpu=number % 7), number % 1_000)
+    assert load(fresh, *range(1_000)).tolist() == load(ledger, *range(1_000)).tolist()
+
+
+def test_a_ledger_that_nobody_reads_holds_no_curves() -> None:
+    ledger = make_ledger()
+    for number in range(100):
+        ledger.place(pod_of("web", f"p{number}"), number)
+
+    assert ledger.curves is not None
+    assert ledger.curves.nbytes == 0
+
+
+def test_five_thousand_rows_take_what_is_said() -> None:
+    ledger = make_ledger()
+    load(ledger, 4_999)
+
+    assert ledger.curves is not None
+    per_cell = ledger.curves.nbytes / (5_000 * len(DIMENSIONS) * SLOTS)
+    assert 8 <= per_cell < 8.5

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.capacity import default_capacity
-from domains.forecast.history import History
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Predictor
 from domains.gpu.demand import GPU_MILLI
@@ -34,8 +32,7 @@ def make_gpus() -> Ledger:
 
 
 def make_peaks() -> Ledger:
-    predictor = Predictor(History({"web": {"cpu": 300}}), ("cpu",))
-    return PeakLedger("predicted-peaks/test", predictor, [default_capacity("cpu")])
+    return PeakLedger("predicted-peaks/test", Predictor(("cpu",)), {})
 
 
 def pod(number: int) -> Pod:

@@ -1,0 +1,200 @@
+"""Forecast: what PeakForecast's score and its filter stand on: settings, profiles in force, the ledger, the last look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from domains.forecast.capacity import SettingError
+from domains.forecast.flat_peaks import Amounts
+from domains.forecast.history import History, load_history
+from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
+from domains.forecast.node_curves import Outlook
+from domains.forecast.peak_ledger import PeakLedger, load_factor
+from domains.forecast.predictor import FALLBACK_REASONS, Prediction, Predictor
+from domains.forecast.profile_book import Curve, ProfileBook
+from domains.forecast.profiles import Profiles
+from domains.forecast.settings import PeakSettings
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.node_view import Rows
+from multisched.framework.plugin import CycleView, Dependency, PluginContext
+from multisched.model.objects import CPU, MEMORY, Pod
+
+_PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
+"""What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
+
+logger = logging.getLogger(__name__)
+
+
+class PeakStatistics(msgspec.Struct, frozen=True):
+    """What the forecast stands on, for metrics and `explain`."""
+
+    services: int
+    samples: int
+    ignored_lines: int
+    fallbacks: Mapping[str, int]
+    version: int = 0
+    """Of the profiles in force; 0: those of the files, or none."""
+    curve_bytes: int = 0
+
+
+class Worst(NamedTuple):
+    """Where a row is fullest with a pod."""
+
+    dimension: str
+    slot: str
+    """As users read it: `Tue 20:00`."""
+    percent: float
+
+
+class _Seen(NamedTuple):
+    """The last look: a filter and a score ask about the same rows, one after the other."""
+
+    mark: Hashable
+    rows: Rows
+    sequence: int
+    outlook: Outlook
+    factors: Amounts
+
+
+class Forecast:
+    """What score and filter have in common. PostBind counts the pods that were placed without a profile of their own."""
+
+    name = "PeakForecast"
+    depends_on = Dependency.ROW
+
+    def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
+        self._settings = settings = PeakSettings.from_config(args)
+        self._history = _load(settings)
+        profiles = self._history.profiles
+        fresh = PeakLedger(
+            f"predicted-peaks/{context.domain}",
+            self._predictor(profiles),
+            settings.capacities,
+            settings.dimensions,
+        )
+        ledger = context.hold.register(fresh)
+        if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
+            raise SettingError(f"ledger {fresh.name} is kept with other settings already; restart to change them")
+        self._ledger = ledger
+        self._rung = Rung()
+        self._looked_at: tuple[int, int] = (0, 0)
+        self._seen: _Seen | None = None
+        self._weights = np.ones(0)
+        if profiles is not None and ledger is not fresh and ledger.predictor.version == 0:
+            ledger.adopt(fresh.predictor)
+        self._begin()
+        self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
+        """Reason -> pods bound without a profile of their own since the start: the metric forecast_fallback_total."""
+
+    # -- profiles --------------------------------------------------------------------------------------------------
+
+    def adopt(self, profiles: Profiles) -> None:
+        """Puts new profiles in force, between cycles. Rows are counted again when they are read, or by `catch_up`."""
+        self._ledger.adopt(self._predictor(profiles))
+        self._begin()
+
+    def catch_up(self) -> bool:
+        """Counts a piece of what new profiles left to count; True if there is more."""
+        return self._ledger.catch_up()
+
+    @property
+    def dimensions(self) -> Sequence[str]:
+        """The dimensions of the forecast, in the order of the ledger's columns."""
+        return self._ledger.predictor.dimensions
+
+    def statistics(self) -> PeakStatistics:
+        history, book, curves = self._history, self._ledger.predictor.book, self._ledger.curves
+        return PeakStatistics(
+            0 if book is None else len(book.profiles.services),
+            history.sample_count,
+            history.problem_count,
+            dict(self.fallbacks),
+            self._ledger.predictor.version,
+            0 if curves is None else curves.nbytes,
+        )
+
+    def worst(self, pod: Pod, row: int) -> Worst | None:
+        """Where the row is fullest with the pod, over the dimensions of which it states a capacity; None without profiles,
+        or where none is stated."""
+        curve, book = self._ledger.predictor.predict(pod).curve, self._ledger.predictor.book
+        if curve is None or book is None:
+            return None
+        rows = np.array([row], np.intp)
+        load = (self._ledger.settled(rows).of(rows)[0] + curve.quanta) * book.quantum_milli
+        capacity = self._ledger.capacity(rows)
+        percent = np.where(capacity >= 0, 100.0 * load / np.maximum(capacity, 1.0), -1.0)
+        dimension, slot = divmod(int(percent.argmax()), percent.shape[1])
+        if percent[dimension, slot] < 0:
+            return None
+        return Worst(book.dimensions[dimension], book.profiles.slot_name(slot), float(percent[dimension, slot]))
+
+    # -- what is read of a pod ---------------------------------------------------------------------------------------
+
+    def sign(self, pod: Pod) -> Hashable:
+        """With profiles their number stands in it, and where the fleet is: when that moves, every class is asked anew."""
+        mark = self._ledger.predictor.predict(pod).mark
+        return mark if self._ledger.curves is None else (mark, self._rung_now())
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        fallback = self._ledger.predictor.predict(pod).fallback
+        if fallback:
+            self.fallbacks[fallback] += 1
+
+    # -- what score and filter share ---------------------------------------------------------------------------------
+
+    def _predictor(self, profiles: Profiles | None) -> Predictor:
+        known = set() if profiles is None else set(profiles.dimensions)
+        dimensions = self._settings.dimensions or tuple(sorted({CPU, MEMORY} | known))
+        return Predictor(dimensions, None if profiles is None else ProfileBook(profiles, dimensions))
+
+    def _begin(self) -> None:
+        self._weights = np.array([self._settings.weights.get(name, 1.0) for name in self.dimensions])
+        self._looked_at = (-1, 0)
+        self._seen = None
+
+    def _rung_now(self) -> int:
+        """The fleet is looked at when its profiles are others, and when enough of its pods have come or gone."""
+        ledger = self._ledger
+        adopted, sequence = self._looked_at
+        if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_LOOK > len(ledger):
+            self._looked_at = (ledger.adopted, ledger.sequence)
+            self._rung.follow(fleet_square(ledger.fleet_load(), self._weights))
+        return self._rung.number
+
+    def _predict(self, cycle: CycleView, pod: Pod) -> tuple[Prediction, float]:
+        """What the pod adds, and the anchor of its scores."""
+        found = cycle.state.find(_PREDICTED)
+        if found is None:
+            if self._ledger.curves is not None:
+                self._rung_now()
+            found = self._ledger.predictor.predict(pod), self._rung.anchor
+            cycle.state.write(_PREDICTED, found)
+        return found
+
+    def _look(self, rows: Rows, curve: Curve) -> tuple[Outlook, Amounts]:
+        """What comes of the rows with the pod, and the factors that make shares of capacity of it."""
+        ledger, seen = self._ledger, self._seen
+        if seen is not None and seen.rows is rows and seen.mark == curve.mark and seen.sequence == ledger.sequence:
+            return seen.outlook, seen.factors
+        book = ledger.predictor.book
+        assert book is not None, "curves are made of profiles"
+        outlook = ledger.outlook(rows, curve)
+        factors = load_factor(ledger.capacity(rows), book.quantum_milli, book.stand_in_milli)
+        self._seen = _Seen(curve.mark, rows, ledger.sequence, outlook, factors)
+        return outlook, factors
+
+
+def _load(settings: PeakSettings) -> History:
+    if not settings.files:
+        return History()
+    history = load_history(settings.files, percentile=settings.percentile, window_days=settings.window_days)
+    if history.problem_count:
+        logger.warning(
+            "history lines left out", extra={"lines": history.problem_count, "first": str(history.problems[0])}
+        )
+    return history

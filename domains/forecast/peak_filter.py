@@ -1,0 +1,121 @@
+"""PeakFilter: refuses rows whose predicted peak would pass a share of their capacity with the pod.
+
+The sentences are few whatever the cluster is like: dimension, slot, and the percent in steps of PERCENT_STEP; a plugin has
+no more than 254 of them. The exact percent on one node is told by `Forecast.worst`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.flat_peaks import Amounts
+from domains.forecast.forecast import Forecast
+from domains.forecast.node_curves import worst_slots
+from domains.forecast.profile_book import FLOAT_QUANTA, Curve, ProfileBook
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.node_view import Bools, Codes, Rows, any_true
+from multisched.framework.plugin import CycleView, PluginContext, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
+
+PERCENT_STEP: Final = 10
+PERCENT_TOLD_MAX: Final = 200
+SENTENCES_WITH_SLOT_MAX: Final = 192
+"""Sentences with a slot; from then on new ones tell the dimension only."""
+
+Delta = NDArray[np.int32]
+_THOUGHT: StateKey[Mapping[int, Delta]] = StateKey("PeakForecast/pods added or removed in thought, by row")
+_PASSES: Final = PreFilterResult()
+
+
+class PeakFilter(Forecast):
+    """Filter. Without profiles every row passes. Nominated pods count: they are added in thought."""
+
+    def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
+        super().__init__(args, context)
+        self.reasons = ReasonTable(self.name)
+        self._told: set[str] = set()
+        """Sentences with a slot that have a code."""
+        self._threshold = self._settings.threshold_percent
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        return _PASSES
+
+    def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        self._think(cycle, other, row, 1)
+        return SUCCESS
+
+    def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        self._think(cycle, other, row, -1)
+        return SUCCESS
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refused where some dimension that the pod uses, and of which the node states a capacity, would
+        pass the threshold in some slot."""
+        codes = np.zeros(len(rows), np.uint8)
+        curve, book = self._predict(cycle, pod)[0].curve, self._ledger.predictor.book
+        if curve is None or book is None or not len(rows):
+            return codes
+        outlook, factors = self._look(rows, curve)
+        peak, thought = outlook.peak, cycle.state.find(_THOUGHT) or {}
+        at_thought = [at for at, row in enumerate(rows.tolist()) if row in thought] if thought else []
+        if at_thought:
+            peak = peak.copy()
+            for at in at_thought:
+                load = self._load(rows[at : at + 1], thought)
+                peak[:, at] = (load[0] * np.float32(FLOAT_QUANTA) + curve.floats).max(axis=1)
+        percent = peak * factors * 100.0
+        counts = curve.uses[:, None] & (self._ledger.capacity(rows) >= 0)
+        percent = np.where(counts, percent, 0.0)
+        refused: Bools = np.logical_or.reduce(percent > self._threshold, axis=0)
+        if any_true(refused):
+            codes[refused] = self._codes(rows[refused], percent[:, refused], curve, book, thought)
+        return codes
+
+    def _codes(
+        self, rows: Rows, percent: Amounts, curve: Curve, book: ProfileBook, thought: Mapping[int, Delta]
+    ) -> Codes:
+        """uint8[rows]: of refused rows, by their fullest dimension and its fullest slot."""
+        codes = np.zeros(len(rows), np.uint8)
+        worst = percent.argmax(axis=0)
+        loads = self._load(rows, thought)
+        for dimension in np.unique(worst).tolist():
+            at = (worst == dimension).nonzero()[0]
+            slots = worst_slots(loads[at, dimension], curve.quanta[dimension])
+            steps = np.minimum(percent[dimension, at], PERCENT_TOLD_MAX) // PERCENT_STEP
+            kinds, of = np.unique(np.stack([slots, steps.astype(np.intp)]), axis=1, return_inverse=True)
+            told = [self._code(book, dimension, slot, step) for slot, step in kinds.T.tolist()]
+            codes[at] = np.array(told, np.uint8)[of.ravel()]
+        return codes
+
+    def _code(self, book: ProfileBook, dimension: int, slot: int, step: int) -> int:
+        name, passed = book.dimensions[dimension], max(step * PERCENT_STEP, self._threshold)
+        said = f"node(s) fit now, {name} at {book.profiles.slot_name(slot)} would be over {passed:.0f} %"
+        if said not in self._told:
+            if len(self._told) >= SENTENCES_WITH_SLOT_MAX:
+                said = f"node(s) fit now, {name} would be over {self._threshold:.0f} % at its predicted peak"
+            else:
+                self._told.add(said)
+        return self.reasons.code(Code.UNSCHEDULABLE, said)
+
+    def _load(self, rows: Rows, thought: Mapping[int, Delta]) -> NDArray[np.int32]:
+        """int32[rows, dimensions, slots]: with what is there in thought."""
+        loads = self._ledger.settled(rows).of(rows)
+        for at, row in enumerate(rows.tolist() if thought else ()):
+            if row in thought:
+                loads[at] += thought[row]
+        return loads
+
+    def _think(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
+        """Always a new mapping with a new array: the state is copied shallowly."""
+        curve = self._ledger.predictor.predict(other).curve
+        if curve is not None:
+            before = cycle.state.find(_THOUGHT) or {}
+            known = before.get(row)
+            delta = curve.quanta * np.int32(sign)
+            cycle.state.write(_THOUGHT, {**before, row: delta if known is None else known + delta})

@@ -1,0 +1,116 @@
+"""PeakForecast as a filter: what fits now and would not at its predicted peak is refused, in a few sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from domains.forecast.peak_filter import SENTENCES_WITH_SLOT_MAX, PeakFilter
+from domains.forecast.peak_forecast import peak_forecast
+from domains.forecast.profiles import Profiles
+from multisched.framework.plugin import CycleView
+from multisched.framework.registry import extension_points
+from multisched.model.objects import Node, Pod
+from multisched.state.cluster_cache import ClusterCache
+from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_profiles, make_view
+
+CPU_ONLY: dict[str, Any] = {"mode": "filter", "dimensions": ["cpu"]}
+TUESDAY_EVENING = 24 + 20
+
+
+def evening(peak: float) -> Profiles:
+    """A service that uses a core all week, and more on Tuesday at 20:00; and one that uses nothing."""
+    curve = np.ones(168)
+    curve[TUESDAY_EVENING] = peak
+    return make_profiles(
+        ("cpu", "log"), web={"cpu": curve, "log": 0 * curve}, idle={"cpu": 0 * curve, "log": 0 * curve}
+    )
+
+
+def web(name: str, node: str = "", service: str = "web") -> Pod:
+    return make_pod(name, labels={"app": service}, node=node)
+
+
+class Bench:
+    """A cache with the filter on it."""
+
+    def __init__(self, args: dict[str, Any], profiles: Profiles | None, *nodes: Node) -> None:
+        self.cache = ClusterCache()
+        plugin = peak_forecast(args, make_context(self.cache))
+        assert isinstance(plugin, PeakFilter)
+        self.plugin = plugin
+        for node in nodes:
+            self.cache.set_node(node)
+        if profiles is not None:
+            self.plugin.adopt(profiles)
+
+    def said(self, pod: Pod, view: CycleView | None = None) -> list[str]:
+        codes = self.plugin.filter(view or make_view(self.cache), pod, all_rows(self.cache))
+        return [self.plugin.reasons.status(int(code)).message if code else "" for code in codes]
+
+
+def test_a_node_that_would_be_too_full_says_in_what_and_when_and_how_full() -> None:
+    bench = Bench(CPU_ONLY, evening(5.0), make_node("a", cpu=9_000), make_node("b", cpu=20_000), make_node("c"))
+    bench.cache.place(web("w", node="a"))
+    bench.cache.assume(web("v"), 1)
+
+    assert bench.said(web("next")) == ["node(s) fit now, cpu at Tue 20:00 would be over 110 %", "", ""]
+    worst = bench.plugin.worst(web("next"), 0)
+    assert worst is not None
+    assert (worst.dimension, worst.slot, round(worst.percent)) == ("cpu", "Tue 20:00", 111)
+    assert bench.plugin.worst(web("next"), 2) is None
+    assert bench.said(web("next", service="idle")) == ["", "", ""]
+
+
+@pytest.mark.parametrize(("threshold", "refused"), [(55, True), (56, False), (200, False)])
+def test_the_threshold_is_a_share_of_capacity(threshold: float, refused: bool) -> None:
+    bench = Bench(CPU_ONLY | {"thresholdPercent": threshold}, evening(5.0), make_node("a", cpu=9_000))
+
+    assert bool(bench.said(web("next"))[0]) is refused
+
+
+def test_without_profiles_nothing_is_refused() -> None:
+    bench = Bench(CPU_ONLY, None, make_node("a", cpu=1))
+
+    assert bench.said(make_pod("next", requests={"cpu": 5_000})) == [""]
+
+
+def test_nominated_and_removed_pods_count_in_thought_only() -> None:
+    bench = Bench(CPU_ONLY, evening(5.0), make_node("a", cpu=12_000))
+    bench.cache.place(web("w", node="a"))
+    view, pod = make_view(bench.cache), web("next")
+    assert bench.said(pod, view) == [""]
+
+    bench.plugin.add_pod(view, pod, web("promised"), 0)
+    assert bench.said(pod, view) == ["node(s) fit now, cpu at Tue 20:00 would be over 120 %"]
+    bench.plugin.remove_pod(view, pod, web("w"), 0)
+    assert bench.said(pod, view) == [""]
+    assert bench.said(pod) == [""]
+
+
+def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
+    nodes = [make_node(f"n{number}", cpu=1_000) for number in range(168)]
+    bench = Bench(CPU_ONLY, None, *nodes)
+    hours = np.arange(168)
+    for amount in (2.0, 1.15, 1.35):
+        curves: dict[str, Any] = {f"s{hour}": {"cpu": np.where(hours == hour, amount, 0.0)} for hour in range(168)}
+        bench.plugin.adopt(make_profiles(("cpu",), **curves))
+        for hour in range(0, 168, 2):
+            assert all(bench.said(web("p", service=f"s{hour}")))
+
+    assert SENTENCES_WITH_SLOT_MAX < len(bench.plugin.reasons) < SENTENCES_WITH_SLOT_MAX + 10
+    assert bench.said(web("p", service="s166"))[0] == "node(s) fit now, cpu would be over 100 % at its predicted peak"
+
+
+@pytest.mark.parametrize(
+    ("mode", "points"),
+    [
+        ("score", ["Score", "PostBind"]),
+        ("filter", ["PreFilter", "Filter", "PostBind"]),
+        ("both", ["PreFilter", "Filter", "Score", "PostBind"]),
+    ],
+)
+def test_the_mode_says_which_points_the_plugin_has(mode: str, points: list[str]) -> None:
+    assert extension_points(peak_forecast({"mode": mode}, make_context())) == points
