@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from multisched.model.wire import Response
 from multisched.shell.program import Program, Surroundings
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_history
-from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario
+from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -140,6 +140,8 @@ class Run:
         self._program = self._built(seed, history)
         self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
         self._replicas: dict[tuple[int, int], _Replica] = {}
+        self._series: dict[str, int] = {}
+        """Pod -> series of the usage."""
         self._stays: list[Stay] = []
         self._stopped: list[str] = []
         self._moves = 0
@@ -244,8 +246,8 @@ class Run:
         replica.generation += 1
         replica.pod = f"{service.name}-{replica.number}-{replica.generation}"
         series = self._scenario.series[replica.service][replica.number]
-        requests = dict(service.requests)
-        await self._post(PODS, _pod(replica.pod, service.name, series, requests, self._policy.scheduler_name))
+        self._series[replica.pod] = series
+        await self._post(PODS, _pod(replica.pod, service, series, self._policy.scheduler_name))
         self._created += 1
         await asyncio.sleep(PACE_S)
         self._note_node(replica)
@@ -267,10 +269,7 @@ class Run:
     def _end_stay(self, pod: str, end_s: float) -> None:
         bound = self._bindings.bound.pop(pod, None)
         if bound is not None:
-            service, number, _ = pod.rsplit("-", 2)
-            names = [one.name for one in self._scenario.services]
-            series = self._scenario.series[names.index(service)][int(number)]
-            self._stays.append(Stay(series, self._numbers[bound[0]], bound[1], end_s))
+            self._stays.append(Stay(self._series[pod], self._numbers[bound[0]], bound[1], end_s))
 
     async def _settle(self) -> None:
         await self._until(lambda: not self._pending(), SETTLE_MAX_S)
@@ -280,13 +279,13 @@ class Run:
     def _pending(self) -> list[_Replica]:
         return [replica for replica in self._replicas.values() if replica.pod not in self._bindings.bound]
 
-    async def _until(self, is_done: Any, limit_s: float) -> bool:
+    async def _until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
         end_s = self._clock.monotonic() + limit_s
-        while not is_done() and self._clock.monotonic() < end_s:
+        while not is_done() and self._clock.monotonic() < end_s:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(PACE_S)
-        return bool(is_done())
+        return is_done()
 
-    async def _post(self, path: str, document: Any) -> None:
+    async def _post(self, path: str, document: Mapping[str, Any]) -> None:
         answer = await self._api.request("POST", path, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
 
@@ -338,12 +337,12 @@ def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
 
 
-def _pod(name: str, service: str, series: int, requests: dict[str, str], scheduler: str) -> dict[str, Any]:
+def _pod(name: str, service: Service, series: int, scheduler: str) -> dict[str, Any]:
     metadata = {
         "name": name,
-        "labels": {"app": service, "multisched.io/service": service},
+        "labels": {"app": service.name, "multisched.io/service": service.name},
         "annotations": {SERIES_ANNOTATION: str(series)},
     }
-    container = {"name": "main", "image": f"{service}:v1", "resources": {"requests": requests}}
+    container = {"name": "main", "image": f"{service.name}:v1", "resources": {"requests": dict(service.requests)}}
     spec = {"schedulerName": scheduler, "containers": [container], "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -75,7 +75,9 @@ def node_load(scenario: Scenario, course: Course) -> Load:
     load = np.zeros((len(scenario.nodes), *values.shape[1:]))
     for stay in course.stays:
         first = _first_step(stay.begin_s, scenario.judged_from_s, usage.step_s)
-        last = values.shape[2] if math.isinf(stay.end_s) else _first_step(stay.end_s, scenario.judged_from_s, usage.step_s)
+        last = (
+            values.shape[2] if math.isinf(stay.end_s) else _first_step(stay.end_s, scenario.judged_from_s, usage.step_s)
+        )
         load[stay.node, :, first:last] += values[stay.series, :, first:last]
     load /= scenario.capacities()[:, :, None]
     return load
@@ -94,7 +96,9 @@ def judge(scenario: Scenario, course: Course) -> Verdict:
     count = load.shape[2] // per_day
     names = [node.name for node in scenario.nodes]
     capacity = scenario.capacities()
-    busiest = [_busiest_steps((load[:, d] * capacity[:, d, None]).sum(0), per_day, step_s) for d in range(load.shape[1])]
+    busiest = [
+        _busiest_steps((load[:, d] * capacity[:, d, None]).sum(0), per_day, step_s) for d in range(load.shape[1])
+    ]
 
     def of(day_from: int, day_to: int) -> tuple[Figures, ...]:
         begin, end = day_from * per_day, day_to * per_day

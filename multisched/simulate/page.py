@@ -35,12 +35,10 @@ polyline{fill:none;stroke-width:1.6}
 def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
     """The whole page."""
     names = [policy["name"] for policy in document["policies"]]
-    title, judged = escape(document["scenario"]), document["judged"]
+    title = escape(document["scenario"])
     parts = [
         f"<h1>{title}</h1>",
-        f"<p>{document['replicas']} replicas of {document['services']} services on {document['nodes']} nodes, created"
-        f" {document['created']['at']}; known until {document['known']['until']}, judged {judged['from']} to"
-        f" {judged['to']} (UTC); {len(document['seeds'])} seeds.</p>",
+        _lead(document),
         _table(document),
         _notes(document),
         f"<p>{_legend(names)}</p>",
@@ -58,7 +56,18 @@ def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> st
         ]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>'
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>'
+    )
+
+
+def _lead(document: Document) -> str:
+    judged = document["judged"]
+    return (
+        f"<p>{document['replicas']} replicas of {document['services']} services on {document['nodes']} nodes, created"
+        f" {document['created']['at']}; known until {document['known']['until']}, judged {judged['from']} to"
+        f" {judged['to']} (UTC); {len(document['seeds'])} seeds.</p>"
+    )
 
 
 def _cv(figures: Any) -> float:

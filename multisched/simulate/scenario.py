@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -84,9 +85,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Over the first axis, of what is there."""
-    if len(values) == 1:
-        return values[0]
     count = (~np.isnan(values)).sum(0)
     total = np.nansum(values, axis=0)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
+    mean: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean

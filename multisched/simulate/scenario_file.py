@@ -122,8 +122,8 @@ class _Resolver:
                 self._document.add(("nodes", index, "name"), "stands before already; give each template its own")
             capacity = self._capacity(index, template, usage)
             allocatable = {"pods": PODS_DEFAULT, **template.allocatable}
-            for number in range(template.count):
-                found.append(NodeSpec(f"{template.name}-{number}", allocatable, dict(template.labels), capacity))
+            names = (f"{template.name}-{number}" for number in range(template.count))
+            found += [NodeSpec(name, allocatable, dict(template.labels), capacity) for name in names]
         if len(found) > NODES_MAX:
             self._document.add(("nodes",), f"{len(found)} nodes; at most {NODES_MAX} are simulated")
         return found
@@ -136,12 +136,12 @@ class _Resolver:
                 self._document.add(at, text, suggestion=nearest(name, usage.dimensions), of_key=True)
         found = []
         for name in usage.dimensions:
-            text = template.capacity.get(name, template.allocatable.get(name))
-            if text is None:
+            amount = template.capacity.get(name) or template.allocatable.get(name)
+            if amount is None:
                 fix = f"write capacity: {{{name}: …}}, what one node bears"
                 self._document.add(("nodes", index, "capacity"), f"no capacity for dimension {name!r}; {fix}")
             else:
-                found.append(parse_milli(text) / 1000)
+                found.append(parse_milli(amount) / 1000)
         return tuple(found)
 
     def _events(self, services: list[Service], usage: UsageTable | None) -> list[Event]:
@@ -155,7 +155,9 @@ class _Resolver:
             for name in event.scale:
                 if name not in at:
                     path = ("events", index, "scale", name)
-                    self._document.add(path, f"no service is called {name!r}", suggestion=nearest(name, at), of_key=True)
+                    self._document.add(
+                        path, f"no service is called {name!r}", suggestion=nearest(name, at), of_key=True
+                    )
             if usage is None:
                 continue
             released = at if "*" in event.release else [name for name in event.release if name in at]
@@ -177,7 +179,9 @@ class _Resolver:
         elif from_s % DAY_S or to_s % DAY_S:
             self._document.add(("judged",), "whole days are judged; write days without times")
         if known_s > from_s:
-            text = f"{written(known_s)} is after {written(from_s)}, when judging begins: policies would know their future"
+            text = (
+                f"{written(known_s)} is after {written(from_s)}, when judging begins: policies would know their future"
+            )
             self._document.add(("known", "until"), f"{text}; write an earlier moment")
         return known_s, from_s, to_s
 
@@ -272,5 +276,3 @@ def _series_of(service: Service, replica: int, of_service: dict[str, int], of_po
     if own is None and service.replicas <= 1:
         own = of_pod.get(service.name)
     return of_service.get(service.name) if own is None else own
-
-

@@ -31,7 +31,7 @@ def read_services(path: Path, problems: list[Problem]) -> list[Service]:
         fix = "begin the file with service,replicas,cpu_request,memory_request_gib"
         problems.append(Problem(str(path), 1, 1, "", f"no column {', '.join(missing)}; {fix}"))
         return []
-    found = []
+    found: list[Service] = []
     for line, row in enumerate(rows[1:], 2):
         if not row:
             continue

@@ -52,7 +52,7 @@ class UsageTable(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        return self.values.shape[2]
+        return int(self.values.shape[2])
 
     @property
     def first_day_s(self) -> int:
@@ -120,7 +120,8 @@ class UsageReader:
             self._tell(file, 1, "", f"no column {lacking}; begin the file with {HEADER}")
             return
         places = tuple(
-            header.index(name) if name in header else -1 for name in ("timestamp", "service", "pod", "dimension", "value")
+            header.index(name) if name in header else -1
+            for name in ("timestamp", "service", "pod", "dimension", "value")
         )
         first, bad = (len(self._files) - 1) * LINES_MAX, 0
         for line, row in enumerate(rows, 2):
@@ -145,7 +146,9 @@ class UsageReader:
         try:
             amount = float(row[value])
         except ValueError:
-            raise _BadLineError("value", f"{_shown(row[value])} is no plain number such as 0.25; units are refused") from None
+            raise _BadLineError(
+                "value", f"{_shown(row[value])} is no plain number such as 0.25; units are refused"
+            ) from None
         if not 0.0 <= amount <= VALUE_MAX:
             raise _BadLineError("value", f"{_shown(row[value])} is not within 0..{VALUE_MAX:.0e}")
         is_pod = pod >= 0 and row[pod] != ""
@@ -214,7 +217,9 @@ class UsageReader:
             first, second = lines[order[place]], lines[order[place + 1]]
             where = f"line {first % LINES_MAX} of {self._files[first // LINES_MAX]}"
             more = f" (and {len(again) - 1} more)" if len(again) > 1 else ""
-            self._tell_at(second, "timestamp", f"the same service, dimension and time stand in {where}{more}; remove one")
+            self._tell_at(
+                second, "timestamp", f"the same service, dimension and time stand in {where}{more}; remove one"
+            )
         into[numbers] = np.frombuffer(series.values)
 
     def _tell_at(self, place: int, column: str, message: str) -> None:
