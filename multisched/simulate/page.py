@@ -82,7 +82,7 @@ def _table(document: Document) -> str:
             busiest = mean["busiestHours"]
             middle = policy["median"]["dimensions"][name]["worstSlot"]["load"]
             figures = [f"{f:.3f}" for f in (busiest["cv"], busiest["maxOverMean"], mean["worstSlot"]["load"], middle)]
-            figures += [f"{c:g}" for c in (mean["nodesOver80"], mean["nodesOver100"], policy["mean"]["moves"])]
+            figures += [f"{c:.3g}" for c in (mean["nodesOver80"], mean["nodesOver100"], policy["mean"]["moves"])]
             rows.append("".join(f"<td>{escape(cell)}</td>" for cell in (policy["name"], name, *figures)))
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{row}</tr>" for row in rows)

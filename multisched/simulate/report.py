@@ -170,7 +170,7 @@ def table_of(document: Document) -> str:
             busiest = found["busiestHours"]
             figures = (busiest["cv"], busiest["maxOverMean"], found["worstSlot"]["load"])
             counts = (found["nodesOver80"], found["nodesOver100"], mean["moves"], mean["unplaced"])
-            rows.append((policy["name"], name, *(f"{f:.3f}" for f in figures), *(f"{c:g}" for c in counts)))
+            rows.append((policy["name"], name, *(f"{f:.3f}" for f in figures), *(f"{c:.3g}" for c in counts)))
     judged = document["judged"]
     head = (
         f"{document['scenario']}: {document['replicas']} replicas of {document['services']} services on"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from multisched import config
 from multisched.config_document import ConfigError, Document, Problem, read_document
+from multisched.config_document import Path as Place
 from multisched.config_structure import nearest, validated
 from multisched.model.quantity import parse_milli
 from multisched.simulate.moments import DAY_S, Moment, written
@@ -26,10 +28,18 @@ NAMES_SHOWN = 5
 def load_scenario(path: Path) -> Scenario:
     """The scenario in a file."""
     document = read_document(config.read_text(path), str(path))
+    _name_policies(document)
     written_down = validated(document, ScenarioFile)
     if written_down is None:
         raise ConfigError(document.problems)
     return _Resolver(document, written_down, path).scenario()
+
+
+def _name_policies(document: Document) -> None:
+    """A policy's name alone stands for an entry with that name."""
+    policies = document.data.get("policies") if isinstance(document.data, dict) else None
+    if isinstance(policies, list):
+        policies[:] = [{"name": entry} if isinstance(entry, str) else entry for entry in policies]
 
 
 class _Resolver:
@@ -149,15 +159,10 @@ class _Resolver:
         found = []
         for index, event in enumerate(self._file.events):
             for place, name in enumerate(event.release):
-                if name not in at and name != "*":
-                    path = ("events", index, "release", place)
-                    self._document.add(path, f"no service is called {name!r}", suggestion=nearest(name, at))
+                if name != "*":
+                    self._check_service(("events", index, "release", place), name, at)
             for name in event.scale:
-                if name not in at:
-                    path = ("events", index, "scale", name)
-                    self._document.add(
-                        path, f"no service is called {name!r}", suggestion=nearest(name, at), of_key=True
-                    )
+                self._check_service(("events", index, "scale", name), name, at)
             if usage is None:
                 continue
             released = at if "*" in event.release else [name for name in event.release if name in at]
@@ -165,13 +170,17 @@ class _Resolver:
             found.append(Event(event.at.begin_s(usage.first_day_s), tuple(sorted(at[n] for n in released)), scale))
         return sorted(found, key=lambda event: event.at_s)
 
+    def _check_service(self, path: Place, name: str, known: Mapping[str, int]) -> None:
+        if name not in known:
+            self._document.add(path, f"no service is called {name!r}", suggestion=nearest(name, known), of_key=True)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def _periods(self, usage: UsageTable) -> tuple[int, int, int]:
         file, first = self._file, usage.first_day_s
         span = f"the usage goes from {written(usage.start_s)} to {written(usage.end_s)}"
-        known_s = self._end_s(file.known.until, first)
-        from_s, to_s = file.judged.begin.begin_s(first), self._end_s(file.judged.end, first)
+        known_s = file.known.until.end_s(first)
+        from_s, to_s = file.judged.begin.begin_s(first), file.judged.end.end_s(first)
         if not usage.start_s < known_s <= usage.end_s:
             self._document.add(("known", "until"), f"{written(known_s)}: {span}; write a moment within it")
         if not usage.start_s <= from_s < to_s <= usage.end_s:
@@ -184,10 +193,6 @@ class _Resolver:
             )
             self._document.add(("known", "until"), f"{text}; write an earlier moment")
         return known_s, from_s, to_s
-
-    @staticmethod
-    def _end_s(moment: Moment, first_day_s: int) -> int:
-        return moment.end_s(first_day_s)
 
     def _create_s(
         self,

@@ -47,10 +47,6 @@ def _moment_or_trough(value: object) -> object:
     return None if value == TROUGH else _moment(value)
 
 
-def _policy(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
 def _seeds(value: object) -> object:
     """A number stands for so many seeds from 0."""
     if isinstance(value, list):
@@ -152,7 +148,8 @@ class Event(Section):
 
 
 class PolicyEntry(Section):
-    """One way to place. A name of `least-allocated`, `realtime`, `peak-forecast` alone is that; else say what it runs."""
+    """One way to place. A name of `least-allocated`, `realtime`, `peak-forecast` alone is that; else say what it runs.
+    In the file a name may stand for the whole entry."""
 
     name: Name
     profile: ProfileConfig | None = None
@@ -185,7 +182,7 @@ class ScenarioFile(Section):
     judged: Judged
     create: Create = Create()
     events: tuple[Event, ...] = Field(default=(), max_length=EVENTS_MAX)
-    policies: tuple[Annotated[PolicyEntry, BeforeValidator(_policy)], ...] = Field(
+    policies: tuple[PolicyEntry, ...] = Field(
         default=tuple(PolicyEntry(name=name) for name in BUILT_IN_POLICIES), min_length=1, max_length=POLICIES_MAX
     )
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds), Field(min_length=1, max_length=SEEDS_MAX)] = (0,)
