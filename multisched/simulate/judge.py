@@ -74,18 +74,16 @@ def node_load(scenario: Scenario, course: Course) -> Load:
     values, _ = filled(usage.values[:, :, begin:end])
     load = np.zeros((len(scenario.nodes), *values.shape[1:]))
     for stay in course.stays:
-        first = _first_step(stay.begin_s, scenario.judged_from_s, usage.step_s)
-        last = (
-            values.shape[2] if math.isinf(stay.end_s) else _first_step(stay.end_s, scenario.judged_from_s, usage.step_s)
-        )
+        first, last = (_first_step(at_s, scenario, values.shape[2]) for at_s in (stay.begin_s, stay.end_s))
         load[stay.node, :, first:last] += values[stay.series, :, first:last]
     load /= scenario.capacities()[:, :, None]
     return load
 
 
-def _first_step(epoch_s: float, origin_s: int, step_s: int) -> int:
-    """The first step that begins at this moment or later; not before the origin."""
-    return max(0, math.ceil((epoch_s - origin_s) / step_s))
+def _first_step(epoch_s: float, scenario: Scenario, steps: int) -> int:
+    """The first judged step that begins at this moment or later; `steps`, if none does."""
+    passed = (epoch_s - scenario.judged_from_s) / scenario.usage.step_s
+    return math.ceil(min(max(passed, 0.0), steps))
 
 
 def judge(scenario: Scenario, course: Course) -> Verdict:

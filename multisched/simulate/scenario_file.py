@@ -183,15 +183,13 @@ class _Resolver:
         from_s, to_s = file.judged.begin.begin_s(first), file.judged.end.end_s(first)
         if not usage.start_s < known_s <= usage.end_s:
             self._document.add(("known", "until"), f"{written(known_s)}: {span}; write a moment within it")
+        elif known_s > from_s:
+            text = f"{written(known_s)} is after {written(from_s)}, when judging begins: policies would know the future"
+            self._document.add(("known", "until"), f"{text}; write an earlier moment")
         if not usage.start_s <= from_s < to_s <= usage.end_s:
             self._document.add(("judged",), f"{written(from_s)} to {written(to_s)}: {span}; write days within it")
         elif from_s % DAY_S or to_s % DAY_S:
             self._document.add(("judged",), "whole days are judged; write days without times")
-        if known_s > from_s:
-            text = (
-                f"{written(known_s)} is after {written(from_s)}, when judging begins: policies would know their future"
-            )
-            self._document.add(("known", "until"), f"{text}; write an earlier moment")
         return known_s, from_s, to_s
 
     def _create_s(
