@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,7 +55,8 @@ def write(folder: Path, *, lines: Sequence[Line] | None = None, header: str = HE
     rows = [",".join(line) for line in (usage_lines() if lines is None else lines)]
     (folder / "usage.csv").write_text("\n".join([header, *rows]) + "\n")
     path = folder / "scenario.yaml"
-    path.write_text(yaml.safe_dump(fields(**changes), sort_keys=False))
+    unshared = json.loads(json.dumps(fields(**changes)))  # YAML would write what is shared as an anchor
+    path.write_text(yaml.safe_dump(unshared, sort_keys=False))
     return path
 
 

@@ -17,7 +17,10 @@ NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
 
 def test_a_scenario_holds_what_its_files_say(tmp_path: Path) -> None:
     scenario = load_scenario(write(tmp_path))
-    assert [(s.name, s.replicas, dict(s.requests)) for s in scenario.services] == [("web", 4, {"cpu": "1"}), ("db", 2, {})]
+    assert [(s.name, s.replicas, dict(s.requests)) for s in scenario.services] == [
+        ("web", 4, {"cpu": "1"}),
+        ("db", 2, {}),
+    ]
     assert [node.name for node in scenario.nodes] == ["node-0", "node-1", "node-2", "node-3"]
     assert scenario.usage.dimensions == ("cpu", "log")
     np.testing.assert_array_equal(scenario.capacities(), [[4.0, 40.0]] * 4)
@@ -87,7 +90,10 @@ def test_what_was_completed_is_noted(tmp_path: Path) -> None:
         ({"kind": "Scenery"}, "kind: 'Scenery' is not known here; write Scenario"),
         ({"known": None}, "known: is missing"),
         ({"polices": ["realtime"]}, "polices: unknown key (did you mean policies?)"),
-        ({"policies": ["peak-forcast"]}, "policies[0]: no policy is called 'peak-forcast'; write one of least-allocated,"),
+        (
+            {"policies": ["peak-forcast"]},
+            "policies[0]: no policy is called 'peak-forcast'; write one of least-allocated,",
+        ),
         ({"policies": ["realtime", "realtime"]}, "policies[1]: policy 'realtime' stands before already"),
         ({"policies": [{"name": "a", "configuration": "no.yaml"}]}, "no.yaml:1:1: cannot be read"),
         ({"policies": [{"name": "a", "domain": "gpu"}]}, "policies[0]: a domain goes with a configuration"),
@@ -97,7 +103,10 @@ def test_what_was_completed_is_noted(tmp_path: Path) -> None:
         ),
         ({"seeds": 0}, "seeds: write a number of seeds from 1 to 1000"),
         ({"seeds": [1, 1]}, "seeds: names a seed twice"),
-        ({"nodes": [{**NODE, "capacity": {"logs": 4, "log": 4}}]}, "nodes[0].capacity.logs: the usage has no dimension"),
+        (
+            {"nodes": [{**NODE, "capacity": {"logs": 4, "log": 4}}]},
+            "nodes[0].capacity.logs: the usage has no dimension",
+        ),
         ({"nodes": [NODE]}, "nodes[0].capacity: no capacity for dimension 'log'; write capacity: {log: …}"),
         ({"nodes": [{**NODE, "capacity": {"log": 0}}]}, "nodes[0].capacity.log: must be above zero"),
         ({"nodes": [{**NODE, "capacity": {"log": "4 MB"}}]}, "nodes[0].capacity.log: "),
@@ -107,18 +116,32 @@ def test_what_was_completed_is_noted(tmp_path: Path) -> None:
         ({"judged": {"from": "day 3 06:00", "to": "day 4"}}, "judged: whole days are judged"),
         ({"judged": {"from": "now", "to": "day 4"}}, "judged.from: 'now' is not a moment; write for instance"),
         ({"create": {"at": "day 4"}}, "create.at: 2026-01-08 00:00 is not between the first sample and"),
-        ({"events": [{"at": "day 1", "release": ["web"]}]}, "events[0].at: 2026-01-05 00:00 is not between the creation"),
+        (
+            {"events": [{"at": "day 1", "release": ["web"]}]},
+            "events[0].at: 2026-01-05 00:00 is not between the creation",
+        ),
         ({"events": [{"at": "day 3"}]}, "events[0]: nothing happens; write release"),
-        ({"events": [{"at": "day 3", "release": ["wep"]}]}, "events[0].release[0]: no service is called 'wep' (did you"),
+        (
+            {"events": [{"at": "day 3", "release": ["wep"]}]},
+            "events[0].release[0]: no service is called 'wep' (did you",
+        ),
         ({"events": [{"at": "day 3", "scale": {"dbs": 1}}]}, "events[0].scale.dbs: no service is called 'dbs'"),
-        ({"services": {"list": [{"name": "api", "replicas": 1}]}}, "services: the usage knows neither the service 'api'"),
-        ({"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}}, "services.list[1].name: service 'web' stands before"),
+        (
+            {"services": {"list": [{"name": "api", "replicas": 1}]}},
+            "services: the usage knows neither the service 'api'",
+        ),
+        (
+            {"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}},
+            "services.list[1].name: service 'web' stands before",
+        ),
         ({"services": {"file": "no.csv"}}, "no.csv:1:1: cannot be read"),
         ({"usage": {"files": ["no.csv"]}}, "no.csv:1:1: cannot be read"),
         ({"usage": {"files": []}}, "usage.files: needs at least 1"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_field_and_the_fix(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+def test_what_is_wrong_is_told_with_its_field_and_the_fix(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
     found = refusals(write(tmp_path, **changes))
     assert len(found) == 1, found
     assert problem in found[0]
@@ -156,7 +179,9 @@ def test_a_series_without_any_sample_in_the_judged_days_is_refused_never_taken_f
 
 def test_a_policy_may_be_a_configuration_file_of_ones_own(tmp_path: Path) -> None:
     head = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- {name: a}\n"
-    (tmp_path / "own.yaml").write_text(head + "- {name: b, schedulerNames: [mine], nodes: {selector: {matchLabels: {x: y}}}}\n")
+    (tmp_path / "own.yaml").write_text(
+        head + "- {name: b, schedulerNames: [mine], nodes: {selector: {matchLabels: {x: y}}}}\n"
+    )
     entry = {"name": "own", "configuration": "own.yaml", "domain": "b"}
     (policy,) = load_scenario(write(tmp_path, policies=[entry])).policies
     assert policy.scheduler_name == "mine"

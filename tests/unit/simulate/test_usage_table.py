@@ -60,7 +60,10 @@ def test_several_files_are_one_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ("2026-01-05T01:00:00,web,cpu,250m", "0.csv:8 value: '250m' is no plain number such as 0.25; units are refused"),
+        (
+            "2026-01-05T01:00:00,web,cpu,250m",
+            "0.csv:8 value: '250m' is no plain number such as 0.25; units are refused",
+        ),
         ("2026-01-05T01:00:00,web,cpu,nan", "0.csv:8 value: 'nan' is not within 0..1e+15"),
         ("2026-01-05T01:00:00,web,cpu,-1", "0.csv:8 value: '-1' is not within 0..1e+15"),
         ("yesterday,web,cpu,1", "0.csv:8 timestamp: 'yesterday' is no time; write epoch seconds or ISO 8601"),
