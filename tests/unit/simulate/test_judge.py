@@ -66,7 +66,7 @@ def course(*stays: Stay) -> Course:
 
 def plain_load(made: Scenario, stays: list[Stay], dimension: int) -> list[list[float]]:
     """Node by node, step by step: what stands there when the step begins, over capacity."""
-    loads = []
+    loads: list[list[float]] = []
     for number, node in enumerate(made.nodes):
         loads.append([])
         for step in range(KNOWN_DAYS * PER_DAY, made.usage.steps):

@@ -160,11 +160,8 @@ def test_everything_wrong_is_told_in_one_run(tmp_path: Path) -> None:
         events=[{"at": "day 3", "release": ["search"]}],
     )
     found = refusals(path)
-    places = [sentence.split(" ")[0] for sentence in found]
-    assert [p for p in places if p.startswith("services.csv")] == ["services.csv:2:1:", "services.csv:3:1:"] + [
-        "services.csv:3:1:",
-        "services.csv:4:1:",
-    ]
+    lines_told = [sentence.split(":")[1] for sentence in found if sentence.startswith("services.csv")]
+    assert lines_told == ["2", "3", "3", "4"]
     assert sum(sentence.startswith("usage.csv:66:1: value: '3Gi'") for sentence in found) == 1
     assert sum("events[0].release[0]" in sentence for sentence in found) == 1
     assert sum("policies[0]: no policy is called 'random'" in sentence for sentence in found) == 1
