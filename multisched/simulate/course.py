@@ -171,7 +171,8 @@ class Run:
             await self._post("/api/v1/nodes", _node(node, scenario.usage.dimensions))
         running = asyncio.create_task(self._program.run())
         try:
-            await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
+            is_ready = await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
+            assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
             await self._create_all()
             for event in scenario.events:
                 self._clock.leap_to(event.at_s)
@@ -185,8 +186,10 @@ class Run:
     async def _create_all(self) -> None:
         self._read_moment()
         services = self._scenario.services
+        counts = [0] * len(services)
         for service in self._ordered([service.replicas for service in services]):
-            number = sum(1 for at in self._replicas if at[0] == service)
+            number = counts[service]
+            counts[service] += 1
             await self._create(self._replicas.setdefault((service, number), _Replica(service, number)))
         await self._settle()
 
