@@ -6,6 +6,7 @@ busiest hours, day by day. Policies keep their colour throughout. Called by `cli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -16,7 +17,7 @@ from multisched.simulate.report import Document, Outcome, notes_of
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 48, 12, 10, 24
 COLOURS = ("#2563a8", "#c2571a", "#2d8a57", "#8a4fa3", "#a33a4c", "#5a6b2f", "#1c8a99", "#7a5a2a")
-TICKS = 4
+TICKS = 5
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#5d6670;--line:#d5dae0;--page:#fff}
@@ -108,17 +109,17 @@ def _colour(number: int) -> str:
 
 def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequence[float] = ()) -> str:
     """Lines over the judged days, from zero up."""
-    top = max((max(values) for values in lines.values()), default=1.0)
-    top = max(top, *marks) * 1.05 if marks else top * 1.1
-    top = top or 1.0
+    highest = max((*marks, *(max(values) for values in lines.values())))
+    tick = _tick(highest)
+    top = tick * max(1, math.ceil(highest / tick))
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def y(value: float) -> float:
         return round(TOP + high * (1 - value / top), 1)
 
     parts = []
-    for tick in range(TICKS + 1):
-        value = top * tick / TICKS
+    for number in range(round(top / tick) + 1):
+        value = tick * number
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value)}" y2="{y(value)}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{value:.3g}</text>')
     parts += [f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(m)}" y2="{y(m)}"/>' for m in marks]
@@ -131,3 +132,11 @@ def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequ
         points = " ".join(f"{LEFT + step * (i + 0.5):.1f},{y(v)}" for i, v in enumerate(values))
         parts.append(f'<polyline stroke="{_colour(number)}" points="{points}"><title>{escape(name)}</title></polyline>')
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+
+
+def _tick(highest: float) -> float:
+    """The distance of grid lines: 1, 2 or 5 times a power of ten, TICKS of them at most up to the highest value."""
+    if highest <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(highest / TICKS))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor * TICKS >= highest)
