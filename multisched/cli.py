@@ -58,6 +58,14 @@ class DemoOutput(Enum):
     JSON = "json"
 
 
+class SimulateOutput(Enum):
+    """How a simulation tells its result."""
+
+    TABLE = "table"
+    JSON = "json"
+    HTML = "html"
+
+
 app = typer.Typer(
     name="multisched",
     help="Several Kubernetes schedulers in one deployment, over one shared cache.",
@@ -212,6 +220,29 @@ def kubelets(
         return root.kubelets(KubeletsOptions(kubeconfig, context, stages=stages, seed=seed))
 
     _drive(start)
+
+
+@app.command()
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="The scenario file; config/examples has some.")],
+    output: Annotated[
+        SimulateOutput, typer.Option("--output", "-o", help="How to tell the result.")
+    ] = SimulateOutput.TABLE,
+    jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Processes. Default: one per CPU.")] = None,
+) -> None:
+    """Place recorded services with the real scheduler, in virtual time, and judge policies side by side."""
+    from multisched import cli_simulate, config
+    from multisched.framework.registry import PluginSetupError
+
+    try:
+        report, is_whole = cli_simulate.simulate(scenario, output.value, jobs)
+    except config.ConfigError as error:
+        _refuse(error.problems)
+    except PluginSetupError as error:
+        _fail(str(error), ExitCode.USAGE)
+    typer.echo(report)
+    if not is_whole:
+        _fail("some pods were not placed, or plugins failed; the report names them", ExitCode.PROBLEM)
 
 
 @app.command()

@@ -1,0 +1,351 @@
+"""One policy and one seed: the real program on the embedded cluster, in virtual time, through a scenario's events.
+
+Time is virtual and, between events, leaps: once the cluster is at rest the wall clock goes on to the next event while the
+monotonic clock stands, as on a machine that was suspended. So nothing is computed for the hours in which nothing happens,
+and what waits by the monotonic clock (backoff, flush) waits only while something does.
+
+The run is everybody but the scheduler: it makes nodes and pods over the API, and acts as the controllers of the services. A
+release replaces one replica after the other, the new one first, and stops where a new one finds no node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.request import ApiRequest
+from multisched.cluster.server import ApiServer
+from multisched.cluster.watch import WatchStream
+from multisched.model.wire import Response
+from multisched.shell.program import Program, Surroundings
+from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
+from multisched.simulate.policies import run_registry, with_history
+from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
+from multisched.simulate.usage_table import filled
+from multisched.testing.scenario import QuietObserver
+from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualWorkers
+
+PODS = "/api/v1/namespaces/default/pods"
+PACE_S = 0.05
+"""Between two pods, so that each is placed before the next comes: the order of creation is the order of decisions."""
+SETTLE_MAX_S = 30.0
+"""How long pods that did not find a node at once are waited for, and a replica of a release."""
+READY_MAX_S = 60.0
+STOP_MAX_S = 30.0
+UNPLACED_TOLD = 3
+
+_BINDING = re.compile(r"/pods/([^/?]+)/binding(?:\?|$)")
+
+
+class Stay(msgspec.Struct, frozen=True):
+    """A replica stood on a node from one moment to another (epoch seconds)."""
+
+    series: int
+    node: int
+    begin_s: float
+    end_s: float
+
+
+class Course(msgspec.Struct, frozen=True):
+    """What came of a run."""
+
+    stays: tuple[Stay, ...]
+    moves: int
+    """Replicas that a release or anybody else put on another node than before."""
+    created: int
+    """Pods that were created in all."""
+    unplaced: tuple[str, ...]
+    """Pods that stood nowhere at the end, and releases that stopped, with the scheduler's words."""
+    failures: tuple[str, ...]
+    """What plugins failed at."""
+
+
+class SuspendedClock:
+    """Virtual time whose wall clock can leap."""
+
+    def __init__(self, loop: SimLoop, begin_s: float) -> None:
+        self._loop = loop
+        self._base_s = begin_s
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def epoch_s(self) -> float:
+        return self._base_s + self._loop.time()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.epoch_s(), UTC)
+
+    def leap_to(self, epoch_s: float) -> None:
+        """Never back: what lasted longer than it should delays what follows."""
+        self._base_s += max(0.0, epoch_s - self.epoch_s())
+
+
+class _Replica(msgspec.Struct):
+    """A replica of a service: which pod it is now."""
+
+    service: int
+    number: int
+    pod: str = ""
+    generation: int = 0
+    last_node: int = -1
+    """Where its latest pod stood that had a node."""
+
+
+class _Bindings:
+    """`server.Interceptor`: which pod was bound to which node, at the moment it takes effect."""
+
+    def __init__(self, clock: SuspendedClock) -> None:
+        self._clock = clock
+        self.bound: dict[str, tuple[str, float]] = {}
+        """Pod -> node and moment."""
+
+    def before(self, request: ApiRequest) -> Response | None:
+        return None
+
+    def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
+        if request.method == "POST" and answer.status == 201:
+            found = _BINDING.search(request.path)
+            if found is not None:
+                node = orjson.loads(request.body or b"{}")["target"]["name"]
+                self.bound[found[1]] = (node, self._clock.epoch_s())
+        return answer
+
+
+class Run:
+    """See the module. Used once."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, seed: int, history: Path, loop: SimLoop) -> None:
+        self._scenario = scenario
+        self._policy = policy
+        self._order = np.random.default_rng(seed)
+        self._clock = SuspendedClock(loop, scenario.create_s)
+        self._server = ApiServer(self._clock, seed=seed, rbac=False)
+        self._bindings = _Bindings(self._clock)
+        self._server.interceptors.append(self._bindings)
+        self._api = DirectTransport(self._server)
+        self._readings = self._first_readings()
+        self._observer = QuietObserver()
+        self._program = self._built(seed, history)
+        self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
+        self._replicas: dict[tuple[int, int], _Replica] = {}
+        self._series: dict[str, int] = {}
+        """Pod -> series of the usage."""
+        self._stays: list[Stay] = []
+        self._stopped: list[str] = []
+        self._moves = 0
+        self._created = 0
+
+    def _built(self, seed: int, history: Path) -> Program:
+        """The program, as `run` composes it, over in-process transport and virtual time."""
+        rng = random.Random(seed)  # noqa: S311 - ties, a scenario's own
+        configuration = with_history(self._policy.configuration, history, self._scenario.usage.dimensions)
+        surroundings = Surroundings(
+            self._api,
+            self._clock,
+            random.Random(rng.random()),  # noqa: S311 - as above
+            "simulate",
+            "kube-system",
+            observer=lambda domain: self._observer,
+            registry=run_registry(self._readings),
+            workshop=VirtualWorkers(rng),
+        )
+        return Program(configuration, surroundings)
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+
+    async def main(self) -> Course:
+        scenario = self._scenario
+        for node in scenario.nodes:
+            await self._post("/api/v1/nodes", _node(node, scenario.usage.dimensions))
+        running = asyncio.create_task(self._program.run())
+        try:
+            is_ready = await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
+            assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
+            await self._create_all()
+            for event in scenario.events:
+                self._clock.leap_to(event.at_s)
+                await self._happen(event)
+        finally:
+            self._program.stop()
+            async with asyncio.timeout(STOP_MAX_S):
+                await running
+        return self._course()
+
+    async def _create_all(self) -> None:
+        self._read_moment()
+        services = self._scenario.services
+        counts = [0] * len(services)
+        for service in self._ordered([service.replicas for service in services]):
+            number = counts[service]
+            counts[service] += 1
+            await self._create(self._replicas.setdefault((service, number), _Replica(service, number)))
+        await self._settle()
+
+    async def _happen(self, event: Event) -> None:
+        """Scaling first: what is released then has the new count."""
+        self._read_moment()
+        for service, wanted in sorted(event.scale.items()):
+            have = [replica for at, replica in sorted(self._replicas.items()) if at[0] == service]
+            for replica in reversed(have[wanted:]):
+                await self._remove(replica.pod)
+                del self._replicas[service, replica.number]
+            for number in range(len(have), wanted):
+                await self._create(self._replicas.setdefault((service, number), _Replica(service, number)))
+        await self._settle()
+        counts = [0] * len(self._scenario.services)
+        for service, _ in self._replicas:
+            counts[service] += service in event.release
+        await self._release(self._ordered(counts))
+
+    async def _release(self, order: Sequence[int]) -> None:
+        """Replica by replica, each service's by number; a service whose new replica finds no node is left as it is."""
+        done: dict[int, int] = {}
+        stopped: set[int] = set()
+        for service in order:
+            number = done[service] = done.get(service, -1) + 1
+            if service not in stopped and not await self._replace(self._replicas[service, number]):
+                stopped.add(service)
+
+    async def _replace(self, replica: _Replica) -> bool:
+        before = replica.pod
+        await self._create(replica)
+        if await self._until(lambda: replica.pod in self._bindings.bound, SETTLE_MAX_S):
+            self._note_node(replica)
+            await self._remove(before)
+            return True
+        name = self._scenario.services[replica.service].name
+        self._stopped.append(f"release of {name} stopped at {replica.pod}: {await self._reason(replica.pod)}")
+        await self._remove(replica.pod)
+        replica.pod = before
+        return False
+
+    # -- pods ------------------------------------------------------------------------------------------------------
+
+    def _ordered(self, counts: Sequence[int]) -> list[int]:
+        """Services, each as often as it has replicas, in the scenario's order."""
+        listed = np.repeat(np.arange(len(counts)), counts)
+        match self._scenario.order:
+            case "random":
+                listed = self._order.permutation(listed)
+            case "services":
+                listed = np.concatenate([listed[listed == s] for s in self._order.permutation(len(counts))])
+        ordered: list[int] = listed.tolist()
+        return ordered
+
+    async def _create(self, replica: _Replica) -> None:
+        service = self._scenario.services[replica.service]
+        replica.generation += 1
+        replica.pod = f"{service.name}-{replica.number}-{replica.generation}"
+        series = self._scenario.series[replica.service][replica.number]
+        self._series[replica.pod] = series
+        await self._post(PODS, _pod(replica.pod, service, series, self._policy.scheduler_name))
+        self._created += 1
+        await asyncio.sleep(PACE_S)
+        self._note_node(replica)
+
+    def _note_node(self, replica: _Replica) -> None:
+        """Counts a move when the replica's pod stands elsewhere than the one before it did; once, however often asked."""
+        bound = self._bindings.bound.get(replica.pod)
+        if bound is not None:
+            node = self._numbers[bound[0]]
+            self._moves += replica.last_node not in (-1, node)
+            replica.last_node = node
+
+    async def _remove(self, pod: str) -> None:
+        answer = await self._api.request("DELETE", f"{PODS}/{pod}?gracePeriodSeconds=0")
+        assert answer.status == 200, answer.body
+        self._end_stay(pod, self._clock.epoch_s())
+        await asyncio.sleep(PACE_S)
+
+    def _end_stay(self, pod: str, end_s: float) -> None:
+        bound = self._bindings.bound.pop(pod, None)
+        if bound is not None:
+            self._stays.append(Stay(self._series[pod], self._numbers[bound[0]], bound[1], end_s))
+
+    async def _settle(self) -> None:
+        await self._until(lambda: not self._pending(), SETTLE_MAX_S)
+        for replica in self._replicas.values():
+            self._note_node(replica)
+
+    def _pending(self) -> list[_Replica]:
+        return [replica for replica in self._replicas.values() if replica.pod not in self._bindings.bound]
+
+    async def _until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
+        end_s = self._clock.monotonic() + limit_s
+        while not is_done() and self._clock.monotonic() < end_s:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(PACE_S)
+        return is_done()
+
+    async def _post(self, path: str, document: Mapping[str, Any]) -> None:
+        answer = await self._api.request("POST", path, body=orjson.dumps(document))
+        assert answer.status == 201, answer.body
+
+    async def _reason(self, pod: str) -> str:
+        answer = await self._api.request("GET", f"{PODS}/{pod}")
+        conditions = orjson.loads(answer.body).get("status", {}).get("conditions", ())
+        return next((c.get("message", "") for c in conditions if c.get("type") == "PodScheduled"), "") or "not placed"
+
+    # -- use and result --------------------------------------------------------------------------------------------
+
+    def _first_readings(self) -> Readings:
+        usage = self._scenario.usage
+        self._current, _ = filled(usage.values) if self._policy.reads_moment else (usage.values, 0)
+        capacities = {node.name: np.array(node.capacity) for node in self._scenario.nodes}
+        return Readings(self._current[:, :, 0], capacities)
+
+    def _read_moment(self) -> None:
+        usage = self._scenario.usage
+        step = min(max(usage.step_at(self._clock.epoch_s()), 0), usage.steps - 1)
+        self._readings.move_on(np.nan_to_num(self._current[:, :, step]))
+
+    def _course(self) -> Course:
+        unplaced = [replica.pod for replica in self._pending()]
+        for pod in list(self._bindings.bound):
+            self._end_stay(pod, float("inf"))
+        told = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
+        failures = tuple(dict.fromkeys(self._observer.failures))
+        return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures)
+
+
+def run_course(scenario: Scenario, policy: Policy, seed: int, history: Path) -> Course:
+    """One whole run; deterministic in its arguments. Raises PluginSetupError for a plugin that cannot be built."""
+    loop = SimLoop(seed)
+    return simulate(_main(scenario, policy, seed, history, loop), loop)
+
+
+async def _main(scenario: Scenario, policy: Policy, seed: int, history: Path, loop: SimLoop) -> Course:
+    return await Run(scenario, policy, seed, history, loop).main()
+
+
+def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:
+    capacities = zip(dimensions, node.capacity, strict=True)
+    metadata = {
+        "name": node.name,
+        "labels": {"kubernetes.io/hostname": node.name, **node.labels},
+        "annotations": {CAPACITY_ANNOTATION + name: f"{round(amount * 1000)}m" for name, amount in capacities},
+    }
+    status = {"capacity": dict(node.allocatable), "allocatable": dict(node.allocatable)}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+
+
+def _pod(name: str, service: Service, series: int, scheduler: str) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "labels": {"app": service.name, "multisched.io/service": service.name},
+        "annotations": {SERIES_ANNOTATION: str(series)},
+    }
+    container = {"name": "main", "image": f"{service.name}:v1", "resources": {"requests": dict(service.requests)}}
+    spec = {"schedulerName": scheduler, "containers": [container], "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,0 +1,130 @@
+"""MomentLoad: prefers the row whose fullest dimension is emptiest now, with what this pod uses now added.
+
+What schedulers by real-time load do, at their best: every pod's use is known without delay, and a pod that was placed a
+moment ago counts at once. The simulation moves `Readings` on before anything happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+
+from multisched.framework.node_view import Float64, Rows, Scores
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext
+from multisched.model.objects import Node, Pod
+
+SERIES_ANNOTATION = "simulate.multisched.io/series"
+"""Which series of the usage a pod has."""
+RAW_PER_UNIT = 1_000_000
+"""Raw scores are millionths of the capacity; NormalizeScore spreads those of the feasible rows over 0..100."""
+
+
+class Readings:
+    """What every series uses at the present moment, and what nodes can bear. Moved on by the run, read by the plugin."""
+
+    def __init__(self, current: Float64, capacities: Mapping[str, Float64]) -> None:
+        """`current`: float64[series, dimensions]; `capacities`: node -> float64[dimensions]."""
+        self.current = current
+        self.capacities = capacities
+        self.version = 0
+
+    def move_on(self, current: Float64) -> None:
+        self.current = current
+        self.version += 1
+
+
+def series_of(pod: Pod) -> int:
+    """-1 for a pod that is not of the scenario."""
+    return int(pod.annotations.get(SERIES_ANNOTATION, "-1"))
+
+
+class StandingLedger:
+    """Implements `framework.ledger.Ledger`: which series stand on which row. Never refuses."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.series: dict[int, dict[str, int]] = {}
+        """Row -> uid -> series."""
+        self.nodes: dict[int, str] = {}
+        self._rows: dict[str, int] = {}
+        self._versions: dict[int, int] = {}
+
+    def concerns(self, pod: Pod) -> bool:
+        return series_of(pod) >= 0
+
+    def version(self, row: int) -> int:
+        return self._versions.get(row, 0)
+
+    def fits(self, pod: Pod, row: int) -> str:
+        return ""
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        self.place(pod, row)
+        return {}
+
+    def place(self, pod: Pod, row: int) -> None:
+        if self._rows.get(pod.uid) != row:
+            self.give(pod.uid)
+            self._rows[pod.uid] = row
+            self.series.setdefault(row, {})[pod.uid] = series_of(pod)
+            self._versions[row] = self.version(row) + 1
+
+    def give(self, uid: str) -> None:
+        row = self._rows.pop(uid, None)
+        if row is not None:
+            del self.series[row][uid]
+            self._versions[row] = self.version(row) + 1
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        if node is None:
+            self.nodes.pop(row, None)
+        else:
+            self.nodes[row] = node.name
+
+    def held(self) -> Mapping[str, object]:
+        return dict(self._rows)
+
+    def twin(self) -> StandingLedger:
+        return StandingLedger(self.name)
+
+
+class MomentLoad:
+    """Score by the use of the moment. Depends on the moment, so it is asked in every attempt."""
+
+    name = "MomentLoad"
+    depends_on = Dependency.ATTEMPT
+
+    def __init__(self, readings: Readings, context: PluginContext) -> None:
+        ledger = context.hold.register(StandingLedger(f"standing/{context.domain}"))
+        assert isinstance(ledger, StandingLedger), "the name is this plugin's own"
+        self._ledger = ledger
+        self._readings = readings
+
+    def sign(self, pod: Pod) -> Hashable:
+        return series_of(pod)
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows]: the share of the fullest dimension that is in use, in millionths; less is better."""
+        series = series_of(pod)
+        own = self._readings.current[series] if series >= 0 else 0.0
+        raw: Scores = np.array([self._share(row, own) for row in rows.tolist()], np.int64)
+        return raw
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        """MAX_SCORE for the emptiest row, 0 for the fullest, in proportion between them."""
+        if not len(raw):
+            return raw
+        least, most = raw.min(), raw.max()
+        if least == most:
+            return np.full(len(raw), MAX_SCORE, np.int64)
+        scaled: Scores = (most - raw) * MAX_SCORE // (most - least)
+        return scaled
+
+    def _share(self, row: int, own: Float64 | float) -> int:
+        standing = self._ledger.series.get(row)
+        capacity = self._readings.capacities.get(self._ledger.nodes.get(row, ""))
+        if capacity is None:
+            return RAW_PER_UNIT
+        used = self._readings.current[list(standing.values())].sum(0) + own if standing else own
+        return int((used / capacity).max() * RAW_PER_UNIT)

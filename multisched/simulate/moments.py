@@ -1,0 +1,54 @@
+"""Moments as a scenario writes them: `day 20`, `day 20 04:00`, or ISO 8601. Days count from the first of the usage, in UTC."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import msgspec
+
+DAY_S = 86_400
+DAYS_MAX = 3_660
+
+_DAY = re.compile(r"day (\d{1,4})(?: (\d{2}):(\d{2}))?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A day of the usage or an epoch second, and a time in it."""
+
+    day: int | None
+    """Counted from 1; None: `offset_s` is an epoch second."""
+    offset_s: int
+    is_whole_day: bool = False
+
+    def begin_s(self, first_day_s: int) -> int:
+        """Epoch seconds, given those at which day 1 begins."""
+        return self.offset_s if self.day is None else first_day_s + (self.day - 1) * DAY_S + self.offset_s
+
+    def end_s(self, first_day_s: int) -> int:
+        """As `begin_s`; of a day without a time, its end."""
+        return self.begin_s(first_day_s) + DAY_S * self.is_whole_day
+
+
+def parse_moment(text: object) -> Moment:
+    """Raises ValueError that says how to write one."""
+    fix = 'write for instance "day 20", "day 20 04:00" or 2026-01-24T04:00'
+    if not isinstance(text, str) or len(text) > 40:
+        raise ValueError(f"not a moment; {fix}")
+    found = _DAY.fullmatch(text)
+    if found is not None:
+        day, hour, minute = int(found[1]), int(found[2] or 0), int(found[3] or 0)
+        if not 1 <= day <= DAYS_MAX or hour > 23 or minute > 59:
+            raise ValueError(f"{text!r} is no moment: days count from 1, times go from 00:00 to 23:59; {fix}")
+        return Moment(day, hour * 3_600 + minute * 60, found[2] is None)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a moment; {fix}") from None
+    return Moment(None, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()), bool(_DATE.fullmatch(text)))
+
+
+def written(epoch_s: float) -> str:
+    """A moment as reports show it: `2026-01-24 04:00`, in UTC."""
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M")

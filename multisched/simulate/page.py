@@ -1,0 +1,142 @@
+"""The report as one HTML page that needs nothing else: a table of figures, and plots as inline SVG.
+
+Per dimension two plots: how full the fullest node is, hour by hour (mean over seeds), and how uneven nodes are at the two
+busiest hours, day by day. Policies keep their colour throughout. Called by `cli_simulate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from multisched.simulate.report import Document, Outcome, notes_of
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 48, 12, 10, 24
+COLOURS = ("#2563a8", "#c2571a", "#2d8a57", "#8a4fa3", "#a33a4c", "#5a6b2f", "#1c8a99", "#7a5a2a")
+TICKS = 5
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#5d6670;--line:#d5dae0;--page:#fff}
+@media (prefers-color-scheme:dark){:root{--ink:#e6e9ed;--soft:#9aa4af;--line:#3a424c;--page:#15181c}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:820px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}h3{font-size:.95rem;margin:1rem 0 0;font-weight:600}
+p,li{color:var(--soft)}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:.2rem .5rem;border-bottom:1px solid var(--line)}th{font-weight:600;color:var(--soft)}
+th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}.wide{overflow-x:auto}
+svg{width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}.grid{stroke:var(--line)}
+.mark{stroke:var(--soft);stroke-dasharray:4 3}.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}
+polyline{fill:none;stroke-width:1.6}
+"""
+
+
+def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
+    """The whole page."""
+    names = [policy["name"] for policy in document["policies"]]
+    title = escape(document["scenario"])
+    parts = [
+        f"<h1>{title}</h1>",
+        _lead(document),
+        _table(document),
+        _notes(document),
+        f"<p>{_legend(names)}</p>",
+    ]
+    for number, dimension in enumerate(document["dimensions"]):
+        tops = {name: np.mean([o.verdict.tops[number] for o in outcomes[name]], axis=0) for name in names}
+        days = [day["date"] for day in document["policies"][0]["days"]]
+        uneven = {p["name"]: [_cv(day["mean"][dimension]) for day in p["days"]] for p in document["policies"]}
+        parts += [
+            f"<h2>{escape(dimension)}</h2>",
+            "<h3>The fullest node, % of capacity, highest of each hour</h3>",
+            _plot({name: (values * 100).tolist() for name, values in tops.items()}, days, marks=(80, 100)),
+            "<h3>Coefficient of variation at the two busiest hours of each day</h3>",
+            _plot(uneven, days),
+        ]
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
+    body = "\n".join(parts)
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>'
+    )
+
+
+def _lead(document: Document) -> str:
+    judged = document["judged"]
+    return (
+        f"<p>{document['replicas']} replicas of {document['services']} services on {document['nodes']} nodes, created"
+        f" {document['created']['at']}; known until {document['known']['until']}, judged {judged['from']} to"
+        f" {judged['to']} (UTC); {len(document['seeds'])} seeds.</p>"
+    )
+
+
+def _cv(figures: Any) -> float:
+    return float(figures["busiestHours"]["cv"])
+
+
+def _table(document: Document) -> str:
+    head = ("policy", "dimension", "CV", "max/mean", "top", "median top", "nodes > 80 %", "nodes > 100 %", "moves")
+    rows = []
+    for policy in document["policies"]:
+        for name, mean in policy["mean"]["dimensions"].items():
+            busiest = mean["busiestHours"]
+            middle = policy["median"]["dimensions"][name]["worstSlot"]["load"]
+            figures = [f"{f:.3f}" for f in (busiest["cv"], busiest["maxOverMean"], mean["worstSlot"]["load"], middle)]
+            figures += [f"{c:.3g}" for c in (mean["nodesOver80"], mean["nodesOver100"], policy["mean"]["moves"])]
+            rows.append("".join(f"<td>{escape(cell)}</td>" for cell in (policy["name"], name, *figures)))
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    told = (
+        "<p>Means over the seeds. CV and max/mean of the nodes' load at the two busiest hours of each day; top: the highest"
+        " load of any node in any slot, 1 is its capacity; nodes that pass 80 % and 100 % in any slot.</p>"
+    )
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{told}'
+
+
+def _notes(document: Document) -> str:
+    notes = notes_of(document)
+    return f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>" if notes else ""
+
+
+def _legend(names: Sequence[str]) -> str:
+    return "".join(f'<span class="key" style="background:{_colour(i)}"></span>{escape(n)}' for i, n in enumerate(names))
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequence[float] = ()) -> str:
+    """Lines over the judged days, from zero up."""
+    highest = max((*marks, *(max(values) for values in lines.values())))
+    tick = _tick(highest)
+    top = tick * max(1, math.ceil(highest / tick))
+    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+
+    def y(value: float) -> float:
+        return round(TOP + high * (1 - value / top), 1)
+
+    parts = []
+    for number in range(round(top / tick) + 1):
+        value = tick * number
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value)}" y2="{y(value)}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{value:.3g}</text>')
+    parts += [f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(m)}" y2="{y(m)}"/>' for m in marks]
+    each = max(1, -(-len(days) // 12))
+    for number in range(0, len(days), each):
+        x = round(LEFT + wide * (number + 0.5) / len(days), 1)
+        parts.append(f'<text x="{x}" y="{HEIGHT - 6}" text-anchor="middle">{days[number][5:]}</text>')
+    for number, (name, values) in enumerate(lines.items()):
+        step = wide / len(values)
+        points = " ".join(f"{LEFT + step * (i + 0.5):.1f},{y(v)}" for i, v in enumerate(values))
+        parts.append(f'<polyline stroke="{_colour(number)}" points="{points}"><title>{escape(name)}</title></polyline>')
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+
+
+def _tick(highest: float) -> float:
+    """The distance of grid lines: 1, 2 or 5 times a power of ten, TICKS of them at most up to the highest value."""
+    if highest <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(highest / TICKS))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor * TICKS >= highest)

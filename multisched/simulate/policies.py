@@ -1,0 +1,162 @@
+"""From a policy of a scenario to the configuration that the program runs under it.
+
+`least-allocated` is kube-scheduler's default profile, `realtime` filters as that does and scores by the use of the moment
+alone (`MomentLoad`), `peak-forecast` is the forecast domain. A policy may also bring a profile or a whole configuration.
+Leases and the audit have no part in a simulation: one process runs, and nothing is ever lost on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from multisched import config
+from multisched.config_document import ConfigError, Document, Problem, part_at
+from multisched.config_plugins import plugin_registry, resolve_profile
+from multisched.config_schema import Configuration, DomainConfig, PluginEntry
+from multisched.config_sections import DURATION_MAX_S
+from multisched.config_structure import nearest
+from multisched.framework.plugin import PluginContext
+from multisched.framework.registry import PluginUse, Registry
+from multisched.simulate.moment_load import MomentLoad, Readings
+from multisched.simulate.scenario import CAPACITY_ANNOTATION, Policy
+from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry
+
+DOMAIN: Final = "simulated"
+FORECAST: Final = "PeakForecast"
+MOMENT_WEIGHT: Final = 10
+
+_PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "least-allocated": {"base": "default", "queueSort": "PrioritySort"},
+    "realtime": {
+        "base": "default",
+        "queueSort": "PrioritySort",
+        "plugins": {
+            "disabled": ["NodeResourcesBalancedAllocation"],
+            "enabled": [{"name": "NodeResourcesFit", "weight": 0}],
+        },
+    },
+    "peak-forecast": {"base": "forecast"},
+}
+_PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+def read_policy(document: Document, index: int, entry: PolicyEntry, folder: Path) -> Policy | None:
+    """None after the problems have been noted in the document."""
+    at = ("policies", index)
+    try:
+        if entry.configuration is not None:
+            return _of_configuration(document, index, entry, config.load(folder / entry.configuration))
+        profile = part_at(document.data, (*at, "profile")) if entry.profile is not None else _PROFILES.get(entry.name)
+        if profile is None:
+            known = ", ".join(BUILT_IN_POLICIES)
+            fix = f"write one of {known}, or give it a profile or a configuration"
+            document.add(at, f"no policy is called {entry.name!r}; {fix}", suggestion=nearest(entry.name, _PROFILES))
+            return None
+        made = _of_profile(profile)
+    except ConfigError as error:
+        _take_over(document, at, error.problems)
+        return None
+    reads_moment = entry.profile is None and entry.name == "realtime"
+    return _policy(entry.name, _with_moment(made) if reads_moment else made, made.domains[0], reads_moment=reads_moment)
+
+
+def _of_profile(profile: Mapping[str, Any]) -> Configuration:
+    """Raises ConfigError."""
+    domain = {"name": DOMAIN, "nodes": {"rule": "rest"}, "profile": profile}
+    written = {"apiVersion": "multisched.io/v1", "kind": "MultischedConfiguration", "domains": [domain]}
+    return config.parse(json.dumps(written), "profile")
+
+
+def _of_configuration(
+    document: Document, index: int, entry: PolicyEntry, configuration: Configuration
+) -> Policy | None:
+    names = [domain.name for domain in configuration.domains]
+    if entry.domain is not None and entry.domain not in names:
+        text = f"{entry.configuration} has no domain {entry.domain!r}; write one of {', '.join(names)}"
+        document.add(("policies", index, "domain"), text, suggestion=nearest(entry.domain, names))
+        return None
+    asked = [domain.name for domain in configuration.domains if domain.extenders]
+    if asked:
+        text = f"domain {asked[0]} asks HTTP extenders, which virtual time cannot wait for; remove them"
+        document.add(("policies", index, "configuration"), text)
+        return None
+    return _policy(entry.name, configuration, configuration.domain(entry.domain or names[0]))
+
+
+def _policy(name: str, configuration: Configuration, domain: DomainConfig, *, reads_moment: bool = False) -> Policy:
+    quiet = configuration.model_copy(
+        update={
+            "lease": configuration.lease.model_copy(update={"enabled": False}),
+            "client": configuration.client.model_copy(update={"audit_period_s": DURATION_MAX_S}),
+        }
+    )
+    return Policy(name, quiet, domain.scheduler_names[0], reads_moment)
+
+
+def _take_over(document: Document, at: tuple[str | int, ...], problems: Sequence[Problem]) -> None:
+    """What is wrong with a profile is told at its place in the scenario; what is wrong in another file, there."""
+    for problem in problems:
+        if problem.file != "profile":
+            document.problems.append(problem)
+            continue
+        inner = problem.path.removeprefix("domains[0]").lstrip(".")
+        parts = tuple(int(number) if number else name for name, number in _PART.findall(inner))
+        document.add((*at, *parts), problem.message, suggestion=problem.suggestion)
+
+
+# -- what a run adds -----------------------------------------------------------------------------------------------
+
+
+def _with_moment(configuration: Configuration) -> Configuration:
+    entry = PluginEntry.model_validate({"name": MomentLoad.name, "weight": MOMENT_WEIGHT})
+    return _with_plugin(configuration, 0, entry)
+
+
+def with_history(configuration: Configuration, history: Path, dimensions: Sequence[str]) -> Configuration:
+    """PeakForecast, in every domain that runs it, learns from this file, unless its own args name others."""
+    registry = run_registry(None)
+    for index, domain in enumerate(configuration.domains):
+        uses = {use.name: use for use in resolve_profile(domain, registry).plugins}
+        if FORECAST in uses:
+            args = _forecast_args(uses[FORECAST], history, dimensions)
+            weight = uses[FORECAST].weight
+            entry = PluginEntry.model_validate({"name": FORECAST, "weight": weight, "args": args})
+            configuration = _with_plugin(configuration, index, entry)
+    return configuration
+
+
+def _forecast_args(use: PluginUse, history: Path, dimensions: Sequence[str]) -> dict[str, Any]:
+    args = {
+        "dimensions": list(dimensions),
+        "capacities": {name: {"annotation": CAPACITY_ANNOTATION + name} for name in dimensions},
+        **use.args,
+    }
+    if not {"files", "historyDir"} & set(use.args):
+        args["files"] = [str(history)]
+    return args
+
+
+def _with_plugin(configuration: Configuration, index: int, entry: PluginEntry) -> Configuration:
+    domain = configuration.domains[index]
+    kept = tuple(one for one in domain.profile.plugins.enabled if one.name != entry.name)
+    plugins = domain.profile.plugins.model_copy(update={"enabled": (*kept, entry)})
+    profile = domain.profile.model_copy(update={"plugins": plugins})
+    domains = list(configuration.domains)
+    domains[index] = domain.model_copy(update={"profile": profile})
+    return configuration.model_copy(update={"domains": tuple(domains)})
+
+
+def run_registry(readings: Readings | None) -> Registry:
+    """The plugins that ship, and MomentLoad over what the run reads at each moment."""
+    registry = plugin_registry()
+
+    def moment_load(context: PluginContext) -> MomentLoad:
+        assert readings is not None, "only a run has readings"
+        return MomentLoad(readings, context)
+
+    registry.add(MomentLoad.name, moment_load, "simulate")
+    return registry

@@ -1,0 +1,189 @@
+"""What all runs of a scenario came to: one document for `-o json`, and the table made of it.
+
+Everything is in the order of the scenario and rounded to DIGITS, so that the same scenario gives the same bytes. Over seeds
+the document has means and medians; `seeds` has each run by itself. Loads are shares of capacity: 1 is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+import msgspec
+
+from multisched.cli_tables import as_table
+from multisched.simulate.course import Course, run_course
+from multisched.simulate.judge import Busiest, Figures, Verdict, Worst, judge
+from multisched.simulate.moments import DAY_S, written
+from multisched.simulate.scenario import Policy, Scenario
+from multisched.simulate.scenario_schema import API_VERSION
+
+KIND = "SimulationReport"
+DIGITS = 6
+TOLD_MAX = 10
+"""Sentences of one kind that the table tells; all stand in the document."""
+
+HEAD = ("policy", "dimension", "cv", "max/mean", "top", "nodes > 80%", "nodes > 100%", "moves", "unplaced")
+
+Document = dict[str, Any]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One run, judged."""
+
+    seed: int
+    verdict: Verdict
+    moves: int
+    created: int
+    unplaced: tuple[str, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Every pod was placed and no plugin failed."""
+        return not self.unplaced and not self.failures
+
+
+def run_one(scenario: Scenario, policy: Policy, seed: int, history: Any) -> Outcome:
+    """Runs and judges. Raises PluginSetupError for a plugin that cannot be built."""
+    course: Course = run_course(scenario, policy, seed, history)
+    verdict = judge(scenario, course)
+    return Outcome(seed, verdict, course.moves, course.created, course.unplaced, course.failures)
+
+
+def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -> Document:
+    """The report; `outcomes` by policy, in the order of the seeds."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "scenario": scenario.name,
+        "known": {"until": written(scenario.known_until_s)},
+        "created": {"at": written(scenario.create_s), "order": scenario.order},
+        "judged": {"from": written(scenario.judged_from_s), "to": written(scenario.judged_to_s)},
+        "nodes": len(scenario.nodes),
+        "services": len(scenario.services),
+        "replicas": sum(service.replicas for service in scenario.services),
+        "dimensions": list(scenario.usage.dimensions),
+        "seeds": list(scenario.seeds),
+        "notes": list(scenario.notes),
+        "policies": [_policy(scenario, policy.name, outcomes[policy.name]) for policy in scenario.policies],
+    }
+
+
+def _policy(scenario: Scenario, name: str, outcomes: Sequence[Outcome]) -> Document:
+    names = scenario.usage.dimensions
+    wholes = [_by_dimension(names, outcome.verdict.whole) for outcome in outcomes]
+    moves, unplaced = [outcome.moves for outcome in outcomes], [len(outcome.unplaced) for outcome in outcomes]
+    days = range(len(outcomes[0].verdict.days))
+    return {
+        "name": name,
+        "mean": {"moves": _mean(moves), "unplaced": _mean(unplaced), "dimensions": _over(wholes, _mean)},
+        "median": {"moves": _median(moves), "unplaced": _median(unplaced), "dimensions": _over(wholes, _median)},
+        "days": [
+            {
+                "date": written(scenario.judged_from_s + day * DAY_S)[:10],
+                "mean": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _mean),
+                "median": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _median),
+            }
+            for day in days
+        ],
+        "seeds": [_seed(scenario, outcome) for outcome in outcomes],
+    }
+
+
+def _seed(scenario: Scenario, outcome: Outcome) -> Document:
+    names = scenario.usage.dimensions
+    return {
+        "seed": outcome.seed,
+        "moves": outcome.moves,
+        "podsCreated": outcome.created,
+        "unplaced": list(outcome.unplaced),
+        "failures": list(outcome.failures),
+        "dimensions": _by_dimension(names, outcome.verdict.whole),
+        "days": [
+            {
+                "date": written(scenario.judged_from_s + day * DAY_S)[:10],
+                "dimensions": _by_dimension(names, figures),
+            }
+            for day, figures in enumerate(outcome.verdict.days)
+        ],
+    }
+
+
+def _by_dimension(names: Sequence[str], figures: Sequence[Figures]) -> Document:
+    return {name: _figures(one) for name, one in zip(names, figures, strict=True)}
+
+
+def _figures(found: Figures) -> Document:
+    worst = found.worst
+    return {
+        "busiestHours": _spread(found.busiest),
+        "worstSlot": {"load": _rounded(worst.load), "at": written(worst.at_s), "node": worst.node, **_spread(worst)},
+        "nodesOver80": found.nodes_over_80,
+        "nodesOver100": found.nodes_over_100,
+    }
+
+
+def _spread(found: Busiest | Worst) -> Document:
+    return {
+        "cv": _rounded(found.cv),
+        "maxOverMean": _rounded(found.max_over_mean),
+        "nodesOver80": found.nodes_over_80,
+        "nodesOver100": found.nodes_over_100,
+    }
+
+
+def _over(documents: Sequence[Document], total: Any) -> Document:
+    """The same document with every number summed up over all of them; texts, which differ from run to run, left out."""
+    found: Document = {}
+    for key, first in documents[0].items():
+        values = [document[key] for document in documents]
+        if isinstance(first, dict):
+            found[key] = _over(values, total)
+        elif not isinstance(first, str):
+            found[key] = total(values)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return _rounded(fmean(values))
+
+
+def _median(values: Sequence[float]) -> float:
+    return _rounded(float(median(values)))
+
+
+def _rounded(value: float) -> float:
+    return round(value, DIGITS)
+
+
+# -- as a table ----------------------------------------------------------------------------------------------------
+
+
+def table_of(document: Document) -> str:
+    """Means over the seeds, a line per policy and dimension; then what was completed and what went wrong."""
+    rows = []
+    for policy in document["policies"]:
+        mean = policy["mean"]
+        for name, found in mean["dimensions"].items():
+            busiest = found["busiestHours"]
+            figures = (busiest["cv"], busiest["maxOverMean"], found["worstSlot"]["load"])
+            counts = (found["nodesOver80"], found["nodesOver100"], mean["moves"], mean["unplaced"])
+            rows.append((policy["name"], name, *(f"{f:.3f}" for f in figures), *(f"{c:.3g}" for c in counts)))
+    judged = document["judged"]
+    head = (
+        f"{document['scenario']}: {document['replicas']} replicas of {document['services']} services on"
+        f" {document['nodes']} nodes; judged {judged['from']} to {judged['to']}; means over {len(document['seeds'])} seeds"
+    )
+    told = "cv, max/mean: at the two busiest hours of each day; top: the highest load of any node, 1 is its capacity"
+    return "\n".join([head, "", as_table(HEAD, rows), "", told, *(f"note: {note}" for note in notes_of(document))])
+
+
+def notes_of(document: Document) -> list[str]:
+    """What a reader must know beside the figures."""
+    found = list(document["notes"])
+    for policy in document["policies"]:
+        for run in policy["seeds"]:
+            found += [f"{policy['name']}, seed {run['seed']}: {text}" for text in (*run["unplaced"], *run["failures"])]
+    return [*found[:TOLD_MAX], f"{len(found) - TOLD_MAX} more; -o json has all"] if len(found) > TOLD_MAX else found

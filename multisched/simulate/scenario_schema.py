@@ -1,0 +1,189 @@
+"""A scenario file as frozen values: `apiVersion: multisched.io/v1alpha1`, `kind: Scenario`.
+
+Owns names, types, bounds and defaults of every field, each with the sentence that explains it. What needs other files, or
+other fields, is checked by `scenario_file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from multisched.config_schema import ProfileConfig
+from multisched.config_sections import Section
+from multisched.model.quantity import QuantityError, parse_milli
+from multisched.simulate.moments import Moment, parse_moment
+
+API_VERSION: Final = "multisched.io/v1alpha1"
+KIND: Final = "Scenario"
+SERVICES_MAX, REPLICAS_MAX, NODES_MAX = 5_000, 10_000, 5_000
+EVENTS_MAX, POLICIES_MAX, SEEDS_MAX = 10_000, 16, 1_000
+TROUGH: Final = "trough"
+BUILT_IN_POLICIES: Final = ("least-allocated", "realtime", "peak-forecast")
+
+SERVICE_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+Name = Annotated[str, Field(pattern=SERVICE_NAME)]
+
+
+def _quantity(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError('not a quantity; write a number or for instance "500m" or "16Gi"')  # noqa: TRY004 - pydantic's
+    try:
+        milli = parse_milli(value)
+    except QuantityError as error:
+        raise ValueError(f"{error}; write a number or for instance 500m or 16Gi") from error
+    if milli <= 0:
+        raise ValueError("must be above zero")
+    return str(value)
+
+
+def _moment(value: object) -> object:
+    return value if isinstance(value, Moment) else parse_moment(value)
+
+
+def _moment_or_trough(value: object) -> object:
+    return None if value == TROUGH else _moment(value)
+
+
+def _seeds(value: object) -> object:
+    """A number stands for so many seeds from 0."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("write a number of seeds, or a list of seeds")  # noqa: TRY004 - pydantic's
+    if not 1 <= value <= SEEDS_MAX:
+        raise ValueError(f"write a number of seeds from 1 to {SEEDS_MAX}, or a list of seeds")
+    return tuple(range(value))
+
+
+Quantity = Annotated[str, BeforeValidator(_quantity)]
+At = Annotated[Any, BeforeValidator(_moment)]
+"""`day 20`, `day 20 04:00` or ISO 8601; a `Moment` once read."""
+
+
+class UsageFiles(Section):
+    """Where use is recorded."""
+
+    files: tuple[str, ...] = Field(min_length=1, max_length=1_000)
+    """CSV files, relative to the scenario: timestamp, service (or pod), dimension, value."""
+
+
+class ServiceEntry(Section):
+    """One service, all of whose replicas ask for the same."""
+
+    name: Name
+    replicas: int = Field(ge=0, le=REPLICAS_MAX)
+    requests: Mapping[str, Quantity] = {}
+    """Of each replica, as in a container."""
+
+
+class Services(Section):
+    """Who runs. Both may be given."""
+
+    file: str | None = None
+    """CSV, relative to the scenario: service, replicas, and NAME_request (or memory_request_gib) per resource."""
+    entries: tuple[ServiceEntry, ...] = Field(default=(), max_length=SERVICES_MAX, alias="list")
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.file is None and not self.entries:
+            raise ValueError("no services; name a file or write a list")
+        return self
+
+
+class NodeTemplate(Section):
+    """So many nodes that are all alike, called NAME-0, NAME-1, …"""
+
+    name: Name
+    count: int = Field(ge=1, le=NODES_MAX)
+    allocatable: Mapping[str, Quantity]
+    """What may be requested; `pods` is 110 unless it stands here."""
+    capacity: Mapping[str, Quantity] = {}
+    """What may be used, per dimension of the usage. Without: the allocatable of that name."""
+    labels: Mapping[str, str] = {}
+
+
+class Known(Section):
+    """What the policies may know when they begin."""
+
+    until: At
+    """The last day, or moment, of the history."""
+
+
+class Judged(Section):
+    """The days that are looked at."""
+
+    begin: At = Field(alias="from")
+    end: At = Field(alias="to")
+    """A day without a time is judged to its end."""
+
+
+class Create(Section):
+    """How the services come to the empty cluster."""
+
+    at: Annotated[Any, BeforeValidator(_moment_or_trough)] = None
+    """A moment, or `trough`: the quietest step of the last day that is known, by the use of all replicas relative to
+    capacity. Without: trough."""
+    order: Literal["random", "services", "listed"] = "random"
+    """random: all replicas in an order that the seed draws; services: service after service in a drawn order; listed: as
+    they are written. Holds for releases, too."""
+
+
+class Event(Section):
+    """What happens at a moment: services are released (every replica is replaced, one by one), or change their count."""
+
+    at: At
+    release: tuple[str, ...] = Field(default=(), max_length=SERVICES_MAX)
+    """Names of services; "*" means all."""
+    scale: Mapping[str, Annotated[int, Field(ge=0, le=REPLICAS_MAX)]] = {}
+    """Service -> replicas from now on."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.release and not self.scale:
+            raise ValueError("nothing happens; write release: [SERVICE] or scale: {SERVICE: REPLICAS}")
+        return self
+
+
+class PolicyEntry(Section):
+    """One way to place. A name of `least-allocated`, `realtime`, `peak-forecast` alone is that; else say what it runs.
+    In the file a name may stand for the whole entry."""
+
+    name: Name
+    profile: ProfileConfig | None = None
+    """A profile, as in a configuration file."""
+    configuration: str | None = None
+    """A configuration file, relative to the scenario."""
+    domain: str | None = None
+    """Which of the configuration's domains places the services. Without: the first."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.profile is not None and self.configuration is not None:
+            raise ValueError("a profile and a configuration exclude each other; remove one")
+        if self.domain is not None and self.configuration is None:
+            raise ValueError("a domain goes with a configuration; name its file")
+        return self
+
+
+class ScenarioFile(Section):
+    """The whole file."""
+
+    api_version: Literal["multisched.io/v1alpha1"]
+    kind: Literal["Scenario"]
+    name: Annotated[str, Field(max_length=80)] = ""
+    """Heads the report. Without: the file's name."""
+    usage: UsageFiles
+    services: Services
+    nodes: tuple[NodeTemplate, ...] = Field(min_length=1, max_length=100)
+    known: Known
+    judged: Judged
+    create: Create = Create()
+    events: tuple[Event, ...] = Field(default=(), max_length=EVENTS_MAX)
+    policies: tuple[PolicyEntry, ...] = Field(
+        default=tuple(PolicyEntry(name=name) for name in BUILT_IN_POLICIES), min_length=1, max_length=POLICIES_MAX
+    )
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds), Field(min_length=1, max_length=SEEDS_MAX)] = (0,)
+    """A number (so many, from 0) or a list. A seed draws the order of creation and whatever else chance decides."""

@@ -1,0 +1,221 @@
+"""`multisched simulate` as a command: three policies over a small fleet, the real scheduler, and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from multisched.cli import app
+from multisched.simulate.course import Course, run_course
+from multisched.simulate.history_csv import write_history
+from multisched.simulate.scenario import Scenario
+from multisched.simulate.scenario_file import load_scenario
+from tests.unit.simulate.scenarios import STEPS, Line, at, write
+
+EXAMPLES = Path(__file__).parents[3] / "config/examples/simulate"
+POLICIES = ["least-allocated", "realtime", "peak-forecast"]
+NODES = [{"name": "node", "count": 4, "allocatable": {"cpu": 8, "memory": "32Gi"}, "capacity": {"cpu": 10, "log": 10}}]
+
+
+def fleet() -> list[Line]:
+    """Evening and morning: each uses 4 cores at its own hour and 1 else. Noisy logs all day, and asks for little."""
+    cpu = {"evening": (1, 1, 1, 4), "morning": (1, 4, 1, 1), "noisy": (0.1,) * 4}
+    log = {"evening": 0.1, "morning": 0.1, "noisy": 4.0}
+    lines = [(at(n), s, "cpu", str(values[n % 4])) for s, values in cpu.items() for n in range(STEPS)]
+    return lines + [(at(n), s, "log", str(value)) for s, value in log.items() for n in range(STEPS)]
+
+
+def services(**replicas: int) -> dict[str, Any]:
+    requests = {"cpu": "1", "memory": "1Gi"}
+    return {"list": [{"name": name, "replicas": count, "requests": requests} for name, count in replicas.items()]}
+
+
+def scenario(folder: Path, **changes: Any) -> Path:
+    plain = {"nodes": NODES, "services": services(evening=4, morning=4, noisy=4), "lines": fleet()}
+    return write(folder, **(plain | changes))
+
+
+def run(path: Path, output: str = "json", *options: str) -> str:
+    result = CliRunner().invoke(app, ["simulate", str(path), "-o", output, "--jobs", "1", *options])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def course(path: Path, policy: str, seed: int = 0) -> tuple[Scenario, Course]:
+    made = load_scenario(path)
+    history = path.with_name("known.csv")
+    write_history(made, history)
+    chosen = next(one for one in made.policies if one.name == policy)
+    return made, run_course(made, chosen, seed, history)
+
+
+def standing(made: Scenario, course: Course) -> list[list[str]]:
+    """Per node the services that stand there at the end, in order of names."""
+    nodes: list[list[str]] = [[] for _ in made.nodes]
+    for stay in course.stays:
+        if stay.end_s == float("inf"):
+            nodes[stay.node].append(made.usage.services[stay.series])
+    return [sorted(names) for names in nodes]
+
+
+def test_policies_stand_side_by_side_and_the_document_has_all_the_figures(tmp_path: Path) -> None:
+    document = json.loads(run(scenario(tmp_path)))
+    assert (document["apiVersion"], document["kind"]) == ("multisched.io/v1alpha1", "SimulationReport")
+    assert document["judged"] == {"from": "2026-01-07 00:00", "to": "2026-01-09 00:00"}
+    assert (document["nodes"], document["replicas"], document["dimensions"]) == (4, 12, ["cpu", "log"])
+    assert [policy["name"] for policy in document["policies"]] == POLICIES
+    spread = {"cv", "maxOverMean", "nodesOver80", "nodesOver100"}
+    for policy in document["policies"]:
+        assert [run["seed"] for run in policy["seeds"]] == [0, 1]
+        assert [day["date"] for day in policy["days"]] == ["2026-01-07", "2026-01-08"]
+        for run_ in policy["seeds"]:
+            assert (run_["podsCreated"], run_["moves"], run_["unplaced"], run_["failures"]) == (12, 0, [], [])
+            for figures in [run_["dimensions"], *(day["dimensions"] for day in run_["days"])]:
+                assert list(figures) == ["cpu", "log"]
+                for found in figures.values():
+                    assert set(found) == {"busiestHours", "worstSlot", "nodesOver80", "nodesOver100"}
+                    assert set(found["busiestHours"]) == spread
+                    assert set(found["worstSlot"]) == {"load", "at", "node", *spread}
+        tops = [run_["dimensions"]["cpu"]["worstSlot"]["load"] for run_ in policy["seeds"]]
+        mean = policy["mean"]["dimensions"]["cpu"]["worstSlot"]
+        assert mean["load"] == pytest.approx(sum(tops) / 2)
+        assert "at" not in mean
+
+
+def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path) -> None:
+    """Requests are all alike and the release comes at a quiet hour: only use over time tells the services apart."""
+    alone = {
+        "plugins": {
+            "disabled": ["NodeResourcesBalancedAllocation"],
+            "enabled": [{"name": "NodeResourcesFit", "weight": 0}],
+        }
+    }
+    path = scenario(
+        tmp_path,
+        services=services(noisy=4, evening=4),
+        policies=[{"name": "alone", "profile": {"base": "forecast", **alone}}],
+    )
+    for seed in range(3):
+        made, found = course(path, "alone", seed)
+        assert standing(made, found) == [["evening", "noisy"]] * 4
+
+
+def test_least_allocated_evens_requests_and_nothing_else(tmp_path: Path) -> None:
+    made, found = course(scenario(tmp_path), "least-allocated")
+    assert [len(names) for names in standing(made, found)] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("hour", "expected"),
+    [
+        ("18:00", [["evening"], ["evening"], ["morning"] * 4, ["morning"] * 4]),
+        ("06:00", [["evening", "morning", "morning"]] * 2 + [["morning", "morning"]] * 2),
+    ],
+)
+def test_realtime_sees_the_hour_of_creation_only(tmp_path: Path, hour: str, expected: list[list[str]]) -> None:
+    """At six in the evening an evening replica uses as much as four of the morning, at six in the morning the reverse."""
+    create = {"at": f"day 2 {hour}", "order": "listed"}
+    path = scenario(tmp_path, services=services(evening=2, morning=8), policies=["realtime"], create=create)
+    assert sorted(standing(*course(path, "realtime"))) == expected
+
+
+def test_a_release_replaces_every_replica_and_counts_those_that_come_back_elsewhere(tmp_path: Path) -> None:
+    events = [{"at": "day 3 06:00", "release": ["evening"]}]
+    made, found = course(scenario(tmp_path, events=events), "least-allocated")
+    assert found.created == 16
+    assert not found.unplaced
+    released = [stay for stay in found.stays if made.usage.services[stay.series] == "evening"]
+    at_s = made.judged_from_s + 6 * 3600
+    old = sorted(stay.node for stay in released if stay.end_s < float("inf"))
+    new = sorted(stay.node for stay in released if stay.end_s == float("inf"))
+    assert len(old) == len(new) == 4
+    assert all(at_s <= stay.begin_s < at_s + 60 for stay in released if stay.end_s == float("inf"))
+    assert found.moves <= 4
+    assert found.moves >= sum(new.count(node) > old.count(node) for node in range(4))
+
+
+def test_scaling_creates_and_removes_replicas_at_its_moment(tmp_path: Path) -> None:
+    events = [{"at": "day 3 06:00", "scale": {"morning": 6, "noisy": 1}}]
+    made, found = course(scenario(tmp_path, events=events), "peak-forecast")
+    names = sorted(name for node in standing(made, found) for name in node)
+    assert names == ["evening"] * 4 + ["morning"] * 6 + ["noisy"]
+    assert (found.created, found.moves) == (14, 0)
+
+
+def test_pods_that_find_no_node_are_told_with_a_code_for_scripts(tmp_path: Path) -> None:
+    path = scenario(tmp_path, services=services(evening=40), policies=["least-allocated"], seeds=1)
+    result = CliRunner().invoke(app, ["simulate", str(path), "--jobs", "1"])
+    assert result.exit_code == 1
+    assert re.search(r"least-allocated +cpu .* 8$", result.stdout, re.MULTILINE), result.stdout
+    assert "found no node" in result.stdout
+    assert "some pods were not placed" in result.stderr
+
+
+def test_a_release_that_finds_no_node_stops_and_leaves_the_old_replicas(tmp_path: Path) -> None:
+    """All room is taken, and the new replica comes before the old one goes."""
+    events = [{"at": "day 3 06:00", "release": ["evening"]}]
+    made, found = course(scenario(tmp_path, services=services(evening=32), events=events), "least-allocated")
+    assert [len(names) for names in standing(made, found)] == [8, 8, 8, 8]
+    (told,) = found.unplaced
+    assert told.startswith("release of evening stopped at evening-0-2: 0/4 nodes are available: 4 Insufficient cpu")
+
+
+def test_the_same_scenario_gives_the_same_bytes_whatever_the_processes_and_hashes(tmp_path: Path) -> None:
+    path = scenario(tmp_path, events=[{"at": "day 3 06:00", "release": ["*"]}], seeds=[3, 1])
+    reports = {run(path)}
+    for jobs in ("1", "2"):
+        command = [sys.executable, "-m", "multisched", "simulate", str(path), "-o", "json", "--jobs", jobs]
+        environment = {**os.environ, "PYTHONHASHSEED": jobs}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=50)
+        reports.add(done.stdout)
+    assert len(reports) == 1
+
+
+def test_seeds_draw_other_orders(tmp_path: Path) -> None:
+    document = json.loads(run(scenario(tmp_path, policies=["peak-forecast"], seeds=6)))
+    assert len({json.dumps(one["dimensions"]) for one in document["policies"][0]["seeds"]}) > 1
+
+
+def test_a_failing_plugin_is_named_and_a_plugin_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
+    enabled = [{"name": "PeakForecast", "args": {"percentil": 95}}]
+    bad = [{"name": "own", "profile": {"base": "forecast", "plugins": {"enabled": enabled}}}]
+    result = CliRunner().invoke(app, ["simulate", str(scenario(tmp_path, policies=bad)), "--jobs", "1"])
+    assert result.exit_code == 2
+    assert "PeakForecast" in result.stderr
+    assert "args.percentil: unknown" in result.stderr
+
+
+def test_bad_input_ends_with_every_problem_and_the_code_for_wrong_usage(tmp_path: Path) -> None:
+    path = scenario(tmp_path, policies=["best"], seeds=[1, 1], lines=[*fleet(), (at(0), "noisy", "cpu", "1 core")])
+    result = CliRunner().invoke(app, ["simulate", str(path)])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 3
+    result = CliRunner().invoke(app, ["simulate", str(tmp_path / "none.yaml")])
+    assert (result.exit_code, "cannot be read" in result.stderr) == (2, True)
+
+
+def test_the_page_needs_nothing_else_and_shows_every_policy_and_dimension(tmp_path: Path) -> None:
+    page = run(scenario(tmp_path, name="<fleet> & co"), "html")
+    assert page.startswith("<!doctype html>")
+    assert "&lt;fleet&gt; &amp; co" in page
+    assert "<fleet>" not in page
+    assert not re.search(r"https?:|<script|<link|src=|@import|url\(", page)
+    assert page.count("<svg") == 4, "two plots for each dimension"
+    assert page.count("<polyline") == 4 * len(POLICIES)
+    assert all(f"<td>{policy}</td>" in page for policy in POLICIES)
+
+
+@pytest.mark.parametrize("name", ["evening.yaml", "profiles.yaml"])
+def test_the_examples_run(name: str) -> None:
+    table = run(EXAMPLES / name, "table")
+    assert table.count("peak-forecast" if name == "evening.yaml" else "forecast-alone") == 2
+    assert "note:" not in table

@@ -1,0 +1,198 @@
+"""Scenario files: what they say, and that everything wrong in them is told at once, with file, line, field and fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from multisched.simulate.moments import written
+from multisched.simulate.scenario_file import load_scenario
+from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
+
+NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
+
+
+def test_a_scenario_holds_what_its_files_say(tmp_path: Path) -> None:
+    scenario = load_scenario(write(tmp_path))
+    assert [(s.name, s.replicas, dict(s.requests)) for s in scenario.services] == [
+        ("web", 4, {"cpu": "1"}),
+        ("db", 2, {}),
+    ]
+    assert [node.name for node in scenario.nodes] == ["node-0", "node-1", "node-2", "node-3"]
+    assert scenario.usage.dimensions == ("cpu", "log")
+    np.testing.assert_array_equal(scenario.capacities(), [[4.0, 40.0]] * 4)
+    assert [policy.name for policy in scenario.policies] == ["least-allocated", "realtime", "peak-forecast"]
+    assert scenario.seeds == (0, 1)
+    assert written(scenario.known_until_s) == "2026-01-07 00:00"
+    assert (written(scenario.judged_from_s), written(scenario.judged_to_s)) == ("2026-01-07 00:00", "2026-01-09 00:00")
+    assert not scenario.notes
+
+
+def test_services_may_come_from_a_file_with_their_requests(tmp_path: Path) -> None:
+    text = "service,replicas,cpu_request,memory_request_gib,nvidia.com/gpu_request\nweb,4,0.5,2.0,\ndb,2,2,8,1\n"
+    (tmp_path / "services.csv").write_text(text)
+    scenario = load_scenario(write(tmp_path, services={"file": "services.csv"}))
+    assert [(s.name, s.replicas, dict(s.requests)) for s in scenario.services] == [
+        ("web", 4, {"cpu": "0.5", "memory": "2.0Gi"}),
+        ("db", 2, {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"}),
+    ]
+
+
+def test_services_are_created_in_the_quietest_step_of_the_last_known_day_unless_told_otherwise(tmp_path: Path) -> None:
+    lines = [(*line[:3], "0.1" if line[0] == at(6) else line[3]) for line in usage_lines()]
+    assert written(load_scenario(write(tmp_path, lines=lines)).create_s) == "2026-01-06 12:00"
+    told = load_scenario(write(tmp_path, lines=lines, create={"at": "day 2 18:00"}))
+    assert written(told.create_s) == "2026-01-06 18:00"
+
+
+def test_a_pods_own_series_goes_before_its_services(tmp_path: Path) -> None:
+    lines = [(t, "", "web-1" if s == "web" else "", d, v) for t, s, d, v in usage_lines() if s == "web"]
+    lines += [(t, s, "", d, v) for t, s, d, v in usage_lines()]
+    path = write(tmp_path)
+    header = "timestamp,service,pod,dimension,value"
+    (tmp_path / "usage.csv").write_text("\n".join([header, *(",".join(line) for line in lines)]))
+    scenario = load_scenario(path)
+    assert (scenario.usage.services, scenario.usage.pods) == (("db", "web"), ("web-1",))
+    assert scenario.series == ((1, 2, 1, 1), (0, 0))
+
+
+def test_history_is_the_services_use_or_the_mean_of_its_pods_and_ends_where_knowledge_does(tmp_path: Path) -> None:
+    scenario = load_scenario(write(tmp_path))
+    own = [float(value) for _, service, dimension, value in usage_lines() if (service, dimension) == ("db", "log")]
+    np.testing.assert_array_equal(scenario.history()[1, 1], own[:8])
+
+
+def test_events_are_in_order_of_time_and_a_star_means_all(tmp_path: Path) -> None:
+    events = [{"at": "day 4", "scale": {"web": 6}}, {"at": "day 3 04:00", "release": ["*"]}]
+    scenario = load_scenario(write(tmp_path, events=events))
+    assert [(written(e.at_s), e.release, dict(e.scale)) for e in scenario.events] == [
+        ("2026-01-07 04:00", (0, 1), {}),
+        ("2026-01-08 00:00", (), {0: 6}),
+    ]
+    assert [len(own) for own in scenario.series] == [6, 2], "as many replicas as there will ever be"
+
+
+def test_what_was_completed_is_noted(tmp_path: Path) -> None:
+    lines = [line for line in usage_lines(("web", "db", "gone")) if line[0] not in (at(3), at(12)) or line[1] != "web"]
+    assert load_scenario(write(tmp_path, lines=lines)).notes == (
+        "usage of 1 names that run nowhere: gone",
+        "2 missing samples of the judged days stand as a straight line between neighbours",
+        "2 samples of the history are missing; policies see the gaps",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"kind": "Scenery"}, "kind: 'Scenery' is not known here; write Scenario"),
+        ({"known": None}, "known: is missing"),
+        ({"polices": ["realtime"]}, "polices: unknown key (did you mean policies?)"),
+        (
+            {"policies": ["peak-forcast"]},
+            "policies[0]: no policy is called 'peak-forcast'; write one of least-allocated,",
+        ),
+        ({"policies": ["realtime", "realtime"]}, "policies[1]: policy 'realtime' stands before already"),
+        ({"policies": [{"name": "a", "configuration": "no.yaml"}]}, "no.yaml:1:1: cannot be read"),
+        ({"policies": [{"name": "a", "domain": "gpu"}]}, "policies[0]: a domain goes with a configuration"),
+        (
+            {"policies": [{"name": "a", "profile": {"plugins": {"enabled": [{"name": "PeakForcast"}]}}}]},
+            "policies[0].profile.plugins.enabled[0].name: 'PeakForcast' is not a plugin (did you mean PeakForecast?)",
+        ),
+        ({"seeds": 0}, "seeds: write a number of seeds from 1 to 1000"),
+        ({"seeds": [1, 1]}, "seeds: names a seed twice"),
+        (
+            {"nodes": [{**NODE, "capacity": {"logs": 4, "log": 4}}]},
+            "nodes[0].capacity.logs: the usage has no dimension",
+        ),
+        ({"nodes": [NODE]}, "nodes[0].capacity: no capacity for dimension 'log'; write capacity: {log: …}"),
+        ({"nodes": [{**NODE, "capacity": {"log": 0}}]}, "nodes[0].capacity.log: must be above zero"),
+        ({"nodes": [{**NODE, "capacity": {"log": "4 MB"}}]}, "nodes[0].capacity.log: "),
+        ({"known": {"until": "day 3"}}, "known.until: 2026-01-08 00:00 is after 2026-01-07 00:00, when judging begins"),
+        ({"known": {"until": "day 9"}}, "known.until: 2026-01-14 00:00: the usage goes from 2026-01-05 00:00 to"),
+        ({"judged": {"from": "day 3", "to": "day 5"}}, "judged: 2026-01-07 00:00 to 2026-01-10 00:00: the usage goes"),
+        ({"judged": {"from": "day 3 06:00", "to": "day 4"}}, "judged: whole days are judged"),
+        ({"judged": {"from": "now", "to": "day 4"}}, "judged.from: 'now' is not a moment; write for instance"),
+        ({"create": {"at": "day 4"}}, "create.at: 2026-01-08 00:00 is not between the first sample and"),
+        (
+            {"events": [{"at": "day 1", "release": ["web"]}]},
+            "events[0].at: 2026-01-05 00:00 is not between the creation",
+        ),
+        ({"events": [{"at": "day 3"}]}, "events[0]: nothing happens; write release"),
+        (
+            {"events": [{"at": "day 3", "release": ["wep"]}]},
+            "events[0].release[0]: no service is called 'wep' (did you",
+        ),
+        ({"events": [{"at": "day 3", "scale": {"dbs": 1}}]}, "events[0].scale.dbs: no service is called 'dbs'"),
+        (
+            {"services": {"list": [{"name": "api", "replicas": 1}]}},
+            "services: the usage knows neither the service 'api'",
+        ),
+        (
+            {"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}},
+            "services.list[1].name: service 'web' stands before",
+        ),
+        ({"services": {"file": "no.csv"}}, "no.csv:1:1: cannot be read"),
+        ({"usage": {"files": ["no.csv"]}}, "no.csv:1:1: cannot be read"),
+        ({"usage": {"files": []}}, "usage.files: needs at least 1"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_field_and_the_fix(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    found = refusals(write(tmp_path, **changes))
+    assert len(found) == 1, found
+    assert problem in found[0]
+    assert found[0].split(":")[1].isdecimal(), "the line"
+
+
+def test_everything_wrong_is_told_in_one_run(tmp_path: Path) -> None:
+    (tmp_path / "services.csv").write_text("service,replicas,cpu_request\nweb,four,1\nDB,1,much\nweb,1\n")
+    lines = [*usage_lines(), (at(1), "web", "cpu", "3Gi")]
+    path = write(
+        tmp_path,
+        lines=lines,
+        services={"file": "services.csv"},
+        policies=["random"],
+        seeds=[3, 3],
+        events=[{"at": "day 3", "release": ["search"]}],
+    )
+    found = refusals(path)
+    lines_told = [sentence.split(":")[1] for sentence in found if sentence.startswith("services.csv")]
+    assert lines_told == ["2", "3", "3", "4"]
+    assert sum(sentence.startswith("usage.csv:66:1: value: '3Gi'") for sentence in found) == 1
+    assert sum("events[0].release[0]" in sentence for sentence in found) == 1
+    assert sum("policies[0]: no policy is called 'random'" in sentence for sentence in found) == 1
+    assert sum("seeds: names a seed twice" in sentence for sentence in found) == 1
+
+
+def test_a_series_without_any_sample_in_the_judged_days_is_refused_never_taken_for_zero(tmp_path: Path) -> None:
+    lines = [line for line in usage_lines() if line[1:3] != ("db", "log") or line[0] < at(8)]
+    (found,) = refusals(write(tmp_path, lines=lines))
+    assert "'db' has no sample of 'log' in the judged days; write zeros if it uses none" in found
+
+
+def test_a_policy_may_be_a_configuration_file_of_ones_own(tmp_path: Path) -> None:
+    head = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- {name: a}\n"
+    (tmp_path / "own.yaml").write_text(
+        head + "- {name: b, schedulerNames: [mine], nodes: {selector: {matchLabels: {x: y}}}}\n"
+    )
+    entry = {"name": "own", "configuration": "own.yaml", "domain": "b"}
+    (policy,) = load_scenario(write(tmp_path, policies=[entry])).policies
+    assert policy.scheduler_name == "mine"
+    (found,) = refusals(write(tmp_path, policies=[{**entry, "domain": "c"}]))
+    assert "policies[0].domain: own.yaml has no domain 'c'; write one of a, b" in found
+
+
+def test_extenders_are_refused_since_virtual_time_cannot_wait_for_them(tmp_path: Path) -> None:
+    head = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n"
+    extender = "{urlPrefix: http://127.0.0.1:1, filterVerb: filter}"
+    (tmp_path / "own.yaml").write_text(f"{head}- name: a\n  extenders: [{extender}]\n")
+    (found,) = refusals(write(tmp_path, policies=[{"name": "own", "configuration": "own.yaml"}]))
+    assert "policies[0].configuration: domain a asks HTTP extenders" in found
+
+
+def test_the_fields_of_the_tests_are_good(tmp_path: Path) -> None:
+    assert not refusals(write(tmp_path, **fields()))
