@@ -6,6 +6,8 @@ Immutable and independent of any clock: the window reaches back from the newest 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,6 +18,9 @@ from domains.forecast.history_profiles import slot_profiles
 
 MILLI: Final = 1000
 """Amounts of nodes and requests are integers in thousandths of the plain unit, so that sums of them are exact."""
+
+HISTORIES_KEPT: Final = 2
+"""Per process; samples are let go of, a history is the profiles alone."""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -30,8 +35,24 @@ class History(msgspec.Struct, frozen=True):
 
 
 def load_history(files: Sequence[str], *, percentile: float, window_days: float) -> History:
-    """Reads the files. Raises HistoryError."""
-    samples = read_history(files)
+    """Reads the files, unless this process has read the same ones before and they are unchanged since: a simulation builds
+    the program once for every order. Raises HistoryError.
+    """
+    return _loaded(tuple((name, *_stamp(name)) for name in files), percentile, window_days)
+
+
+def _stamp(name: str) -> tuple[int, int]:
+    """When the file was written, and its size; zeros for one that cannot be read, which reading tells."""
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=HISTORIES_KEPT)
+def _loaded(files: tuple[tuple[str, int, int], ...], percentile: float, window_days: float) -> History:
+    samples = read_history([name for name, _, _ in files])
     return History(
         slot_profiles(samples, percentile=percentile, window_days=window_days),
         sample_count=samples.count,
