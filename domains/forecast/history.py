@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from domains.forecast.history_file import LineProblem, read_history
-from domains.forecast.profiles import Profiles
 from domains.forecast.history_profiles import slot_profiles
+from domains.forecast.profiles import Profiles
 
 MILLI: Final = 1000
 """Amounts of nodes and requests are integers in thousandths of the plain unit, so that sums of them are exact."""

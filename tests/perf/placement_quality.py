@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from domains.forecast.history_file import Samples, Series
+from domains.forecast.history_profiles import slot_profiles
 from domains.forecast.peak_forecast import PeakForecast
 from domains.forecast.profiles import Profiles
-from domains.forecast.history_profiles import slot_profiles
 from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable

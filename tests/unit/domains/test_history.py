@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from domains.forecast import history_file
 from domains.forecast.history import History, load_history
 from domains.forecast.history_file import HistoryError, Samples, Series, history_files, read_history
+from domains.forecast.history_profiles import slot_profiles
 from domains.forecast.profile_book import ProfileBook
 from domains.forecast.profiles import Origin
-from domains.forecast.history_profiles import slot_profiles
 
 HEADER = "timestamp,service,resource,value\n"
 
