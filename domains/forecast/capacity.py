@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 
@@ -51,6 +52,30 @@ class Capacity(msgspec.Struct, frozen=True):
                 return _quantity(node.labels.get(self.key))
             case Source.ANNOTATION:
                 return _quantity(node.annotations.get(self.key))
+
+
+class MeasuredCapacity:
+    """One dimension's capacity as a query answers it, node by node. Owned by the forecast, which fills it at each refit."""
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self._milli: Mapping[str, int] = {}
+
+    def measure(self, plain: Mapping[str, float]) -> None:
+        """Node -> what the query said, in plain units; numbers that are none, or below zero, say nothing."""
+        self._milli = {
+            name: min(QUANTITY_MAX, round(amount * MILLI)) for name, amount in plain.items() if 0 <= amount < math.inf
+        }
+
+    def of(self, node: Node) -> int:
+        """Milli-units the node has; UNKNOWN if no answer names it."""
+        return self._milli.get(node.name, UNKNOWN)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MeasuredCapacity) and self.query == other.query
+
+    def __hash__(self) -> int:
+        return hash(self.query)
 
 
 def default_capacity(dimension: str) -> Capacity:

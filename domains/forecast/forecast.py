@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,20 +13,29 @@ import numpy as np
 from domains.forecast.capacity import SettingError
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.history import History, load_history
+from domains.forecast.history_sources import open_sources, refit_settings
+from domains.forecast.learning import Learner
 from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
 from domains.forecast.node_curves import Outlook
 from domains.forecast.peak_ledger import PeakLedger, load_factor
 from domains.forecast.predictor import FALLBACK_REASONS, Prediction, Predictor
 from domains.forecast.profile_book import Curve, ProfileBook
 from domains.forecast.profiles import Profiles
+from domains.forecast.refit import Refit, RefitState
+from domains.forecast.service import service_of
+from domains.forecast.service_names import PodName
 from domains.forecast.settings import PeakSettings
+from domains.forecast.source_settings import HistorySettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import CycleView, Dependency, PluginContext
+from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
 """What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
+
+PODS_PER_PIECE: Final = 2_000
+"""Pods whose services are named in one go, in some two milliseconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +76,14 @@ class Forecast:
 
     name = "PeakForecast"
     depends_on = Dependency.ROW
+    carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
+    """The refit, where there is something to learn from (`framework.plugin.DutyPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
         self._history = _load(settings)
-        profiles = self._history.profiles
+        self._learner = Learner(settings.fit, settings.capacities, settings.profiles_file)
+        profiles = self._history.profiles or self._learner.known(is_needed=settings.history is None)
         fresh = PeakLedger(
             f"predicted-peaks/{context.domain}",
             self._predictor(profiles),
@@ -90,6 +103,9 @@ class Forecast:
         self._begin()
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
         """Reason -> pods bound without a profile of their own since the start: the metric forecast_fallback_total."""
+        self._refit = self._opened(settings.history, context, profiles)
+        if self._refit is not None:
+            self.carry_out = self._refit.run
 
     # -- profiles --------------------------------------------------------------------------------------------------
 
@@ -132,6 +148,31 @@ class Forecast:
         if percent[dimension, slot] < 0:
             return None
         return Worst(book.dimensions[dimension], book.profiles.slot_name(slot), float(percent[dimension, slot]))
+
+    def refit_state(self) -> RefitState | None:
+        """How the refit goes; None where there is none."""
+        return None if self._refit is None else self._refit.state()
+
+    def _opened(
+        self, history: HistorySettings | None, context: PluginContext, profiles: Profiles | None
+    ) -> Refit | None:
+        """What-if and simulations read files only; of a history without any they learn nothing."""
+        if history is None:
+            return None
+        sources = open_sources(history, context.measures, self._known_pods)
+        if not sources:
+            return None
+        self._ledger.keep_pods()
+        return Refit(sources, self._learner.learn, self.adopt, refit_settings(history), profiles)
+
+    async def _known_pods(self) -> Mapping[PodName, str]:
+        """(namespace, name) -> service of every pod that stands on some node."""
+        pods = list((self._ledger.pods or {}).values())
+        found: dict[PodName, str] = {}
+        for start in range(0, len(pods), PODS_PER_PIECE):
+            found |= {(pod.namespace, pod.name): service_of(pod) for pod in pods[start : start + PODS_PER_PIECE]}
+            await asyncio.sleep(0)
+        return found
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 

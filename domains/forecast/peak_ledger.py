@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from domains.forecast.capacity import UNKNOWN, Capacity, default_capacity
+from domains.forecast.capacity import UNKNOWN, Capacity, MeasuredCapacity, default_capacity
 from domains.forecast.flat_peaks import ROWS_FIRST, Amounts, FlatPeaks
 from domains.forecast.node_curves import NodeCurves, Outlook
 from domains.forecast.predictor import Demand, Predictor
@@ -32,7 +32,11 @@ class PeakLedger:
     """Implements `framework.ledger.Ledger`. One per domain that scores by forecast: `name` carries the domain."""
 
     def __init__(
-        self, name: str, predictor: Predictor, stated: Mapping[str, Capacity], chosen: tuple[str, ...] = ()
+        self,
+        name: str,
+        predictor: Predictor,
+        stated: Mapping[str, Capacity | MeasuredCapacity],
+        chosen: tuple[str, ...] = (),
     ) -> None:
         """`stated`: capacities that are configured; other dimensions have `default_capacity`. `chosen`: the dimensions that
         are configured; empty: they go by the profiles."""
@@ -42,6 +46,8 @@ class PeakLedger:
         self.chosen = chosen
         self.sequence = 0
         """Raised at each change of what rows hold or have."""
+        self.pods: dict[str, Pod] | None = None
+        """uid -> pod, while somebody wants to know (`keep_pods`)."""
         self._held: dict[str, tuple[int, Demand]] = {}
         self._nodes: dict[int, Node] = {}
         self._version = [0] * ROWS_FIRST
@@ -71,12 +77,16 @@ class PeakLedger:
             self.give(pod.uid)
             self._add(*entry, 1)
             self._held[pod.uid] = entry
+        if self.pods is not None:
+            self.pods[pod.uid] = pod
 
     def give(self, uid: str) -> None:
         entry = self._held.get(uid)
         if entry is not None:
             self._add(*entry, -1)
             del self._held[uid]
+        if self.pods is not None:
+            self.pods.pop(uid, None)
 
     def set_node(self, row: int, node: Node | None) -> None:
         self._grow(row + 1)
@@ -95,6 +105,10 @@ class PeakLedger:
     def held(self) -> Mapping[str, object]:
         """uid -> (row, demand): the same under whatever profiles, so that new ones never look like a difference."""
         return dict(self._held)
+
+    def keep_pods(self) -> None:
+        """From here on `pods` are those that come; called before any is placed."""
+        self.pods = {} if self.pods is None else self.pods
 
     def twin(self) -> PeakLedger:
         return PeakLedger(self.name, self.predictor, self.stated, self.chosen)
