@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,29 +12,24 @@ import numpy as np
 from domains.forecast.capacity import SettingError
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.history import History, load_history
-from domains.forecast.history_sources import open_sources, refit_settings
-from domains.forecast.learning import Learner
 from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
 from domains.forecast.node_curves import Outlook
 from domains.forecast.peak_ledger import PeakLedger, load_factor
 from domains.forecast.predictor import FALLBACK_REASONS, Prediction, Predictor
 from domains.forecast.profile_book import Curve, ProfileBook
 from domains.forecast.profiles import Profiles
-from domains.forecast.refit import Refit, RefitState
-from domains.forecast.service import service_of
-from domains.forecast.service_names import PodName
 from domains.forecast.settings import PeakSettings
-from domains.forecast.source_settings import HistorySettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
 from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
+if TYPE_CHECKING:
+    from domains.forecast.learning import Learner
+    from domains.forecast.refit import RefitState
+
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
 """What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
-
-PODS_PER_PIECE: Final = 2_000
-"""Pods whose services are named in one go, in some two milliseconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +76,10 @@ class Forecast:
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
         self._history = _load(settings)
-        self._learner = Learner(settings.fit, settings.capacities, settings.profiles_file)
-        profiles = self._history.profiles or self._learner.known(is_needed=settings.history is None)
+        self._learner = _learner(settings)
+        profiles = self._history.profiles
+        if profiles is None and self._learner is not None:
+            profiles = self._learner.known
         fresh = PeakLedger(
             f"predicted-peaks/{context.domain}",
             self._predictor(profiles),
@@ -103,7 +99,7 @@ class Forecast:
         self._begin()
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
         """Reason -> pods bound without a profile of their own since the start: the metric forecast_fallback_total."""
-        self._refit = self._opened(settings.history, context, profiles)
+        self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
         if self._refit is not None:
             self.carry_out = self._refit.run
 
@@ -152,27 +148,6 @@ class Forecast:
     def refit_state(self) -> RefitState | None:
         """How the refit goes; None where there is none."""
         return None if self._refit is None else self._refit.state()
-
-    def _opened(
-        self, history: HistorySettings | None, context: PluginContext, profiles: Profiles | None
-    ) -> Refit | None:
-        """What-if and simulations read files only; of a history without any they learn nothing."""
-        if history is None:
-            return None
-        sources = open_sources(history, context.measures, self._known_pods)
-        if not sources:
-            return None
-        self._ledger.keep_pods()
-        return Refit(sources, self._learner.learn, self.adopt, refit_settings(history), profiles)
-
-    async def _known_pods(self) -> Mapping[PodName, str]:
-        """(namespace, name) -> service of every pod that stands on some node."""
-        pods = list((self._ledger.pods or {}).values())
-        found: dict[PodName, str] = {}
-        for start in range(0, len(pods), PODS_PER_PIECE):
-            found |= {(pod.namespace, pod.name): service_of(pod) for pod in pods[start : start + PODS_PER_PIECE]}
-            await asyncio.sleep(0)
-        return found
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 
@@ -228,6 +203,14 @@ class Forecast:
         factors = load_factor(ledger.capacity(rows), book.quantum_milli, book.stand_in_milli)
         self._seen = _Seen(curve.mark, rows, ledger.sequence, outlook, factors)
         return outlook, factors
+
+
+def _learner(settings: PeakSettings) -> Learner | None:
+    if settings.learning is None:
+        return None
+    from domains.forecast.learning import Learner
+
+    return Learner(settings.learning, settings.capacities)
 
 
 def _load(settings: PeakSettings) -> History:

@@ -1,42 +1,73 @@
-"""Learning: what a refit makes of a reading, and where the latest profiles are kept between two lives of the program.
+"""Learning: what a refit makes of history, and where the latest profiles are kept between two lives of the program.
 
-Runs in a worker thread. The file is replaced whole, so that a reader never sees half of it.
+Imported only where there is something to learn from, since it costs the start of the program more than all the rest of the
+domain. `learn` runs in a worker thread. The file is replaced whole, so that a reader never sees half of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from domains.forecast.attributed import with_attribution
 from domains.forecast.attribution import AttributionSettings, attribute
-from domains.forecast.capacity import MeasuredCapacity, SettingError
+from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
 from domains.forecast.fit import fit
-from domains.forecast.fit_settings import FitSettings
+from domains.forecast.history_sources import open_sources, refit_settings
+from domains.forecast.learning_settings import LearningSettings
+from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
+from domains.forecast.refit import Refit
+from domains.forecast.service import service_of
+from domains.forecast.service_names import PodName
 from domains.forecast.source import Reading
+from multisched.framework.plugin import PluginContext
+
+PODS_PER_PIECE: Final = 2_000
+"""Pods whose services are named in one go, in some two milliseconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class Learner:
-    """Makes profiles of readings and keeps them in a file, if one is named."""
+    """Makes profiles of readings and keeps them in the file, if one is named."""
 
-    def __init__(self, settings: FitSettings, capacities: Mapping[str, object], file: str) -> None:
+    def __init__(self, settings: LearningSettings, capacities: Mapping[str, Capacity | MeasuredCapacity]) -> None:
         self._settings = settings
         self._measured = {name: one for name, one in capacities.items() if isinstance(one, MeasuredCapacity)}
-        self._file = file
+        self._known = self._of_before()
+
+    @property
+    def known(self) -> Profiles | None:
+        """The profiles of an earlier life; None where there are none."""
+        return self._known
+
+    def refit(self, context: PluginContext, ledger: PeakLedger, adopt: Callable[[Profiles], None]) -> Refit | None:
+        """What is to be run beside the cycles; None without any source. What-if and simulations read files only."""
+        history = self._settings.history
+        if history is None:
+            return None
+
+        async def pods() -> Mapping[PodName, str]:
+            return await known_pods(ledger)
+
+        sources = open_sources(history, context.measures, pods)
+        if not sources:
+            return None
+        ledger.keep_pods()
+        return Refit(sources, self.learn, adopt, refit_settings(history), self._known)
 
     def learn(self, reading: Reading, version: int, now_s: float) -> Profiles:
         """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
-        profiles = fit(reading.usage, self._settings, version, now_s)
+        settings = self._settings.fit
+        profiles = fit(reading.usage, settings, version, now_s)
         if reading.totals is not None:
-            found = attribute(
-                reading.totals, AttributionSettings(zone=self._settings.zone, quantile=self._settings.quantile)
-            )
+            found = attribute(reading.totals, AttributionSettings(zone=settings.zone, quantile=settings.quantile))
             profiles = with_attribution(profiles, found)
         for name, capacity in self._measured.items():
             answered = reading.capacities.get(name)
@@ -45,29 +76,39 @@ class Learner:
         self._keep(profiles)
         return profiles
 
-    def known(self, *, is_needed: bool) -> Profiles | None:
-        """The profiles of an earlier life; None where there are none. Raises SettingError for a file that is needed."""
-        if not self._file:
+    def _of_before(self) -> Profiles | None:
+        """Raises SettingError where the file cannot be used and there is nothing else to learn from."""
+        file, is_needed = self._settings.profiles_file, self._settings.history is None
+        if not file:
             return None
         try:
-            return loads(Path(self._file).read_bytes())
-        except FileNotFoundError as error:
-            if is_needed:
-                raise SettingError(f"args.profilesFile: there is no {self._file}; name a file of profiles") from error
-            return None
+            return loads(Path(file).read_bytes())
         except (OSError, ProfilesFileError) as error:
+            text = error.strerror if isinstance(error, OSError) else str(error)
             if is_needed:
-                raise SettingError(f"args.profilesFile: {self._file}: {error}") from error
-            logger.warning("profiles of before are not used", extra={"file": self._file, "error": str(error)})
+                raise SettingError(f"args.profilesFile: {file}: {text}; name a file of profiles") from error
+            if not isinstance(error, FileNotFoundError):
+                logger.warning("profiles of before are not used", extra={"file": file, "error": text})
             return None
 
     def _keep(self, profiles: Profiles) -> None:
         """What cannot be written is told: the profiles are good all the same."""
-        if not self._file:
+        file = self._settings.profiles_file
+        if not file:
             return
-        beside = Path(f"{self._file}.new")
+        beside = Path(f"{file}.new")
         try:
             beside.write_bytes(dumps(profiles))
-            os.replace(beside, self._file)
+            os.replace(beside, file)
         except OSError as error:
-            logger.warning("profiles are not kept", extra={"file": self._file, "error": str(error)})
+            logger.warning("profiles are not kept", extra={"file": file, "error": str(error)})
+
+
+async def known_pods(ledger: PeakLedger) -> dict[PodName, str]:
+    """(namespace, name) -> service of every pod that stands on some node."""
+    pods = list((ledger.pods or {}).values())
+    found: dict[PodName, str] = {}
+    for start in range(0, len(pods), PODS_PER_PIECE):
+        found |= {(pod.namespace, pod.name): service_of(pod) for pod in pods[start : start + PODS_PER_PIECE]}
+        await asyncio.sleep(0)
+    return found

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError, read_capacity
-from domains.forecast.fit_settings import FitSettings
 from domains.forecast.history_file import RESOURCES_MAX, history_files
-from domains.forecast.settings_reader import Settings
-from domains.forecast.source_settings import Dimension, HistorySettings, QueryCapacity, read_history_settings
+
+if TYPE_CHECKING:
+    from domains.forecast.learning_settings import LearningSettings
 
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
 """Defaults: four weeks see every weekday four times."""
@@ -32,12 +31,8 @@ SETTINGS = (
     "fit",
     "profilesFile",
 )  # fmt: skip
-FIT = ("zone", "confidence", "halfLifeDays", "holidays", "restDays")
+LEARNING = ("history", "fit", "profilesFile")
 FILES_MAX = 10_000
-HOLIDAYS_MAX = 1_000
-PERCENTILE_MAX = 99.9
-"""Of a fit: the largest sample of all is no quantile."""
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 THRESHOLD_PERCENT = 100.0
 THRESHOLD_PERCENT_MAX = 1000
 WEIGHT_MAX = 100
@@ -65,12 +60,8 @@ class PeakSettings(msgspec.Struct, frozen=True):
     """Filter: a node's predicted peak, in percent of its capacity, may not pass this with the pod."""
     weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Score: how much a dimension counts; 1 where nothing is said."""
-    history: HistorySettings | None = None
-    """Sources that are read again and again while the program runs."""
-    fit: FitSettings = FitSettings()
-    """How profiles are made of what `history` reads."""
-    profiles_file: str = ""
-    """Where the latest profiles are kept; read at the start."""
+    learning: LearningSettings | None = None
+    """None: nothing is learned while the program runs."""
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:
@@ -87,23 +78,23 @@ class PeakSettings(msgspec.Struct, frozen=True):
         capacities = args.get("capacities") or {}
         if not isinstance(capacities, Mapping):
             raise SettingError("args.capacities: write a mapping from dimension to capacity")
-        history = _history(args)
-        told = () if history is None else history.dimensions
+        percentile = _number(args, "percentile", PERCENTILE, 100)
+        learning = _learning(args, percentile)
+        told = () if learning is None else learning.dimensions
+        measured = {} if learning is None else learning.capacities()
         dimensions = _texts(args, "dimensions") or tuple(one.name for one in told)
         if len(dimensions) > RESOURCES_MAX:
             raise SettingError(f"args.dimensions: {len(dimensions)} names, more than {RESOURCES_MAX}; leave some out")
         return cls(
             files=found,
-            percentile=_number(args, "percentile", PERCENTILE, 100),
+            percentile=percentile,
             window_days=_number(args, "windowDays", WINDOW_DAYS, WINDOW_DAYS_MAX),
             dimensions=dimensions,
-            capacities=_capacities(told) | {name: read_capacity(name, one) for name, one in capacities.items()},
+            capacities=measured | {name: read_capacity(name, setting) for name, setting in capacities.items()},
             mode=_mode(args),
             threshold_percent=_number(args, "thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
             weights={one.name: one.weight for one in told} | _weights(args),
-            history=history,
-            fit=_fit(args),
-            profiles_file=_path(args, "profilesFile"),
+            learning=learning,
         )
 
 
@@ -116,65 +107,12 @@ def _texts(args: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _history(args: Mapping[str, Any]) -> HistorySettings | None:
-    if args.get("history") is None:
+def _learning(args: Mapping[str, Any], percentile: float) -> LearningSettings | None:
+    if all(args.get(name) is None for name in LEARNING):
         return None
-    for name in ("historyDir", "files"):
-        if args.get(name):
-            raise SettingError(f"args.{name}: stands beside history; name the files in history.sources as type csv")
-    return read_history_settings(args["history"])
+    from domains.forecast.learning_settings import read_learning
 
-
-def _capacities(dimensions: Sequence[Dimension]) -> dict[str, Capacity | MeasuredCapacity]:
-    found: dict[str, Capacity | MeasuredCapacity] = {}
-    for one in dimensions:
-        asked = one.capacity
-        found[one.name] = MeasuredCapacity(asked.query) if isinstance(asked, QueryCapacity) else asked
-    return found
-
-
-def _fit(args: Mapping[str, Any]) -> FitSettings:
-    """`fit`, with `percentile` as its quantile."""
-    read = Settings(args.get("fit"), "args.fit", FIT)
-    defaults = FitSettings()
-    quantile = _number(args, "percentile", PERCENTILE, PERCENTILE_MAX if "history" in args else 100) / 100
-    known: dict[str, Any] = {
-        "quantile": min(quantile, PERCENTILE_MAX / 100),
-        "zone": read.text("zone", defaults.zone),
-        "confidence": read.number("confidence", defaults.confidence, 0.5, 0.999),
-        "half_life_days": read.number("halfLifeDays", defaults.half_life_days, 0.1, WINDOW_DAYS_MAX),
-        "holidays": tuple(_dates(read)),
-        "rest_days": tuple(_rest_days(read)),
-    }
-    read.done()
-    try:
-        return FitSettings(**known)
-    except ValueError as error:
-        raise SettingError(f"args.fit.{error}") from error
-
-
-def _dates(read: Settings) -> Iterator[date]:
-    for text in read.texts("holidays", HOLIDAYS_MAX):
-        try:
-            yield date.fromisoformat(text)
-        except ValueError:
-            read.refuse("holidays", f'{text!r} is no day; write it as "2026-12-25"')
-
-
-def _rest_days(read: Settings) -> Iterator[int]:
-    names = read.texts("restDays", 7) if read.has("restDays") else ["sat", "sun"]
-    for name in names:
-        if name in DAYS:
-            yield DAYS.index(name)
-        else:
-            read.refuse("restDays", f"{name!r} is no day; write some of {', '.join(DAYS)}")
-
-
-def _path(args: Mapping[str, Any], name: str) -> str:
-    found = args.get(name) or ""
-    if not isinstance(found, str):
-        raise SettingError(f"args.{name}: write the path of a file")
-    return found
+    return read_learning(args, percentile)
 
 
 def _mode(args: Mapping[str, Any]) -> Mode:

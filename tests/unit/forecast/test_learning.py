@@ -10,6 +10,7 @@ import pytest
 
 from domains.forecast.capacity import SettingError
 from domains.forecast.forecast import Forecast
+from domains.forecast.learning import known_pods
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import WEEK_S
 from domains.forecast.profiles_file import dumps
@@ -71,7 +72,7 @@ async def test_what_a_refit_learns_is_in_force_for_pods_that_stand_there_already
     assert found is not None
     assert found.slot.endswith("20:00")
     assert found.percent == pytest.approx(100, abs=6), "two replicas with two cores each on four"
-    assert await made._known_pods() == {("default", "there"): "web"}
+    assert await known_pods(made._ledger) == {("default", "there"): "web"}
 
 
 async def test_the_next_life_begins_with_the_profiles_of_the_last(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Pat
         ({"fit": {"holidays": ["christmas"]}}, "args.fit.holidays: 'christmas' is no day"),
         ({"fit": {"restDays": ["fri", "sunday"]}}, "args.fit.restDays: 'sunday' is no day"),
         ({"fit": {"speed": 1}}, "args.fit.speed: unknown"),
-        ({"profilesFile": "/nowhere/profiles"}, "args.profilesFile: there is no /nowhere/profiles"),
+        ({"profilesFile": "/nowhere/profiles"}, "args.profilesFile: /nowhere/profiles: No such file"),
     ],
 )
 def test_what_cannot_be_used_is_named(args: dict[str, Any], message: str) -> None:
@@ -136,6 +137,7 @@ def test_a_capacity_that_a_query_answers_counts_from_then_on(tmp_path: Path) -> 
     cache = ClusterCache()
     made = plugin(args, cache)
     cache.set_node(make_node("n"))
+    assert made._learner is not None
     [capacity] = made._learner._measured.values()
     assert made._ledger.capacity(np.array([0]))[1, 0] == -1
     capacity.measure({"n": 40.5, "other": float("nan")})
