@@ -31,6 +31,9 @@ from multisched.options import (
 )
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from domains.forecast.profiles import Profiles
     from multisched.cli_explain import Dump
     from multisched.cli_server import Server
     from multisched.config_schema import Configuration
@@ -75,10 +78,14 @@ app = typer.Typer(
 )
 config_app = typer.Typer(name="config", help="Check and print configuration.", no_args_is_help=True)
 plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile.", no_args_is_help=True)
+forecast_app = typer.Typer(
+    name="forecast", help="What learned profiles say of services over the week.", no_args_is_help=True
+)
 explain_app = typer.Typer(name="explain", invoke_without_command=True)
 app.add_typer(config_app)
 app.add_typer(explain_app)
 app.add_typer(plugins_app)
+app.add_typer(forecast_app)
 
 Kubeconfig = Annotated[
     Path | None,
@@ -110,6 +117,9 @@ TokenFile = Annotated[Path | None, typer.Option(help="Bearer token.", exists=Tru
 CaFile = Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)]
 Insecure = Annotated[
     bool, typer.Option("--insecure-skip-tls-verify", help="Accept any certificate, for instance a self-signed one.")
+]
+ProfilesFile = Annotated[
+    Path, typer.Option("--profiles", help="The profilesFile of PeakForecast.", envvar="MULTISCHED_PROFILES")
 ]
 Snapshot = Annotated[
     Path | None,
@@ -372,6 +382,35 @@ def convert(
         raise typer.Exit(int(ExitCode.PROBLEM))
 
 
+@forecast_app.command("services")
+def forecast_services(profiles: ProfilesFile, output: Format = Output.TABLE) -> None:
+    """List services with their peaks, and what is known of how good the profiles are."""
+    with _forecast(profiles) as (cli_forecast, read):
+        typer.echo(cli_forecast.services(read, output.value))
+
+
+@forecast_app.command("service")
+def forecast_service(
+    name: Annotated[str, typer.Argument(help="As `forecast services` lists it.")],
+    profiles: ProfilesFile,
+    output: Format = Output.TABLE,
+) -> None:
+    """Plot the week of one service."""
+    with _forecast(profiles) as (cli_forecast, read):
+        typer.echo(cli_forecast.service(read, name, output.value))
+
+
+@forecast_app.command("at")
+def forecast_at(
+    moment: Annotated[str, typer.Argument(help='"Tue 20:00", or "20:00" for the busiest of all days.')],
+    profiles: ProfilesFile,
+    output: Format = Output.TABLE,
+) -> None:
+    """Show what each service uses at one time of the week."""
+    with _forecast(profiles) as (cli_forecast, read):
+        typer.echo(cli_forecast.at(read, moment, output.value))
+
+
 @plugins_app.command("list")
 def list_plugins(output: Format = Output.TABLE) -> None:
     """List the plugins that a profile can name."""
@@ -418,6 +457,21 @@ def _answered() -> Iterator[None]:
         yield
     except AskError as error:
         _fail(str(error), error.code)
+
+
+@contextmanager
+def _forecast(file: Path) -> Iterator[tuple[ModuleType, Profiles]]:
+    """The profiles of a file, with the module that tells of them; what is not there becomes a sentence and an exit code."""
+    from multisched import cli_forecast
+
+    try:
+        read = cli_forecast.read(file)
+    except cli_forecast.ForecastError as error:
+        _fail(str(error), ExitCode.USAGE)
+    try:
+        yield cli_forecast, read
+    except cli_forecast.ForecastError as error:
+        _fail(str(error), ExitCode.PROBLEM)
 
 
 def _source(snapshot: Path | None, config: Path | None, server: Server) -> Server | Dump:
