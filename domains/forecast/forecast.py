@@ -137,7 +137,8 @@ class Forecast:
         if curve is None or book is None:
             return None
         rows = np.array([row], np.intp)
-        load = (self._ledger.settled(rows).of(rows)[0] + curve.quanta) * book.quantum_milli
+        held = self._ledger.settled(rows).of(rows)[0]
+        load = (held if self._ledger.holds(pod.uid, row) else held + curve.quanta) * book.quantum_milli
         capacity = self._ledger.capacity(rows)
         percent = np.where(capacity >= 0, 100.0 * load / np.maximum(capacity, 1.0), -1.0)
         dimension, slot = divmod(int(percent.argmax()), percent.shape[1])
@@ -148,6 +149,15 @@ class Forecast:
     def refit_state(self) -> RefitState | None:
         """How the refit goes; None where there is none."""
         return None if self._refit is None else self._refit.state()
+
+    def tell(self, pod: Pod, row: int) -> str:
+        """Where the row is fullest over the week, with the pod."""
+        found = self.worst(pod, row)
+        if found is None:
+            return ""
+        return (
+            f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
+        )
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 

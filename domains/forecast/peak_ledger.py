@@ -106,6 +106,11 @@ class PeakLedger:
         """uid -> (row, demand): the same under whatever profiles, so that new ones never look like a difference."""
         return dict(self._held)
 
+    def holds(self, uid: str, row: int) -> bool:
+        """True if the pod counts on the row."""
+        entry = self._held.get(uid)
+        return entry is not None and entry[0] == row
+
     def keep_pods(self) -> None:
         """From here on `pods` are those that come; called before any is placed."""
         self.pods = {} if self.pods is None else self.pods

@@ -490,6 +490,15 @@ class DutyPorts(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
+class TellingPlugin(Plugin, Protocol):
+    """A plugin that knows more of a node than a score can say: `explain` repeats it."""
+
+    def tell(self, pod: Pod, row: int) -> str:
+        """What it knows of the row for the pod as things are now, as the end of a sentence; empty: nothing."""
+        ...
+
+
+@runtime_checkable
 class DutyPlugin(Plugin, Protocol):
     """A plugin with a duty of its own beside the cycles, such as learning from history.
 

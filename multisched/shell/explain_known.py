@@ -6,12 +6,13 @@ Read on the program's loop, in one synchronous step.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from multisched.framework.events import Action, ClusterEvent, Resource
-from multisched.framework.plugin import EnqueueExtensions, Plugin
+from multisched.framework.plugin import EnqueueExtensions, Plugin, TellingPlugin
+from multisched.framework.registry import implements
 from multisched.model.objects import Pod
 from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
@@ -118,7 +119,9 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
     records = worker.cycle.records.read(pod.uid)
     attempts = tuple(reader.attempt(record) for record in reversed(records))
     on_node = reader.on_node(records[-1], query.node) if query.node and records else None
-    view = _changed(base, attempts=attempts, on_node=on_node, attempts_made=records[-1].attempt if records else 0)
+    made = records[-1].attempt if records else 0
+    notes = tuple(_told(program, worker, pod, dict.fromkeys(filter(None, (known.node, query.node)))))
+    view = _changed(base, attempts=attempts, on_node=on_node, attempts_made=made, notes=notes)
     entry = worker.queue.entry(pod.uid)
     if known.is_bound or known.refusal or entry is None:
         return view
@@ -135,6 +138,17 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
             for at_s, event, place in worker.queue.story(pod.uid)
         ),
     )
+
+
+def _told(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
+    """What plugins know of these nodes beyond their scores."""
+    for node in nodes:
+        row = program.cache.nodes.row_of(node)
+        if row is None:
+            continue
+        for built in worker.plugins.built:
+            if implements(built.plugin, TellingPlugin) and (said := built.plugin.tell(pod, row)):
+                yield f"{built.plugin.name} says of {node}: {said}"
 
 
 def _changed(view: PodView, **changes: object) -> PodView:

@@ -75,6 +75,19 @@ async def test_what_a_refit_learns_is_in_force_for_pods_that_stand_there_already
     assert await known_pods(made._ledger) == {("default", "there"): "web"}
 
 
+async def test_explain_is_told_where_a_node_is_fullest_with_the_pod_counted_once(tmp_path: Path) -> None:
+    cache = ClusterCache()
+    made = plugin(settings(tmp_path), cache)
+    cache.set_node(make_node("n", cpu=4_000))
+    there = make_pod("there", cpu=100, labels={"app": "web"}, node="n")
+    cache.place(there)
+    assert made.tell(there, 0) == "", "nothing is known yet"
+    await learn(made)
+    assert made.tell(there, 0).endswith("20:00: 50 % of capacity")
+    assert made.tell(POD, 0).startswith("with this pod its fullest moment is cpu at ")
+    assert made.tell(POD, 0).endswith("20:00: 100 % of capacity")
+
+
 async def test_the_next_life_begins_with_the_profiles_of_the_last(tmp_path: Path) -> None:
     before = plugin(settings(tmp_path), ClusterCache())
     await learn(before)
