@@ -20,6 +20,7 @@ from multisched.cluster.controllers import run_controllers
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.framework.isolation import Workshop
+from multisched.framework.measures import Measures
 from multisched.framework.registry import Registry
 from multisched.model.objects import Pod
 from multisched.model.wire import JSON, LineStream, Response, Transport
@@ -195,6 +196,7 @@ async def open_house(
     workshop: Workshop | None = None,
     before: Callable[[House], Awaitable[None]] | None = None,
     behind: Callable[[Transport], Transport] | None = None,
+    measures: Measures | None = None,
 ) -> AsyncIterator[House]:
     """The program runs until the block is left, and must then end in time.
 
@@ -215,6 +217,7 @@ async def open_house(
         observer=lambda domain: house.observer,
         registry=registry,
         workshop=workshop,
+        measures=measures,
     )
     house.program = Program(config.parse(configuration, "house"), outside)
     async with asyncio.TaskGroup() as tasks:

@@ -1,0 +1,111 @@
+"""From a real Prometheus to a placement: what was measured decides, and explain says so."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pytest
+
+from domains.forecast.forecast import Forecast
+from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.observe.explain_view import ExplainQuery
+from multisched.shell.duties import NetworkMeasures
+from multisched.shell.explain_source import ProgramExplanations
+from tests.integration.plugins.house import HEAD, House, LoopClock, open_house
+from tests.real.prometheus_server import Series, make_blocks, serving
+
+pytestmark = pytest.mark.timeout(240)
+
+STEP_S: Final = 300
+DAYS: Final = 9
+NODES: Final = 4
+REPLICAS: Final = 2
+CHATTY: Final = ("audit", "trace")
+"""Little CPU, and logs in the evening."""
+BUSY: Final = ("web", "search")
+CAPACITY: Final = "10M"
+
+
+def measured(now_s: float) -> list[Series]:
+    """Use of one pod of each service up to now: CPU in cores, log in bytes per second."""
+    end = int(now_s // STEP_S)
+    moments = [number * STEP_S for number in range(end - DAYS * 86_400 // STEP_S, end + 1)]
+    found: list[Series] = []
+    for service in (*CHATTY, *BUSY):
+        labels = {"namespace": "default", "pod": f"{service}-0"}
+        cpu, log = (0.05, 6e6) if service in CHATTY else (1.0, 1e4)
+        evening = [(1 + math.cos(2 * math.pi * (at % 86_400 / 86_400 - 20 / 24))) / 2 for at in moments]
+        found.append(("pod_cpu", labels, [(at - 1, cpu) for at in moments]))
+        found.append(
+            ("pod_log", labels, [(at - 1, 1e3 + log * share**4) for at, share in zip(moments, evening, strict=True)])
+        )
+    return found
+
+
+def configuration(url: str, folder: Path) -> str:
+    def of(name: str) -> str:
+        return f"sum by (namespace, pod) (last_over_time(pod_{name}[$window]))"
+
+    args = {
+        "history": {
+            "stepSeconds": STEP_S,
+            "windowDays": DAYS,
+            "sources": [{"type": "prometheus", "url": url, "owners": False}],
+            "dimensions": [
+                {"name": "cpu", "query": of("cpu"), "capacity": "allocatable"},
+                {"name": "log", "query": of("log"), "capacity": CAPACITY},
+            ],
+        },
+        "profilesFile": str(folder / "profiles"),
+    }
+    plugin = {"name": "PeakForecast", "weight": 5, "args": args}
+    domain = {"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}
+    return HEAD + "domains: " + orjson.dumps([domain]).decode()
+
+
+def forecast(house: House) -> Forecast:
+    (found,) = [b.plugin for b in house.worker("forecast").plugins.built if isinstance(b.plugin, Forecast)]
+    return found
+
+
+async def test_services_that_log_much_never_share_a_node_and_explain_says_when_it_would_be_full(tmp_path: Path) -> None:
+    make_blocks(tmp_path, measured(LoopClock().now().timestamp()))
+    async with serving(tmp_path) as url:
+        text = configuration(url, tmp_path)
+        measures = NetworkMeasures(DirectTransport(ApiServer(LoopClock(), seed=0, rbac=False)), random.Random(0))
+        async with open_house(text, measures=measures) as house:
+            for number in range(NODES):
+                await house.node(f"n{number}")
+            await house.until(lambda: _is_learned(house), within_s=90)
+            names = [f"{service}-{replica}" for replica in range(REPLICAS) for service in (*CHATTY, *BUSY)]
+            for name in names:
+                labels = {"multisched.io/service": name.rpartition("-")[0]}
+                await house.pod(name, scheduler="forecast-scheduler", cpu="500m", labels=labels)
+            await house.bound(*names)
+            chatty = {name: house.node_of(name) for name in names if name.rpartition("-")[0] in CHATTY}
+            assert len(set(chatty.values())) == len(chatty), f"they share nodes: {chatty}"
+
+            explained = ProgramExplanations(house.program, config.parse(text, "house"))
+            view = await explained.pod(ExplainQuery("default", "audit-0", node=chatty["trace-0"]))
+            [own, other] = [note for note in view.notes if note.startswith("PeakForecast says of ")]
+            assert f"of {chatty['audit-0']}: with this pod its fullest moment is log at " in own
+            assert f"of {chatty['trace-0']}: with this pod its fullest moment is log at " in other
+            assert _percent(own) < 75 < 100 < _percent(other) < 150
+            await house.at_rest()
+
+
+def _is_learned(house: House) -> bool:
+    state = forecast(house).refit_state()
+    assert state is not None
+    assert not state.last_error, state.last_error
+    return state.refits == 1
+
+
+def _percent(note: str) -> int:
+    return int(note.partition(" % of capacity")[0].rpartition(": ")[2])
