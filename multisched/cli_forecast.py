@@ -13,13 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from domains.forecast.profiles import Origin, Profiles
+from domains.forecast.profiles import DAYS, Origin, Profiles
 from domains.forecast.profiles_file import ProfilesFileError, loads
 from multisched.cli_tables import as_document, as_table
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 HOURS: Final = 24
-DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 class ForecastError(ValueError):

@@ -12,9 +12,9 @@ from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
 from domains.forecast.fit_settings import FitSettings
 from domains.forecast.settings_reader import Settings
 from domains.forecast.source_settings import Dimension, HistorySettings, QueryCapacity, read_history_settings
+from domains.forecast.windows import DAYS
 
 FIT: Final = ("zone", "confidence", "halfLifeDays", "holidays", "restDays")
-DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 HOLIDAYS_MAX: Final = 1_000
 HALF_LIFE_DAYS_MAX: Final = 3_660
 QUANTILE_MAX: Final = 0.999

@@ -92,10 +92,10 @@ class Profiles(msgspec.Struct, frozen=True):
     def slot_name(self, slot: int) -> str:
         """As users read it: `Mon 20:00`."""
         day, second = divmod(slot * self.slot_s, 86_400)
-        return f"{_DAYS[day]} {second // 3_600:02}:{second % 3_600 // 60:02}"
+        return f"{DAYS[day]} {second // 3_600:02}:{second % 3_600 // 60:02}"
 
 
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def no_profiles(dimensions: tuple[str, ...] = (), slot_s: int = SLOT_S_DEFAULT) -> Profiles:

@@ -91,7 +91,7 @@ class PeakSettings(msgspec.Struct, frozen=True):
             window_days=_number(args, "windowDays", WINDOW_DAYS, WINDOW_DAYS_MAX),
             dimensions=dimensions,
             capacities=measured | {name: read_capacity(name, setting) for name, setting in capacities.items()},
-            mode=_mode(args),
+            mode=mode_of(args),
             threshold_percent=_number(args, "thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
             weights={one.name: one.weight for one in told} | _weights(args),
             learning=learning,
@@ -115,7 +115,8 @@ def _learning(args: Mapping[str, Any], percentile: float) -> LearningSettings | 
     return read_learning(args, percentile)
 
 
-def _mode(args: Mapping[str, Any]) -> Mode:
+def mode_of(args: Mapping[str, Any]) -> Mode:
+    """Raises SettingError."""
     found = args.get("mode", Mode.SCORE.value)
     words = [mode.value for mode in Mode]
     if found not in words:

@@ -86,6 +86,11 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
 }
 
 
+def in_words(error: BaseException) -> str:
+    """What went wrong below HTTP, in a line that is not too long."""
+    return f"{type(error).__name__} {error}".strip()[:STATUS_TEXT_CHARS_MAX]
+
+
 def parse_status(body: bytes | memoryview | msgspec.Raw) -> StatusBody:
     """The Status in `body`, its texts cut; an empty one for anything else (a proxy's HTML, half a document, another kind)."""
     try:

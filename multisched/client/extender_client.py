@@ -18,6 +18,7 @@ import aiohttp
 import msgspec
 import orjson
 
+from multisched.client.errors import in_words
 from multisched.client.line_stream import read_capped
 from multisched.client.paths import pod_path
 from multisched.client.reflector import ReflectorHandler
@@ -96,9 +97,9 @@ class HttpExtenderClient:
         except TimeoutError as error:
             raise _SilenceError(f"no answer within {timeout_s:g} s") from error
         except aiohttp.ClientConnectorError as error:
-            raise _SilenceError(f"cannot be reached: {_words(error)}", was_sent=False) from error
+            raise _SilenceError(f"cannot be reached: {in_words(error)}", was_sent=False) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _SilenceError(f"the answer was lost: {_words(error)}") from error
+            raise _SilenceError(f"the answer was lost: {in_words(error)}") from error
 
     async def _read(self, verb: str, response: aiohttp.ClientResponse, answer_bytes_max: int) -> bytes:
         try:
@@ -141,10 +142,6 @@ _HEADERS: Final = {
 }
 
 
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__} {error}".strip()[:256]
-
-
 def _tls_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
     """What https is spoken with; True where it is not."""
     if not settings.url.startswith("https:"):
@@ -157,7 +154,7 @@ def _tls_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
             context.verify_mode = ssl.CERT_NONE
         _load_certificate(context, trust)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise ExtenderError(f'extender "{settings.url}": tlsConfig cannot be used: {_words(error)}') from error
+        raise ExtenderError(f'extender "{settings.url}": tlsConfig cannot be used: {in_words(error)}') from error
     return context
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.client.backoff import Backoff
+from multisched.client.errors import in_words
 from multisched.client.line_stream import ERROR_BODY_BYTES_MAX, read_capped
 from multisched.client.transport import USER_AGENT
 from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece, RangeReport, Take
@@ -150,9 +151,9 @@ class PrometheusMeter:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error, aiohttp.ClientSSLError):
                 await self.close()  # a renewed certificate authority is read with the next session
-            raise _RetryError(f"cannot be reached: {_words(error)}") from error
+            raise _RetryError(f"cannot be reached: {in_words(error)}") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _RetryError(f"the answer was lost: {_words(error)}") from error
+            raise _RetryError(f"the answer was lost: {in_words(error)}") from error
 
     async def _capped(self, response: aiohttp.ClientResponse) -> bytes:
         """Refuses at the cap, before the rest is read."""
@@ -201,7 +202,7 @@ class PrometheusMeter:
             with Path(name).open("rb") as file:
                 text = file.read(TOKEN_BYTES_MAX).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise _RefusedError(f"tokenFile {name} cannot be read: {_words(error)}") from error
+            raise _RefusedError(f"tokenFile {name} cannot be read: {in_words(error)}") from error
         if not text or not text.isprintable():
             raise _RefusedError(f"tokenFile {name}: holds no token of one line")
         return text
@@ -408,10 +409,6 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
     return float(text) if text.isdecimal() and len(text) < 6 else 0.0
 
 
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__} {error}".strip()[:256]
-
-
 def _tls_context(settings: MeterSettings) -> ssl.SSLContext | bool:
     """What https is spoken with; True where it is not."""
     if not settings.url.startswith("https:"):
@@ -425,5 +422,5 @@ def _tls_context(settings: MeterSettings) -> ssl.SSLContext | bool:
         if trust.cert_file:
             context.load_cert_chain(trust.cert_file, trust.key_file or None)
     except (OSError, ssl.SSLError) as error:
-        raise MeterError(f"prometheus {settings.url}: tls cannot be used: {_words(error)}") from error
+        raise MeterError(f"prometheus {settings.url}: tls cannot be used: {in_words(error)}") from error
     return context

@@ -473,6 +473,15 @@ class ReadsObjects(Plugin, Protocol):
     reads_objects: tuple[ObjectKind, ...]
 
 
+@runtime_checkable
+class TellingPlugin(Plugin, Protocol):
+    """A plugin that knows more of a node than a score can say: `explain` repeats it."""
+
+    def tell(self, pod: Pod, row: int) -> str:
+        """What it knows of the row for the pod as things are now, as the end of a sentence; empty: nothing."""
+        ...
+
+
 class InThread(Protocol):
     """Runs what computes for seconds beside the loop."""
 
@@ -487,15 +496,6 @@ class DutyPorts(msgspec.Struct, frozen=True):
     clock: Clock
     rng: random.Random
     in_thread: InThread
-
-
-@runtime_checkable
-class TellingPlugin(Plugin, Protocol):
-    """A plugin that knows more of a node than a score can say: `explain` repeats it."""
-
-    def tell(self, pod: Pod, row: int) -> str:
-        """What it knows of the row for the pod as things are now, as the end of a sentence; empty: nothing."""
-        ...
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodQuery, demands_of
 from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
-from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.columns import Selection, alike_from_first, zeros
 from multisched.plugins.domain_tally import DomainTally, versions
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 
@@ -105,12 +105,6 @@ def _each_in_its_own(codes: Int32) -> int:
     return len(codes)
 
 
-def _all_in_one(codes: Int32) -> int:
-    """How many rows, from the first, lie in one domain."""
-    others = (codes != codes[0]).nonzero()[0]
-    return int(others[0]) if len(others) else len(codes)
-
-
 _FILTER: StateKey[_FilterState] = StateKey("InterPodAffinity.filter")
 _SCORE: StateKey[_ScoreState] = StateKey("InterPodAffinity.score")
 
@@ -190,7 +184,7 @@ class InterPodAffinity:
             if scores is None or scores.rules is not rules or len(scores.soft) > 1:
                 return 1
             [tally] = scores.soft.values()
-            count = min(count, _all_in_one(tally.codes.take(rows))) if tally.pods else 1
+            count = min(count, alike_from_first(tally.codes.take(rows))) if tally.pods else 1
         return count
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:

@@ -13,6 +13,7 @@ from multisched.framework.plugin import MAX_SCORE, OWN_ROW, CycleView, Dependenc
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
+from multisched.plugins.columns import alike_from_first
 from multisched.plugins.default_selector import KINDS
 from multisched.plugins.domain_tally import versions
 from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
@@ -86,9 +87,7 @@ class PodTopologySpread:
             state = cycle.state.find(_SOFT)
             if state is None or state.rules is not rules:
                 return 1
-            raw = state.scores(rows)
-            others = (raw != raw[0]).nonzero()[0]
-            count = int(others[0]) if len(others) else count
+            count = alike_from_first(state.scores(rows))
         return count - 1
 
     def _reaching_keys(self, pod: Pod) -> frozenset[str]:
