@@ -23,7 +23,7 @@ import msgspec
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.events import EventRegistration
 from multisched.framework.ledger import Ledger
-from multisched.framework.measures import Measures
+from multisched.framework.measures import Measures, Meters
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
 from multisched.framework.objects_view import ObjectKind, ObjectsView
@@ -490,12 +490,49 @@ class InThread(Protocol):
         ...
 
 
+class ProcessPorts(msgspec.Struct, frozen=True):
+    """What an `Assistant` works with, in its own process."""
+
+    meters: Meters
+    in_thread: InThread
+
+
+class Assistant(Protocol):
+    """What a duty has made in a process of its own, so that nothing it computes takes the interpreter from the cycles.
+
+    Made by a function (`module:name`) of its settings, which are pickled, and of ProcessPorts. The process has a loop, low priority
+    and a bound on its memory; it ends with the program, whatever it does.
+    """
+
+    async def answer(self, question: Any) -> object:
+        """To one question at a time; both are pickled. What it raises ends the process; a refusal is better a value."""
+        ...
+
+
+class DutyProcessError(Exception):
+    """The process of a duty died, was killed or raised; the next question finds a new one, which remembers nothing."""
+
+
+class DutyProcess(Protocol):
+    """The duty's end of it."""
+
+    async def ask(self, question: object) -> Any:
+        """What the assistant answers. Starts the process if there is none, and kills it when the caller is cancelled.
+
+        Raises DutyProcessError.
+        """
+        ...
+
+
 class DutyPorts(msgspec.Struct, frozen=True):
-    """What a background duty works with: time, chance and a thread."""
+    """What a background duty works with: time, chance, a thread and processes."""
 
     clock: Clock
     rng: random.Random
     in_thread: InThread
+    process: Callable[[str, object], DutyProcess] | None = None
+    """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the duty at the latest. None:
+    there are none, as in virtual time; whoever would ask computes by `in_thread`."""
 
 
 @runtime_checkable
