@@ -23,6 +23,7 @@ from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
 from domains.forecast.fit import fit
 from domains.forecast.history_sources import open_sources, openable, refit_settings
 from domains.forecast.learning_settings import LearningSettings
+from domains.forecast.node_loads import NodeLoads
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
@@ -61,7 +62,8 @@ class Learner:
         async def pods() -> Mapping[PodName, str]:
             return await known_pods(ledger)
 
-        sources = open_sources(history, context.measures, pods)
+        loads = NodeLoads(ledger, ledger.rows if context.rows is None else context.rows)
+        sources = open_sources(history, context.measures, pods, loads.note_uses)
         if not sources:
             return None
         ledger.keep_pods()
@@ -74,6 +76,7 @@ class Learner:
             self._known,
             away=Away("domains.forecast.learning_process:learning_assistant", lesson, pods),
             measured=self._measure,
+            loads=loads,
         )
 
     def _measure(self, capacities: Mapping[str, Mapping[str, float]]) -> None:

@@ -12,9 +12,10 @@ import anyio
 import msgspec
 import numpy as np
 
+from domains.forecast.node_loads import Look, Seen
 from domains.forecast.profiles import Profiles
 from domains.forecast.service_names import PodName
-from domains.forecast.source import Reading, Source, SourceError, merged
+from domains.forecast.source import LookingSource, Reading, Source, SourceError, merged
 from multisched.framework.measures import Grid
 from multisched.framework.plugin import InThread
 
@@ -80,6 +81,27 @@ class Study:
         except TimeoutError as error:  # a process that computes for ever is not asked again
             raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
         return Findings(profiles, covered_by(reading), reading.notes, reading.capacities)
+
+    @property
+    def looks(self) -> bool:
+        """True if some source can say what is used at the moment."""
+        return any(isinstance(one, LookingSource) for one in self._sources.values())
+
+    async def look(self, asked: Look) -> Seen | Refused:
+        """What is used at the moment, as the first source that measures a dimension says."""
+        found = Seen()
+        try:
+            with anyio.fail_after(asked.deadline_s):
+                for source in reversed(list(self._sources.values())):
+                    if isinstance(source, LookingSource):
+                        seen = await source.look(asked)
+                        found.by_row |= seen.by_row
+                        found.by_node |= seen.by_node
+        except SourceError as error:
+            return Refused(str(error))
+        except TimeoutError:
+            return Refused(f"no answer within {asked.deadline_s:g} s")
+        return found
 
     async def _read(self, order: Order, in_thread: InThread) -> Reading:
         found = dict(order.readings)
