@@ -26,7 +26,14 @@ CLUSTER_RULES: set[Rule] = {
     *(
         (group, resource, verb, ())
         for group, resources in {
-            "": ("namespaces", "services", "replicationcontrollers", "persistentvolumes", "persistentvolumeclaims"),
+            "": (
+                "namespaces",
+                "services",
+                "replicationcontrollers",
+                "resourcequotas",
+                "persistentvolumes",
+                "persistentvolumeclaims",
+            ),
             "apps": ("replicasets", "statefulsets"),
             "policy": ("poddisruptionbudgets",),
             "storage.k8s.io": (
