@@ -62,6 +62,8 @@ class PeakSettings(msgspec.Struct, frozen=True):
     """Filter: a node's predicted peak, in percent of its capacity, may not pass this with the pod."""
     weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Score: how much a dimension counts; 1 where nothing is said."""
+    history_dir: str = ""
+    """Whose files are among `files`."""
     learning: LearningSettings | None = None
     """None: nothing is learned while the program runs."""
 
@@ -98,6 +100,7 @@ class PeakSettings(msgspec.Struct, frozen=True):
             mode=mode_of(args),
             threshold_percent=_number(args, "thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
             weights={one.name: one.weight for one in told} | _weights(args),
+            history_dir=directory or "",
             learning=learning,
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from multisched import config
+from multisched.config_document import Problem
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 PROMETHEUS = {"type": "prometheus", "url": "http://prometheus:9090"}
@@ -18,12 +20,11 @@ def refusals(args: dict[str, Any]) -> list[str]:
     """What is wrong, without the place in the file, which every one of them has."""
     plugin = {"name": "PeakForecast", "args": args}
     domains = [{"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}]
+    problems: Sequence[Problem] = ()
     try:
         config.parse(f"{HEAD}domains: {json.dumps(domains)}", "house.yaml")
     except config.ConfigError as error:
         problems = error.problems
-    else:
-        problems = []
     assert all((problem.file, problem.line) == ("house.yaml", 3) for problem in problems)
     return [f"{problem.path.removeprefix(ARGS + '.')}: {problem.message}" for problem in problems]
 
