@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from domains.forecast.attributed import with_attribution
 from domains.forecast.attribution import AttributionSettings, attribute
@@ -77,6 +78,18 @@ class Learner:
             away=Away("domains.forecast.learning_process:learning_assistant", lesson, pods),
             measured=self._measure,
             loads=loads,
+            covered=self._covered(),
+        )
+
+    def _covered(self) -> frozenset[str]:
+        """Dimensions of before of which something is known, and which are still asked for."""
+        if self._known is None:
+            return frozenset()
+        asked = {one.name for one in self._settings.dimensions}
+        return frozenset(
+            name
+            for number, name in enumerate(self._known.dimensions)
+            if name in asked and np.isfinite(self._known.peak[:, number]).any()
         )
 
     def _measure(self, capacities: Mapping[str, Mapping[str, float]]) -> None:

@@ -111,10 +111,11 @@ class Refit:
         away: Away | None = None,
         measured: Measured | None = None,
         loads: NodeLoads | None = None,
+        covered: frozenset[str] = frozenset(),
     ) -> None:
         """`adopt` is called on the loop, between cycles, and `measured` before it where capacities are asked for. `in_force`:
         profiles of an earlier life, adopted by the caller. `away`: None computes in threads. `loads`: told what nodes use,
-        where a source can be asked about the moment."""
+        where a source can be asked about the moment. `covered`: dimensions that `in_force` knows and that are still asked for."""
         self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
         rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
         self._study = Study(rest, learn)
@@ -126,7 +127,7 @@ class Refit:
         self._adopt = adopt
         self._settings = settings
         self._state = RefitState()
-        self._covered: frozenset[str] = frozenset()
+        self._covered = covered
         """Dimensions that had samples when profiles were last learned."""
         if in_force is not None:
             self._note_in_force(in_force)

@@ -17,6 +17,7 @@ from domains.forecast.node_loads import Look, Seen
 from domains.forecast.profiles import Profiles
 from domains.forecast.service_names import PodName
 from domains.forecast.source import LookingSource, Reading, Source, SourceError, merged
+from domains.forecast.spikes import RATIO, without_spikes
 from multisched.framework.measures import Grid
 from multisched.framework.plugin import InThread
 
@@ -110,9 +111,17 @@ class Study:
         for place, source in self._sources.items():
             found[place] = await source.read(order.grid, in_thread)
         readings = [found[place] for place in sorted(found)]
-        if len(readings) == 1:
-            return readings[0]
-        return await in_thread(lambda: merged(readings, order.grid.steps))
+        return await in_thread(lambda: _cleaned(readings, order.grid.steps))
+
+
+def _cleaned(readings: list[Reading], steps: int) -> Reading:
+    """All of them in one, without samples that cannot be true."""
+    reading = readings[0] if len(readings) == 1 else merged(readings, steps)
+    usage, count = without_spikes(reading.usage)
+    if not count:
+        return reading
+    note = f"{count} single samples are over {RATIO:g} times as high as their series ever is; they count as gaps"
+    return msgspec.structs.replace(reading, usage=usage, notes=(*reading.notes, note))
 
 
 def refuse_empty(reading: Reading, covered: frozenset[str]) -> None:

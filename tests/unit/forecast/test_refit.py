@@ -152,11 +152,13 @@ async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
     )
 
 
-async def test_a_spike_is_the_fits_matter_and_reaches_it() -> None:
+async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
     server, force = SmallPrometheus(Q=[(POD, lambda time: 100 if time == NOW_S // 300 * 300 else 1)]), InForce()
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
-    assert force.profiles.peak[0, 0, 0] == 100
+    assert force.profiles.peak[0, 0, 0] == 1
+    told = "1 single samples are over 20 times as high as their series ever is; they count as gaps"
+    assert told in refit.state().notes
 
 
 async def test_a_gigabyte_and_a_server_that_never_ends_are_left_in_time() -> None:
