@@ -125,15 +125,21 @@ def _of_profiles(book: ProfileBook) -> list[PluginMetric]:
         for number, name in enumerate(profiles.dimensions)
         for origin in Origin
     }
-    errors = _quantiles(profiles.dimensions, profiles.error.T.astype(np.float64), ERROR_QUANTILES)
+    is_attributed = profiles.origin == Origin.ATTRIBUTED
+    tested, weighed = (
+        _quantiles(profiles.dimensions, np.where(chosen, profiles.error, np.nan).T.astype(np.float64), ERROR_QUANTILES)
+        for chosen in (~is_attributed, is_attributed)
+    )
     text = "Mean pinball loss of the peak on the last days, over the mean of the series; quantile over services."
+    of_weights = "Standard error of what is attributed from node totals, over the weight; quantile over services."
     return [
         PluginMetric("forecast_profiles_version", "Number of the profiles in force.", {(): profiles.version}),
         PluginMetric("forecast_services", "Services with a profile.", {(): len(profiles.services)}),
         PluginMetric(
             "forecast_profiles", "Profiles by what they are made from.", kinds, ("dimension", "origin")
         ),
-        PluginMetric("forecast_backtest_error_ratio", text, errors, ("dimension", "quantile")),
+        PluginMetric("forecast_backtest_error_ratio", text, tested, ("dimension", "quantile")),
+        PluginMetric("forecast_attribution_error_ratio", of_weights, weighed, ("dimension", "quantile")),
     ]  # fmt: skip
 
 
