@@ -143,7 +143,7 @@ def _peak(peak: RepairPeak) -> str:
 
 
 def _disruption(move: RepairMove) -> str:
-    budgets = "".join(f", {one.name} leaves {one.left}" for one in move.budgets)
+    budgets = "".join(f", PDB {one.name} leaves {one.left}" for one in move.budgets)
     return f"1 of {move.replicas} of {move.service}{budgets}"
 
 

@@ -72,7 +72,7 @@ def test_moves_are_told_in_order_with_what_they_do() -> None:
         "25.6",
         "log 118 % -> 92 % Tue 20:00",
         "cpu 70 % Mon 09:00 -> log 71 % Wed 20:00",
-        "1 of 4 of shop/web, shop/web leaves 1",
+        "1 of 4 of shop/web, PDB shop/web leaves 1",
     ]
     assert "domain forecast: 2 moves (no plan has fewer than 1) mend 1 of 1 node past cpu 100 %, log 95 %" in told
     assert "worst peak: log 118 % Tue 20:00 now, log 92 % Tue 20:00 after" in told
