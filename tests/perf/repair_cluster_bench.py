@@ -31,7 +31,7 @@ from multisched.garbage import leave_to_reference_counts
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.shell.duties import DutyThreads
+from multisched.shell.duty_threads import DutyThreads
 from multisched.shell.rehearsal import Moment, Rehearsal
 from multisched.shell.repair_fits import StandingFits
 from multisched.shell.repair_trial import plan_on
