@@ -188,7 +188,9 @@ async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured()
             plan = await plans.plan(ASKED)
 
             assert len(plan.moves) == expected
-            if not expected:
+            if expected:
+                assert plan.notes[-1].startswith("1 of the moves are of pods that default-scheduler places")
+            else:
                 assert "another scheduler places it" in plan.left[0].why
 
 
