@@ -60,12 +60,23 @@ class MeasuredCapacity:
     def __init__(self, query: str) -> None:
         self.query = query
         self._milli: Mapping[str, int] = {}
+        self.is_measured = False
+        """True once there was an answer."""
 
     def measure(self, plain: Mapping[str, float]) -> None:
         """Node -> what the query said, in plain units; numbers that are none, or below zero, say nothing."""
+        self.is_measured = True
         self._milli = {
             name: min(QUANTITY_MAX, round(amount * MILLI)) for name, amount in plain.items() if 0 <= amount < math.inf
         }
+
+    def answers(self) -> Mapping[str, int]:
+        """Node -> milli-units, as it was answered last. Never changed: each answer is another mapping."""
+        return self._milli
+
+    def repeat(self, answers: Mapping[str, int]) -> None:
+        """Says what another one of the same query was answered."""
+        self._milli = answers
 
     def of(self, node: Node) -> int:
         """Milli-units the node has; UNKNOWN if no answer names it."""
