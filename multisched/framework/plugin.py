@@ -483,6 +483,19 @@ class TellingPlugin(Plugin, Protocol):
         ...
 
 
+@runtime_checkable
+class HandoverPlugin(Plugin, Protocol):
+    """A plugin that learned more than its configuration and the cluster say: a rehearsal takes it over, to answer as it would."""
+
+    def hand_over(self) -> object:
+        """What another instance with the same args needs to say the same; immutable, for it is read in a thread. Cheap."""
+        ...
+
+    def take_over(self, handed: object) -> None:
+        """What `hand_over` of the other one gave; called before any node or pod is told."""
+        ...
+
+
 METRIC_SERIES_MAX = 256
 """Of one metric of one plugin."""
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -527,19 +540,6 @@ class HealthPlugin(Plugin, Protocol):
 
     def health(self, now_s: float) -> str:
         """How it goes, in one sentence; empty: nothing to say. Cheap."""
-        ...
-
-
-@runtime_checkable
-class HandoverPlugin(Plugin, Protocol):
-    """A plugin that learned more than its configuration and the cluster say: a rehearsal takes it over, to answer as it would."""
-
-    def hand_over(self) -> object:
-        """What another instance with the same args needs to say the same; immutable, for it is read in a thread. Cheap."""
-        ...
-
-    def take_over(self, handed: object) -> None:
-        """What `hand_over` of the other one gave; called before any node or pod is told."""
         ...
 
 
