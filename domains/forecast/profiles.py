@@ -76,6 +76,11 @@ class Profiles(msgspec.Struct, frozen=True):
             if found != shape[:2]:
                 raise ValueError(f"{name}: {found} in place of {shape[:2]}")
 
+    def freeze(self) -> None:
+        """Makes the arrays read only, which they are no more where they come out of a pickle."""
+        for array in (self.peak, self.low, self.high, self.origin, self.error):
+            array.flags.writeable = False
+
     @property
     def slots(self) -> int:
         """Of a week."""
