@@ -38,6 +38,20 @@ class Origin(IntEnum):
     """A share of node totals, by which replicas stood where when."""
 
 
+Errors = NDArray[np.float32]
+"""Mean pinball loss of the peak quantile on the held-out days, over the mean of the series; NaN: not tested."""
+
+
+class Backtest(msgspec.Struct, frozen=True):
+    """Errors by kind of profile, all of one shape. Which of them was chosen: `Profiles.origin`."""
+
+    regression: Errors
+    slot_quantile: Errors
+    flat_quantile: Errors
+    holdout_days: Errors
+    """How many days each series was judged on; NaN: none."""
+
+
 class Profiles(msgspec.Struct, frozen=True):
     """All services. Arrays are read only, and of one shape: [services, dimensions, slots]."""
 
@@ -61,6 +75,8 @@ class Profiles(msgspec.Struct, frozen=True):
     zone: str = "UTC"
     """IANA name of the time zone of the slots."""
     slot_s: int = SLOT_S_DEFAULT
+    tested: Backtest | None = None
+    """float32[services, dimensions] each: what the choice of `origin` was made by; None: files of before do not tell."""
 
     def __post_init__(self) -> None:
         shape = (len(self.services), len(self.dimensions), self.slots)
@@ -74,6 +90,9 @@ class Profiles(msgspec.Struct, frozen=True):
             found = getattr(self, name).shape
             if found != shape[:2]:
                 raise ValueError(f"{name}: {found} in place of {shape[:2]}")
+        for errors in () if self.tested is None else msgspec.structs.astuple(self.tested):
+            if errors.shape != shape[:2]:
+                raise ValueError(f"tested: {errors.shape} in place of {shape[:2]}")
 
     @property
     def slots(self) -> int:
