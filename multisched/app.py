@@ -40,6 +40,7 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
 from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.shell.telemetry import ProgramQueues, read
 
@@ -120,7 +121,8 @@ async def _served(
     health.add_readiness("objects", program.objects.unreadable)
     authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
     served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
-    sources = Sources(health, metrics, ProgramQueues(program, identity), ProgramExplanations(program, configuration))
+    queues, explanations = ProgramQueues(program, identity), ProgramExplanations(program, configuration)
+    sources = Sources(health, metrics, queues, explanations, ProgramViews(program))
     async with serve(served, sources) as url, anyio.create_task_group() as tasks:
         logger.info("serving", extra={"url": url})
         tasks.start_soon(heartbeat.run)

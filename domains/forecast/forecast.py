@@ -22,6 +22,7 @@ from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
 from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
+from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Forecast:
     """What score and filter have in common. PostBind counts the pods that were placed without a profile of their own."""
 
     name = "PeakForecast"
+    view = "forecast"
     depends_on = Dependency.ROW
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
     """The refit, where there is something to learn from (`framework.plugin.DutyPlugin`)."""
@@ -87,6 +89,7 @@ class Forecast:
         self._settings = settings = PeakSettings.from_config(args)
         self._history = _load(settings)
         self._learner = _learner(settings)
+        self._domain, self._nodes = context.domain, context.nodes
         profiles = self._history.profiles
         if profiles is None and self._learner is not None:
             profiles = self._learner.known
@@ -188,6 +191,22 @@ class Forecast:
         return (
             f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
         )
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from domains.forecast.picture import Picture, take_fleet
+        from domains.forecast.show import document_of
+
+        make, now_s = document_of(query), ports.clock.now().timestamp()
+        state = self.refit_state()
+        told = "" if state is None else state.detail(now_s)
+        asked = query.options.get("name", "") if query.name == "node" else ""
+        if self._ledger.predictor.book is None:
+            raise NoViewError(f"no profiles are in force yet{f': {told}' if told else ''}", status=503)
+        fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
+        recent = None if self._learner is None else self._learner.recent
+        picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet, recent)
+        return lambda: make(picture)
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 
