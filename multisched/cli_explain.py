@@ -58,7 +58,7 @@ def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
         names=NODES_NAMED_MAX if many else NODES_NAMED,
     )
     if isinstance(source, Dump):
-        with_dump = _loaded(source)
+        with_dump = loaded(source)
         try:
             view = with_dump.pod(query)
         except NotExplainedError as error:
@@ -76,7 +76,7 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
     document = _manifest(manifest)
     if isinstance(source, Dump):
         try:
-            view = _loaded(source).what_if(document, replicas)
+            view = loaded(source).what_if(document, replicas)
         except NotExplainedError as error:
             raise _refused(error) from error
     else:
@@ -123,7 +123,8 @@ def _builtins(view: PodView | WhatIfView) -> Any:
     return msgspec.to_builtins(view)
 
 
-def _loaded(dump: Dump) -> DumpExplanations:
+def loaded(dump: Dump) -> DumpExplanations:
+    """Raises AskError."""
     from multisched.framework.registry import PluginSetupError
     from multisched.shell.explain_trial import DumpExplanations
     from multisched.shell.rehearsal import Moment

@@ -7,6 +7,7 @@ replica, in the plain units of the dimension.
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.picture import Picture
-from domains.forecast.profiles import Backtest, Origin, Profiles
+from domains.forecast.profiles import DAYS, Backtest, Origin, Profiles
+from domains.forecast.slot_grid import DAY_S
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 PERCENTILES: Final = (50, 90, 99)
+_DAYS: Final = [day.lower() for day in DAYS]
+_MOMENT: Final = re.compile(rf"(?:(?P<day>{'|'.join(_DAYS)}) )?(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})", re.ASCII)
 
 
 def head_of(picture: Picture) -> Document:
@@ -53,8 +57,8 @@ def service(picture: Picture, query: ViewQuery) -> Document:
     rows = list(_rows(profiles, number, pods_of(picture)))
     for row in rows:
         at = profiles.dimensions.index(row["dimension"])
+        row["highest"] = row["peak"]
         row |= {curve: getattr(profiles, curve)[number, at].tolist() for curve in ("peak", "low", "high")}
-        row["highest"] = max(row["peak"])
     return {**head_of(picture), "service": name, "dimensions": rows}
 
 
@@ -64,15 +68,17 @@ def hint(name: str, known: Sequence[str], lists: str) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else f"; {lists} lists them"
 
 
-def slots_at(profiles: Profiles, moment: str) -> list[int]:
-    """`Tue 20:00`, or `20:00` for that time of all days. Raises NoViewError."""
-    names = [profiles.slot_name(slot) for slot in range(profiles.slots)]
-    wanted = " ".join(moment.split())
-    found = [slot for slot, name in enumerate(names) if wanted.lower() in (name.lower(), name.partition(" ")[2])]
-    if not found:
-        text = f'{moment!r} is no slot of these profiles; write "20:00" or "Tue 20:00"'
-        raise NoViewError(text, status=422)
-    return found
+def slots_at(picture: Picture, moment: str) -> list[int]:
+    """The slot of `Tue 20:00` or of `now`; of `20:00` those of all days. Raises NoViewError."""
+    profiles, wanted = picture.profiles, " ".join(moment.split()).lower()
+    if wanted == "now":
+        return [profiles.slot_of(picture.now_s)]
+    found = _MOMENT.fullmatch(wanted)
+    second = 3_600 * int(found["hour"]) + 60 * int(found["minute"]) if found else DAY_S
+    if found is None or second >= DAY_S or int(found["minute"]) >= 60:
+        raise NoViewError(f'{moment!r} is no slot of these profiles; write "20:00", "Tue 20:00" or "now"')
+    days = range(7) if found["day"] is None else [_DAYS.index(found["day"])]
+    return sorted({(day * DAY_S + second) // profiles.slot_s for day in days})
 
 
 def services_at(picture: Picture, slots: Sequence[int]) -> list[Document]:

@@ -204,8 +204,7 @@ class Forecast:
         if self._ledger.predictor.book is None:
             raise NoViewError(f"no profiles are in force yet{f': {told}' if told else ''}", status=503)
         fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
-        recent = None if self._learner is None else self._learner.recent
-        picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet, recent)
+        picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet)
         return lambda: make(picture)
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------

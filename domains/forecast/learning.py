@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from domains.forecast.attributed import with_attribution
 from domains.forecast.attribution import AttributionSettings, attribute
 from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
@@ -22,7 +24,7 @@ from domains.forecast.learning_settings import LearningSettings
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
-from domains.forecast.recent import Recent, recent_of
+from domains.forecast.recent import recent_of
 from domains.forecast.refit import Refit
 from domains.forecast.service import service_of
 from domains.forecast.service_names import PodName
@@ -42,8 +44,6 @@ class Learner:
         self._settings = settings
         self._measured = {name: one for name, one in capacities.items() if isinstance(one, MeasuredCapacity)}
         self._known = self._of_before()
-        self.recent: Recent | None = None
-        """What was measured in the last days, as the last fit read it."""
 
     @property
     def known(self) -> Profiles | None:
@@ -76,7 +76,7 @@ class Learner:
             answered = reading.capacities.get(name)
             if answered:  # an empty answer takes nothing away
                 capacity.measure(answered)
-        self.recent = recent_of(reading.usage, settings.zone, settings.slot_s)
+        profiles = msgspec.structs.replace(profiles, recent=recent_of(reading.usage, settings.zone, settings.slot_s))
         self._keep(profiles)
         return profiles
 

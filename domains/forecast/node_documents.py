@@ -67,7 +67,7 @@ def node(picture: Picture, query: ViewQuery) -> Document:
 
 def at(picture: Picture, query: ViewQuery) -> Document:
     """What services use and nodes carry in one slot of the week, or at one time of every day. Raises NoViewError."""
-    slots = slots_at(picture.profiles, query.option("moment"))
+    slots = slots_at(picture, query.option("moment"))
     found = {**head_of(picture), "at": query.option("moment"), "services": services_at(picture, slots)}
     fleet = picture.fleet
     if fleet is None:

@@ -19,7 +19,6 @@ from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Demand, Predictor
 from domains.forecast.profile_book import ProfileBook
 from domains.forecast.profiles import Profiles
-from domains.forecast.recent import Recent
 from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.views import NoViewError
 
@@ -77,7 +76,6 @@ class Picture(msgspec.Struct, frozen=True):
     """How learning goes, in a sentence."""
     fleet: Fleet | None = None
     """None: only profiles are known, from a file."""
-    recent: Recent | None = None
 
     def known_fleet(self) -> Fleet:
         """Raises NoViewError."""

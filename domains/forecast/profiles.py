@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from domains.forecast.recent import Recent
 
 WEEK_S: Final = 7 * 86_400
 SLOT_S_DEFAULT: Final = 3_600
@@ -77,6 +80,9 @@ class Profiles(msgspec.Struct, frozen=True):
     slot_s: int = SLOT_S_DEFAULT
     tested: Backtest | None = None
     """float32[services, dimensions] each: what the choice of `origin` was made by; None: files of before do not tell."""
+
+    recent: Recent | None = None
+    """What was measured in the last days, to be shown beside them; not in files."""
 
     def __post_init__(self) -> None:
         shape = (len(self.services), len(self.dimensions), self.slots)

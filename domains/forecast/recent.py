@@ -60,10 +60,11 @@ def recent_of(usage: Usage, zone: str, slot_s: int) -> Recent:
     begins = np.flatnonzero(np.diff(place[first:], prepend=-1))
     for begin in range(0, len(usage.services), _CHUNK) if len(begins) else ():
         part = slice(begin, begin + _CHUNK)
-        values = np.repeat(usage.values[part], parts, axis=2)[:, :, first:]
+        values = usage.values[part] if parts == 1 else np.repeat(usage.values[part], parts, axis=2)
+        values = values[:, :, first:]
         means, tops, scale[part] = _summed(values, begins)
-        mean[part, :, place[first:][begins]] = np.moveaxis(_coded(means, scale[part]), 2, 0)
-        top[part, :, place[first:][begins]] = np.moveaxis(_coded(tops, scale[part]), 2, 0)
+        mean[part, :, place[first:][begins]] = _coded(means, scale[part])
+        top[part, :, place[first:][begins]] = _coded(tops, scale[part])
     return Recent(start_s, slot_s, usage.services, usage.dimensions, scale, mean, top)
 
 
@@ -71,7 +72,7 @@ def _summed(values: Samples, begins: NDArray[np.intp]) -> tuple[Samples, Samples
     """Means and highest samples per slot, and the size of a code of each series."""
     is_good = np.isfinite(values) & (values >= 0)
     counts = np.add.reduceat(is_good, begins, axis=2, dtype=np.int32)
-    sums = np.add.reduceat(np.where(is_good, values, 0), begins, axis=2, dtype=np.float64)
+    sums = np.add.reduceat(np.where(is_good, values, 0), begins, axis=2)
     tops = np.maximum.reduceat(np.where(is_good, values, -1), begins, axis=2)
     means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
     tops = np.where(counts > 0, tops, np.nan).astype(np.float32)

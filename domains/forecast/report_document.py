@@ -29,6 +29,8 @@ LOADS_MAX: Final = 4_000_000
 """Bytes of nodes' curves: 4,760 nodes in 5 dimensions by the hour."""
 DIGITS: Final = 5
 """Significant ones of amounts."""
+HISTORY_STEP, BAND_STEP = 2, 4
+"""Steps of codes in which history and bands are told: a pixel or two of a plot."""
 _LEVEL: Final = 6
 
 
@@ -47,8 +49,8 @@ def report(picture: Picture, query: ViewQuery) -> Document:
         "history": None,
         "nodes": None,
     }
-    if picture.recent is not None:
-        found = with_history(found, picture.recent)
+    if profiles.recent is not None:
+        found = with_history(found, profiles.recent)
     if picture.fleet is not None:
         found["nodes"] = _nodes(picture, picture.fleet, chosen)
     return found
@@ -76,7 +78,7 @@ def with_history(document: Document, recent: Recent) -> Document:
         "slotSeconds": recent.slot_s,
         "weekSlots": slots_of(moments, document["zone"], document["slotSeconds"]).tolist(),
         "scale": [_rounded(row) for row in scale.astype(np.float64)],
-        "data": packed(mean, top),
+        "data": packed(_coarse(mean, HISTORY_STEP), _coarse(top, HISTORY_STEP)),
     }
     return {**document, "history": history}
 
@@ -122,7 +124,14 @@ def _curves(profiles: Profiles, chosen: Sequence[int]) -> Document:
     whole = np.stack([curve[list(chosen)] for curve in (profiles.peak, profiles.low, profiles.high)])
     largest = np.nan_to_num(whole).max(axis=(0, 3), initial=0.0)
     coded = _coded(whole, largest[None, ..., None])
-    return {"scale": [_rounded(row) for row in largest / CODE_MAX], "data": packed(*coded)}
+    parts = (coded[0], _coarse(coded[1], BAND_STEP), _coarse(coded[2], BAND_STEP))
+    return {"scale": [_rounded(row) for row in largest / CODE_MAX], "data": packed(*parts)}
+
+
+def _coarse(codes: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    """To the next multiple, which deflates better; what is not known stays so."""
+    rounded = (codes.astype(np.uint16) + step // 2) // step * step
+    return np.where(codes == CODE_NAN, CODE_NAN, np.minimum(rounded, CODE_MAX)).astype(np.uint8)
 
 
 def _coded(values: NDArray[np.floating], largest: NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -145,6 +154,7 @@ def _nodes(picture: Picture, fleet: Fleet, chosen: Sequence[int]) -> Document:
         one = {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "services": standing[at]}
         one["capacity"] = _rounded(fleet.capacity[:, number])
         one["slot"] = peaks.slot[number].tolist()
+        one["peak"], one["now"] = _rounded(peaks.amount[number]), _rounded(peaks.now[number])
         nodes.append(one)
     return {
         "dimensions": list(fleet.dimensions),
