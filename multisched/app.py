@@ -42,6 +42,7 @@ from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues, read
 
 logger = logging.getLogger(__name__)
@@ -121,8 +122,14 @@ async def _served(
     health.add_readiness("objects", program.objects.unreadable)
     authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
     served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
-    queues, explanations = ProgramQueues(program, identity), ProgramExplanations(program, configuration)
-    sources = Sources(health, metrics, queues, explanations, ProgramViews(program))
+    sources = Sources(
+        health,
+        metrics,
+        ProgramQueues(program, identity),
+        ProgramExplanations(program, configuration),
+        repair=RepairPlans(program, configuration),
+        views=ProgramViews(program),
+    )
     async with serve(served, sources) as url, anyio.create_task_group() as tasks:
         logger.info("serving", extra={"url": url})
         tasks.start_soon(heartbeat.run)

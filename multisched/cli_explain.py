@@ -31,6 +31,7 @@ from multisched.options import ExitCode
 if TYPE_CHECKING:
     from multisched.config_schema import Configuration
     from multisched.shell.explain_trial import DumpExplanations
+    from multisched.shell.rehearsal import Moment
 
 TIMEOUT_S: Final = 60.0
 """A rehearsal of a large cluster takes seconds, and stands in line."""
@@ -58,7 +59,7 @@ def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
         names=NODES_NAMED_MAX if many else NODES_NAMED,
     )
     if isinstance(source, Dump):
-        with_dump = loaded(source)
+        with_dump = _loaded(source)
         try:
             view = with_dump.pod(query)
         except NotExplainedError as error:
@@ -76,7 +77,7 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
     document = _manifest(manifest)
     if isinstance(source, Dump):
         try:
-            view = loaded(source).what_if(document, replicas)
+            view = _loaded(source).what_if(document, replicas)
         except NotExplainedError as error:
             raise _refused(error) from error
     else:
@@ -123,10 +124,19 @@ def _builtins(view: PodView | WhatIfView) -> Any:
     return msgspec.to_builtins(view)
 
 
-def loaded(dump: Dump) -> DumpExplanations:
-    """Raises AskError."""
+def _loaded(dump: Dump) -> DumpExplanations:
     from multisched.framework.registry import PluginSetupError
     from multisched.shell.explain_trial import DumpExplanations
+
+    moment = moment_of(dump)
+    try:
+        return DumpExplanations(dump.configuration, moment)
+    except PluginSetupError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+
+
+def moment_of(dump: Dump) -> Moment:
+    """What a file of `kubectl get -o json` says. Raises AskError."""
     from multisched.shell.rehearsal import Moment
 
     body = _read(dump.path, DUMP_BYTES_MAX)
@@ -135,10 +145,7 @@ def loaded(dump: Dump) -> DumpExplanations:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"{dump.path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
         raise AskError(message, ExitCode.USAGE) from error
-    try:
-        return DumpExplanations(dump.configuration, Moment.of_dump(listed.items, dump.now))
-    except PluginSetupError as error:
-        raise AskError(str(error), ExitCode.USAGE) from error
+    return Moment.of_dump(listed.items, dump.now)
 
 
 class _List(msgspec.Struct):

@@ -120,12 +120,17 @@ def _ask(server: Server, query: ViewQuery) -> bytes:
 def _of_dump(dump: Dump, query: ViewQuery) -> bytes:
     import anyio
 
-    from multisched.cli_explain import loaded
+    from multisched.cli_explain import moment_of
+    from multisched.framework.registry import PluginSetupError
     from multisched.shell.plugin_views import ProgramViews
+    from multisched.shell.rehearsal import Rehearsal
 
-    views = ProgramViews(loaded(dump).rehearsal.program)
+    moment = moment_of(dump)
     try:
+        views = ProgramViews(Rehearsal(dump.configuration, moment).program)
         return anyio.run(views.document, VIEW, query)
+    except PluginSetupError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
     except NoViewError as error:
         raise AskError(f"{dump.path}: {error}", _code(error.status)) from error
 

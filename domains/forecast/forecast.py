@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from domains.forecast.capacity import MeasuredCapacity, SettingError
+from domains.forecast.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.history import History, load_history
 from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
@@ -21,6 +22,7 @@ from domains.forecast.profiles import Profiles
 from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.objects import CPU, MEMORY, Pod
@@ -28,11 +30,22 @@ from multisched.model.objects import CPU, MEMORY, Pod
 if TYPE_CHECKING:
     from domains.forecast.learning import Learner
     from domains.forecast.refit import RefitState
+    from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
 """What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
 
+READ_FOR_REPAIR: Final = (
+    ObjectKind.POD_DISRUPTION_BUDGET,
+    ObjectKind.PERSISTENT_VOLUME,
+    ObjectKind.PERSISTENT_VOLUME_CLAIM,
+)
 logger = logging.getLogger(__name__)
+
+
+QUOTAS_UNREAD: Final = (
+    "ResourceQuotas are not read, as the args of PeakForecast have no repair section; `repair: {}` has them read"
+)
 
 
 class PeakStatistics(msgspec.Struct, frozen=True):
@@ -45,6 +58,8 @@ class PeakStatistics(msgspec.Struct, frozen=True):
     version: int = 0
     """Of the profiles in force; 0: those of the files, or none."""
     curve_bytes: int = 0
+    capacity_gaps: tuple[Gap, ...] = ()
+    """Nodes without a usable capacity of some dimension."""
 
 
 class Worst(NamedTuple):
@@ -82,11 +97,14 @@ class Forecast:
     name = "PeakForecast"
     view = "forecast"
     depends_on = Dependency.ROW
+    reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
     """The refit, where there is something to learn from (`framework.plugin.DutyPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
+        if settings.repair is not None:  # else a role that does not grant it would make the program unready
+            self.reads_objects = (*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA)
         self._history = _load(settings)
         self._learner = _learner(settings)
         self._domain, self._nodes = context.domain, context.nodes
@@ -106,6 +124,7 @@ class Forecast:
         self._rung = Rung()
         self._looked_at: tuple[int, int] = (0, 0)
         self._seen: _Seen | None = None
+        self._gaps = CapacityGaps()
         self._weights = np.ones(0)
         if profiles is not None and ledger is not fresh and ledger.predictor.version == 0:
             ledger.adopt(fresh.predictor)
@@ -124,8 +143,11 @@ class Forecast:
         self._begin()
 
     def catch_up(self) -> bool:
-        """Counts a piece of what new profiles left to count; True if there is more."""
-        return self._ledger.catch_up()
+        """Counts a piece of what new profiles left to count; True if there is more. Then tells of nodes without capacity."""
+        has_more = self._ledger.catch_up()
+        if not has_more:
+            self._gaps.look(self._ledger)
+        return has_more
 
     def hand_over(self) -> Learned:
         """See `framework.plugin.HandoverPlugin`."""
@@ -161,6 +183,7 @@ class Forecast:
             dict(self.fallbacks),
             self._ledger.predictor.version,
             0 if curves is None else curves.nbytes,
+            self._gaps.found,
         )
 
     def worst(self, pod: Pod, row: int) -> Worst | None:
@@ -188,6 +211,9 @@ class Forecast:
         found = self.worst(pod, row)
         if found is None:
             return ""
+        at = self.dimensions.index(found.dimension)
+        if self._ledger.capacity(np.array([row], np.intp))[at, 0] <= 0:
+            return f"with this pod its fullest moment is {found.dimension} at {found.slot}, of which the node has none"
         return (
             f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
         )
@@ -206,6 +232,18 @@ class Forecast:
         fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
         picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet)
         return lambda: make(picture)
+
+    # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
+
+    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+        """See `repair_answer`. Raises RepairRefusedError."""
+        from domains.forecast.repair_answer import answer
+        from domains.forecast.repair_settings import RepairSettings
+
+        plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings())
+        if ObjectKind.RESOURCE_QUOTA in self.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
+            return plan
+        return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 
@@ -273,6 +311,11 @@ def _learner(settings: PeakSettings) -> Learner | None:
 
 def _load(settings: PeakSettings) -> History:
     if not settings.files:
+        if settings.history_dir and settings.learning is None:
+            logger.warning(
+                "no history; pods count as what they request",
+                extra={"note": f"historyDir {settings.history_dir} holds no file *.csv"},
+            )
         return History()
     history = load_history(settings.files, percentile=settings.percentile, window_days=settings.window_days)
     if history.problem_count:

@@ -34,6 +34,11 @@ class Settings:
         """Notes what is wrong with a field."""
         self._problems.append(f"{self.path}.{name}: {reason}")
 
+    @property
+    def is_good(self) -> bool:
+        """True if nothing has been refused so far."""
+        return not self._problems
+
     def done(self) -> None:
         """Raises SettingError if anything was refused."""
         if self._problems:

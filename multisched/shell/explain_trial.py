@@ -38,11 +38,11 @@ class DumpExplanations:
 
     def __init__(self, configuration: Configuration, moment: Moment) -> None:
         """Raises PluginSetupError for a profile that cannot be built."""
-        self.rehearsal = Rehearsal(configuration, moment)
+        self._rehearsal = Rehearsal(configuration, moment)
 
     def pod(self, query: ExplainQuery) -> PodView:
         """Raises NotExplainedError."""
-        rehearsal = self.rehearsal
+        rehearsal = self._rehearsal
         pod = rehearsal.pending.get((query.namespace, query.name))
         if pod is None:
             placed = (entry.pod for entry in rehearsal.cache)
@@ -69,8 +69,8 @@ class DumpExplanations:
 
     def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """Raises NotExplainedError."""
-        planned = admitted(planned_pod(document), self.rehearsal.classes)
-        return what_if(self.rehearsal, planned, replicas)
+        planned = admitted(planned_pod(document), self._rehearsal.classes)
+        return what_if(self._rehearsal, planned, replicas)
 
 
 def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery) -> PodView:

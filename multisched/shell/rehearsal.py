@@ -60,6 +60,10 @@ class Moment(msgspec.Struct, frozen=True):
     """Pending pods are as the API server has them, without what their domain's policy adds."""
     learned: Mapping[tuple[str, str], object] = msgspec.field(default_factory=dict)
     """(domain, plugin) -> what a `HandoverPlugin` there hands over."""
+    nominated: tuple[Pod, ...] = ()
+    """With the node each is promised, those included that the API server does not know of yet."""
+    unreadable: tuple[tuple[ObjectKind, str], ...] = ()
+    """Kinds that the API server does not show, and why."""
 
     @staticmethod
     def of(program: Program) -> Moment:
@@ -77,6 +81,8 @@ class Moment(msgspec.Struct, frozen=True):
             program.clock.monotonic(),
             program.clock.now(),
             learned={place: plugin.hand_over() for place, plugin in _learning(program)},
+            nominated=tuple(program.nominator.pods()),
+            unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
         )
 
     @staticmethod
@@ -162,6 +168,8 @@ class Rehearsal:
         for place, plugin in _learning(self.program):
             if place in moment.learned:
                 plugin.take_over(moment.learned[place])
+        for kind, why in moment.unreadable:
+            self.cache.objects.set_unreadable(kind, why)
         for kind, item in moment.objects:
             self.cache.objects.set(kind, item)
         for node in moment.nodes:
@@ -172,6 +180,8 @@ class Rehearsal:
             self.pending[pod.namespace, pod.name] = pod
             if pod.nominated_node:
                 self.nominator.set(pod)
+        for pod in moment.nominated:
+            self.nominator.nominate(pod, pod.nominated_node)
 
     def worker_of(self, pod: Pod) -> DomainWorker | None:
         """The domain that serves the pod."""

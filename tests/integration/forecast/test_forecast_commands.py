@@ -22,6 +22,7 @@ from multisched.observe.metrics import Metrics
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
+from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues
 from tests.integration.plugins.house import HEAD, House, one_domain, open_house
 from tests.unit.forecast.fleets import learned
@@ -50,6 +51,7 @@ async def served() -> AsyncIterator[tuple[House, str]]:
             Metrics(),
             ProgramQueues(house.program, "me"),
             ProgramExplanations(house.program, config.parse(TEXT, "house")),
+            RepairPlans(house.program, config.parse(TEXT, "house")),
             ProgramViews(house.program),
         )
         async with serve(ServerSettings(port=0), sources) as url:
