@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,10 +22,9 @@ from multisched.cli_tables import as_document
 from multisched.framework.views import Document, NoViewError, ViewQuery
 from multisched.options import ExitCode
 
-if TYPE_CHECKING:
-    from domains.forecast.recent import Recent
-
 VIEW: Final = "forecast"
+STEP_S: Final = 300
+"""Of histories that are drawn from files; longer slots than that have a mean and a highest sample of their own."""
 TIMEOUT_S: Final = 60.0
 """The report of a large cluster takes seconds."""
 
@@ -70,9 +69,7 @@ def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
 
     found = document(asked, "report")
     if usage:
-        from domains.forecast.report_document import with_history
-
-        found = with_history(found, _history(found, usage))
+        found = _with_usage(found, usage)
     return as_document(found, output) if output == "json" else page_of(found)
 
 
@@ -157,9 +154,10 @@ def _code(status: int) -> ExitCode:
     return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
 
 
-def _history(found: Document, files: Sequence[Path]) -> Recent:
-    """Of the files, by the slots of the document. Raises AskError."""
+def _with_usage(found: Document, files: Sequence[Path]) -> Document:
+    """The report with the history of these files, by its own slots; `history.notes` tell what was left out. Raises AskError."""
     from domains.forecast.recent import DAYS, recent_of
+    from domains.forecast.report_document import with_history
     from domains.forecast.slot_grid import DAY_S
     from domains.forecast.source import SourceError
     from domains.forecast.source_settings import Dimension
@@ -167,11 +165,17 @@ def _history(found: Document, files: Sequence[Path]) -> Recent:
     from multisched.framework.measures import Grid
 
     slot_s = int(found["slotSeconds"])
-    step_s = min(300, slot_s)
+    step_s = min(STEP_S, slot_s)
     names: list[str] = found["dimensions"]
+    grid = Grid(0.0, float(step_s), (DAYS + 1) * DAY_S // step_s)
     try:
-        grid = Grid(0.0, float(step_s), (DAYS + 1) * DAY_S // step_s)
         reading = read_usage([str(file) for file in files], {name: Dimension(name) for name in names}, grid)
     except SourceError as error:
         raise AskError(str(error), ExitCode.USAGE) from error
-    return recent_of(reading.usage, found["zone"], slot_s)
+    known = {one["service"] for one in found["services"]}
+    if known.isdisjoint(reading.usage.services):
+        theirs, ours = ", ".join(reading.usage.services[:3]), ", ".join(sorted(known)[:3])
+        text = f"{files[0]}: none of its services is in these profiles; it has {theirs or 'none'}, they have {ours or 'none'}"
+        raise AskError(text, ExitCode.USAGE)
+    drawn = with_history(found, recent_of(reading.usage, found["zone"], slot_s))
+    return {**drawn, "history": {**drawn["history"], "notes": list(reading.notes)}}

@@ -65,6 +65,9 @@ def _sections(document: Document) -> Iterator[str]:
     )
     yield f'<p class="scripted">Use per replica, {told}: the band in which new samples are expected, the predicted peak,'
     yield " the mean and the highest sample of each slot.</p>"
+    notes = [] if history is None else history.get("notes", [])
+    if notes:
+        yield f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
     yield '<p class="scripted"><label>Service <select id="service"></select></label>'
     yield ' <label>with <input id="search" type="search" placeholder="part of its name"></label></p>'
     yield '<div id="plots" class="scripted"></div>'

@@ -58,6 +58,8 @@ def _node_row(one: Document, *, is_wide: bool) -> list[object]:
     row: list[object] = [one["node"], one["pods"], one["unknown"]]
     if fullest is None:
         row += ["-", "-", "no capacity stated", "-"]
+    elif not fullest["peak"]:
+        row += ["-", "-", share(0), share(0)]
     else:
         row += [fullest["dimension"], fullest["at"], share(fullest["share"]), share(fullest["nowShare"])]
     if is_wide:
@@ -124,13 +126,13 @@ def backtest(found: Document, limit: int, *, is_wide: bool) -> str:
     rows = []
     for one in found["percentiles"]:
         chosen = ", ".join(f"{count} {kind}" for kind, count in one["chosen"].items() if count)
-        figures = [fraction(one[kind][p]) for kind in ("error", "model", "quantile") for p in _SPREAD]
+        figures = [fraction(one[kind][p], 2) for kind in ("error", "model", "quantile") for p in _SPREAD]
         rows.append([one["dimension"], one["services"], chosen, *figures])
     parts = [as_table(head, rows, is_wide=True)]
     head = ["service", "dimension", "chosen", "error", "model", "quantile", *(["flat"] if is_wide else []), "why"]
     rows = []
     for one in found["series"][:limit]:
-        figures = [fraction(one[kind]) for kind in ("error", "model", "quantile", *(["flat"] if is_wide else []))]
+        figures = [fraction(one[kind], 2) for kind in ("error", "model", "quantile", *(["flat"] if is_wide else []))]
         rows.append([one["service"], one["dimension"], one["chosen"], *figures, one["why"]])
     parts += [as_table(head, rows, is_wide=is_wide), *_more(found["series"], limit)]
     told = (
@@ -190,9 +192,9 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %" if value < 100 else "> 9999 %"
 
 
-def fraction(value: float | None) -> str:
+def fraction(value: float | None, digits: int = 1) -> str:
     """An error, of the mean use."""
-    return "-" if value is None else f"{100 * value:.1f} %"
+    return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def of_capacity(part: float | None, plain: float | None) -> str:

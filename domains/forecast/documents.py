@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -51,7 +50,11 @@ def services(picture: Picture, query: ViewQuery) -> Document:
 def service(picture: Picture, query: ViewQuery) -> Document:
     """One service: each dimension's week. Raises NoViewError."""
     profiles, name = picture.profiles, query.option("name")
-    number = profiles.numbers().get(name)
+    numbers = profiles.numbers()
+    alike = [one for one in numbers if one.endswith(f"/{name}")]
+    if name not in numbers and len(alike) == 1:  # the namespace may be left out where only one has it
+        name = alike[0]
+    number = numbers.get(name)
     if number is None:
         raise NoViewError(f"no profile of {name}{hint(name, profiles.services, 'multisched forecast services')}")
     rows = list(_rows(profiles, number, pods_of(picture)))
@@ -100,11 +103,10 @@ def pods_of(picture: Picture) -> Mapping[int, int] | None:
     fleet = picture.fleet
     if fleet is None:
         return None
-    counts = Counter(demand for row, demand in fleet.held.values() if row in fleet.places)
     found: dict[int, int] = {}
-    for demand, pods in counts.items():
+    for (row, demand), pods in fleet.counts().items():
         number = fleet.book.service(demand.namespace, demand.service)
-        if isinstance(number, int):
+        if isinstance(number, int) and row in fleet.places:
             found[number] = found.get(number, 0) + pods
     return found
 

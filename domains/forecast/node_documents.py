@@ -5,7 +5,6 @@ Shares are of the node's capacity, 1 is all of it; where a node states none, amo
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -107,7 +106,7 @@ def pods_on(fleet: Fleet) -> dict[int, tuple[int, int]]:
     """Number of the node -> (its pods, those without a profile of their own)."""
     predictor = fleet.predictor()
     found: dict[int, tuple[int, int]] = {}
-    for (row, demand), pods in Counter(fleet.held.values()).items():
+    for (row, demand), pods in fleet.counts().items():
         number = fleet.places.get(row)
         if number is not None:
             all_pods, unknown = found.get(number, (0, 0))

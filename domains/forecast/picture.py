@@ -7,7 +7,9 @@ computed elsewhere (`documents`, `node_documents`, `report_document`).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -24,6 +26,7 @@ from multisched.framework.views import NoViewError
 
 ROWS_PER_PIECE: Final = 512
 """Rows copied in one go: 1.7 MB at 5 dimensions and 168 slots."""
+PODS_PER_PIECE: Final = 2_000
 TRIES: Final = 3
 """New profiles that come into force while a picture is taken begin it anew."""
 
@@ -59,6 +62,15 @@ class Fleet(msgspec.Struct, frozen=True):
     def quantum(self) -> NDArray[np.float64]:
         """float64[dimensions]: how much a quantum is, in plain units."""
         return self.book.quantum_milli[:, 0] / MILLI
+
+    def counts(self) -> dict[tuple[int, Demand], int]:
+        """(row, demand) -> pods. Counted in pieces: one go over a hundred thousand would keep the loop from its turn."""
+        found: dict[tuple[int, Demand], int] = {}
+        entries = iter(self.held.values())
+        while piece := Counter(islice(entries, PODS_PER_PIECE)):
+            for entry, pods in piece.items():
+                found[entry] = found.get(entry, 0) + pods
+        return found
 
     def predictor(self) -> Predictor:
         """One of its own, for the thread that asks."""

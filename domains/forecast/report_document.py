@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -170,16 +169,14 @@ def _services_on(fleet: Fleet, kept: Sequence[int], chosen: Sequence[int]) -> li
     """Per node of the document [place of the service in the document, its pods there]."""
     at_node = {number: at for at, number in enumerate(kept)}
     at_service = {number: at for at, number in enumerate(chosen)}
-    found: list[list[list[int]]] = [[] for _ in kept]
-    counts: Counter[tuple[int, int]] = Counter()
-    for (row, demand), pods in Counter(fleet.held.values()).items():
+    found: list[dict[int, int]] = [{} for _ in kept]
+    for (row, demand), pods in fleet.counts().items():
         node = at_node.get(fleet.places.get(row, -1))
-        service = fleet.book.service(demand.namespace, demand.service)
-        if node is not None and isinstance(service, int) and service in at_service:
-            counts[node, at_service[service]] += pods
-    for (node, service), pods in sorted(counts.items()):
-        found[node].append([service, pods])
-    return found
+        number = fleet.book.service(demand.namespace, demand.service)
+        if node is not None and isinstance(number, int) and number in at_service:
+            service = at_service[number]
+            found[node][service] = found[node].get(service, 0) + pods
+    return [[list(one) for one in sorted(on_node.items())] for on_node in found]
 
 
 def _rounded(values: Floats | Sequence[float]) -> list[float]:

@@ -104,13 +104,19 @@ async def test_services_and_the_backtest_are_told_of_a_running_program() -> None
 
 async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Path) -> None:
     usage = tmp_path / "use.csv"
-    usage.write_text("timestamp,service,dimension,value\n1767571200,default/cart,cpu,7\n1767571200,other,cpu,1\n")
+    usage.write_text(
+        "timestamp,service,dimension,value\n1767571200,default/cart,cpu,7\n1767571200,other,cpu,1\nnoon,other,cpu,1\n"
+    )
     async with served() as (_, url):
         assert (await said(url, "report")).startswith("<!doctype html>")
         own = json.loads(await said(url, "report", "-o", "json"))
         other = json.loads(await said(url, "report", "-o", "json", "--usage", str(usage)))
         assert own["history"]["startSeconds"] != other["history"]["startSeconds"]
         assert other["history"]["scale"][1][0] * 254 == pytest.approx(7, rel=1e-3)
+        assert "use.csv, line 4, column timestamp" in await said(url, "report", "--usage", str(usage))
+        usage.write_text("timestamp,service,dimension,value\n1767571200,other,cpu,1\n")
+        text = await said(url, "report", "--usage", str(usage), code=2)
+        assert "none of its services is in these profiles; it has other, they have default/cart, default/web" in text
         assert "no column timestamp" in await said(url, "report", "--usage", __file__, code=2)
 
 

@@ -126,6 +126,14 @@ async def test_what_is_no_moment_is_told(moment: str) -> None:
         await small_fleet().show("at", moment=moment)
 
 
+async def test_the_namespace_of_a_service_may_be_left_out_where_only_one_has_it() -> None:
+    assert (await small_fleet().show("service", name="web"))["service"] == "shop/web"
+    two = learned(["a/web", "b/web", "c/cart"], ("cpu",))
+    with pytest.raises(NoViewError, match=r"no profile of web; did you mean [ab]/web or [ab]/web"):
+        of_file(two, "service", name="web")
+    assert of_file(two, "service", name="cart")["service"] == "c/cart"
+
+
 async def test_what_is_not_there_is_told_with_a_fix() -> None:
     fleet = small_fleet()
     for what, options, message in (
