@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.attribution import HOUR_S, Attribution
-from domains.forecast.profiles import Curves, Origin, Profiles
+from domains.forecast.profiles import Backtest, Curves, Origin, Profiles
 
 BAND_ERRORS: Final = 2.0
 """Standard errors of the weight on each side of the band."""
@@ -55,7 +55,17 @@ def with_attribution(profiles: Profiles, found: Attribution) -> Profiles:
         high=curves[2],
         origin=_frozen(origin),
         error=_frozen(error),
+        tested=_widened(profiles.tested, origin.shape),
     )
+
+
+def _widened(tested: Backtest | None, shape: tuple[int, ...]) -> Backtest | None:
+    """What is attributed is not tested."""
+    if tested is None:
+        return None
+    wide = np.full((4, *shape), np.nan, np.float32)
+    wide[:, : tested.regression.shape[0], : tested.regression.shape[1]] = msgspec.structs.astuple(tested)
+    return Backtest(*_frozen(wide))
 
 
 def _curves(found: Attribution, profiles: Profiles) -> tuple[Curves, Curves, Curves]:

@@ -26,6 +26,7 @@ from domains.forecast.learning_settings import LearningSettings
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
+from domains.forecast.recent import recent_of
 from domains.forecast.refit import Away, Refit
 from domains.forecast.service import service_of
 from domains.forecast.service_names import PodName
@@ -116,6 +117,9 @@ def learn(settings: LearningSettings, reading: Reading, version: int, now_s: flo
     if reading.totals is not None:
         how = AttributionSettings(zone=settings.fit.zone, quantile=settings.fit.quantile)
         profiles = with_attribution(profiles, attribute(reading.totals, how))
+    profiles = msgspec.structs.replace(
+        profiles, recent=recent_of(reading.usage, settings.fit.zone, settings.fit.slot_s)
+    )
     _keep(settings.profiles_file, profiles)
     return profiles
 
