@@ -67,7 +67,8 @@ class Learner:
         settings = self._settings.fit
         profiles = fit(reading.usage, settings, version, now_s)
         if reading.totals is not None:
-            found = attribute(reading.totals, AttributionSettings(zone=settings.zone, quantile=settings.quantile))
+            asked = AttributionSettings(zone=settings.zone, rest_days=settings.rest_days, quantile=settings.quantile)
+            found = attribute(reading.totals, asked)
             profiles = with_attribution(profiles, found)
         for name, capacity in self._measured.items():
             answered = reading.capacities.get(name)
