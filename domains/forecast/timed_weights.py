@@ -23,8 +23,8 @@ DAY_HOURS: Final = 24
 WEEK_HOURS: Final = 168
 TIME_HOURS: Final = (2, 4, 12)
 """Hours of a time, the first that MATRIX_CELLS_MAX has room for; with still more services the whole week is one time."""
-MATRIX_CELLS_MAX: Final = 12_000_000
-"""Times x services x services: 96 MB, and some seconds of inverting."""
+MATRIX_CELLS_MAX: Final = 24_000_000
+"""Times x services x services: 192 MB, twice that for a moment, and some seconds of inverting."""
 OWN_SHARE: Final = 0.5
 """Of a weight: the prior's standard deviation of its weights at different times."""
 IDLE_SHARE: Final = 0.1
