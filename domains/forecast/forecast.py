@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from domains.forecast.capacity import SettingError
+from domains.forecast.capacity import MeasuredCapacity, SettingError
 from domains.forecast.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.history import History, load_history
@@ -22,17 +22,29 @@ from domains.forecast.profiles import Profiles
 from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
     from domains.forecast.learning import Learner
     from domains.forecast.refit import RefitState
+    from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
 """What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
 
+READ_FOR_REPAIR: Final = (
+    ObjectKind.POD_DISRUPTION_BUDGET,
+    ObjectKind.PERSISTENT_VOLUME,
+    ObjectKind.PERSISTENT_VOLUME_CLAIM,
+)
 logger = logging.getLogger(__name__)
+
+
+QUOTAS_UNREAD: Final = (
+    "ResourceQuotas are not read, as the args of PeakForecast have no repair section; `repair: {}` has them read"
+)
 
 
 class PeakStatistics(msgspec.Struct, frozen=True):
@@ -58,6 +70,16 @@ class Worst(NamedTuple):
     percent: float
 
 
+class Learned(NamedTuple):
+    """What the running forecast knows beyond its args: what a rehearsal takes over. Never changed."""
+
+    profiles: Profiles | None
+    rung: int
+    """Where the fleet was on the ladder, which sticks for a while."""
+    capacities: Mapping[str, Mapping[str, int]]
+    """Dimension -> node -> milli-units, of capacities that a query answers."""
+
+
 class _Seen(NamedTuple):
     """The last look: a filter and a score ask about the same rows, one after the other."""
 
@@ -73,11 +95,14 @@ class Forecast:
 
     name = "PeakForecast"
     depends_on = Dependency.ROW
+    reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
     """The refit, where there is something to learn from (`framework.plugin.DutyPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
+        if settings.repair is not None:  # else a role that does not grant it would make the program unready
+            self.reads_objects = (*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA)
         self._history = _load(settings)
         self._learner = _learner(settings)
         profiles = self._history.profiles
@@ -120,6 +145,26 @@ class Forecast:
         if not has_more:
             self._gaps.look(self._ledger)
         return has_more
+
+    def hand_over(self) -> Learned:
+        """See `framework.plugin.HandoverPlugin`."""
+        book = self._ledger.predictor.book
+        answers = {name: one.answers() for name, one in self._measured()}
+        return Learned(None if book is None else book.profiles, self._rung.number, answers)
+
+    def take_over(self, handed: object) -> None:
+        """See `framework.plugin.HandoverPlugin`."""
+        assert isinstance(handed, Learned), "handed over by another plugin"
+        for name, one in self._measured():
+            one.repeat(handed.capacities.get(name, {}))
+        if handed.profiles is not None:
+            self.adopt(handed.profiles)
+            self._rung.number = handed.rung
+
+    def _measured(self) -> Iterator[tuple[str, MeasuredCapacity]]:
+        for name, one in self._settings.capacities.items():
+            if isinstance(one, MeasuredCapacity):
+                yield name, one
 
     @property
     def dimensions(self) -> Sequence[str]:
@@ -169,6 +214,18 @@ class Forecast:
         return (
             f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
         )
+
+    # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
+
+    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+        """See `repair_answer`. Raises RepairRefusedError."""
+        from domains.forecast.repair_answer import answer
+        from domains.forecast.repair_settings import RepairSettings
+
+        plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings())
+        if ObjectKind.RESOURCE_QUOTA in self.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
+            return plan
+        return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from domains.forecast.history_file import RESOURCES_MAX, HistoryError, history_f
 
 if TYPE_CHECKING:
     from domains.forecast.learning_settings import LearningSettings
+    from domains.forecast.repair_settings import RepairSettings
 
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
 """Defaults: four weeks see every weekday four times."""
@@ -32,6 +33,7 @@ SETTINGS = (
     "history",
     "fit",
     "profilesFile",
+    "repair",
 )  # fmt: skip
 LEARNING = ("history", "fit", "profilesFile")
 FILES_MAX = 10_000
@@ -66,6 +68,8 @@ class PeakSettings(msgspec.Struct, frozen=True):
     """Whose files are among `files`."""
     learning: LearningSettings | None = None
     """None: nothing is learned while the program runs."""
+    repair: RepairSettings | None = None
+    """None: plans go by the defaults."""
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:
@@ -102,6 +106,7 @@ class PeakSettings(msgspec.Struct, frozen=True):
             weights={one.name: one.weight for one in told} | _weights(args),
             history_dir=directory or "",
             learning=learning,
+            repair=_repair(args),
         )
 
 
@@ -120,6 +125,14 @@ def _learning(args: Mapping[str, Any], percentile: float) -> LearningSettings | 
     from domains.forecast.learning_settings import read_learning
 
     return read_learning(args, percentile)
+
+
+def _repair(args: Mapping[str, Any]) -> RepairSettings | None:
+    if args.get("repair") is None:
+        return None
+    from domains.forecast.repair_settings import read_repair
+
+    return read_repair(args["repair"])
 
 
 def _refuse_strangers(setting: str, found: Collection[object], dimensions: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ class ObjectKind(Enum):
     STATEFUL_SET = "StatefulSet"
     REPLICATION_CONTROLLER = "ReplicationController"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    RESOURCE_QUOTA = "ResourceQuota"
     PERSISTENT_VOLUME = "PersistentVolume"
     PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
     STORAGE_CLASS = "StorageClass"

@@ -77,6 +77,15 @@ class PodDisruptionBudget(ClusterObject, frozen=True, gc=False, eq=False):
     """Names of pods whose eviction the budget has counted already."""
 
 
+class ResourceQuota(ClusterObject, frozen=True, gc=False, eq=False):
+    hard: Mapping[str, int] = {}
+    """spec.hard by name, as `requests.cpu` or `pods`: milli-CPU, bytes or counts."""
+    used: Mapping[str, int] = {}
+    """status.used, by the same names."""
+    is_scoped: bool = False
+    """Counts some pods of its namespace only: spec.scopes or spec.scopeSelector."""
+
+
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):
     """PersistentVolume.spec.claimRef. An empty uid is a reservation for whichever claim comes by that name."""
 

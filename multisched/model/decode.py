@@ -30,6 +30,7 @@ from multisched.model.decode_selectors import (
 from multisched.model.decode_volumes import (
     WireResourceClaim,
     WireVolume,
+    local_volumes,
     pod_resource_claims,
     pod_volumes,
     without_unread,
@@ -152,6 +153,10 @@ class _Volume(Wire):
     ephemeral: msgspec.Raw | None = None
 
 
+class _SchedulingGroup(Wire):
+    pod_group_name: str | None = None
+
+
 class _SharedSpec(Wire):
     """The part of a pod's spec that pods of one workload have in common; its encoding is the intern key."""
 
@@ -170,6 +175,7 @@ class _SharedSpec(Wire):
     topology_spread_constraints: list[WireSpread] | None = None
     resource_claims: list[WireResourceClaim] | None = None
     volumes: list[WireVolume] | None = None
+    scheduling_group: _SchedulingGroup | None = None
 
 
 class _Spec(_SharedSpec):
@@ -300,6 +306,7 @@ class Decoder:
             phase=self._name(status.phase),
             gates=tuple(g.name for g in gates) if gates else (),
             is_deleting=meta.deletion_timestamp is not None,
+            is_ready=_is_ready(status.conditions),
             is_preempted=_is_preempted(status.conditions),
             created_s=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
             started_s=status.start_time.timestamp() if status.start_time else 0.0,
@@ -438,6 +445,8 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
         images=tuple(c.image for c in (*inits, *containers)),
         image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
         volumes=pod_volumes(wire.volumes),
+        local_volumes=local_volumes(wire.volumes),
+        pod_group=(wire.scheduling_group.pod_group_name or "") if wire.scheduling_group else "",
         resource_claims=pod_resource_claims(wire.resource_claims),
         required_features=_required_features(wire),
         unsupported=_unsupported(wire),
@@ -616,6 +625,10 @@ def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
     if wire.resource_claims:
         found.append("resource claims (DynamicResources)")
     return tuple(found)
+
+
+def _is_ready(conditions: list[_Condition] | None) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in conditions or ())
 
 
 def _is_preempted(conditions: list[_Condition] | None) -> bool:

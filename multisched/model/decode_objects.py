@@ -32,6 +32,7 @@ from multisched.model.cluster_objects import (
     PodDisruptionBudget,
     ReplicaSet,
     ReplicationController,
+    ResourceQuota,
     Service,
     StatefulSet,
     StorageClass,
@@ -50,8 +51,8 @@ from multisched.model.decode_selectors import (
     equality_selector,
 )
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
-from multisched.model.objects import Owner
-from multisched.model.quantity import QuantityError, parse_nano, value_of_nano
+from multisched.model.objects import CPU, Owner
+from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import LabelSelector
 
 Decode = Callable[[bytes | msgspec.Raw], ClusterObject]
@@ -61,6 +62,7 @@ DRIVERS_MAX = 256
 TOPOLOGY_TERMS_MAX = 256
 MODES_MAX = 16
 DISRUPTED_MAX = 10_000
+QUOTA_NAMES_MAX = 1_024
 """Work and memory per object are bounded: their authors are not trusted."""
 
 SHARED_MAX = 65_536
@@ -241,6 +243,22 @@ class _Attachment(Wire):
     status: _AttachmentStatus | None = None
 
 
+class _QuotaSpec(Wire):
+    hard: dict[str, Quantity] | None = None
+    scopes: list[str] | None = None
+    scope_selector: msgspec.Raw | None = None
+
+
+class _QuotaStatus(Wire):
+    used: dict[str, Quantity] | None = None
+
+
+class _Quota(Wire):
+    metadata: WireMetadata
+    spec: _QuotaSpec | None = None
+    status: _QuotaStatus | None = None
+
+
 _bare_decoder = msgspec.json.Decoder(_Bare)
 
 
@@ -253,6 +271,7 @@ def decoders() -> dict[str, Decode]:
         "StatefulSet": _decoder(_Selected, _by_selector(StatefulSet), StatefulSet),
         "ReplicationController": _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController),
         "PodDisruptionBudget": _decoder(_Selected, _disruption_budget, PodDisruptionBudget),
+        "ResourceQuota": _decoder(_Quota, _quota, ResourceQuota),
         "PersistentVolume": _decoder(_Volume, _volume, PersistentVolume),
         "PersistentVolumeClaim": _decoder(_Claim, _claim, PersistentVolumeClaim),
         "StorageClass": _decoder(_StorageClass, _storage_class, StorageClass),
@@ -347,6 +366,30 @@ def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
         disruptions_allowed=status.disruptions_allowed,
         disrupted_pods=frozenset(disrupted),
     )
+
+
+def _quota(wire: _Quota) -> ResourceQuota:
+    spec, status = wire.spec or _QuotaSpec(), wire.status or _QuotaStatus()
+    return ResourceQuota(
+        **_who(wire.metadata),
+        hard=_amounts(spec.hard, "spec.hard"),
+        used=_amounts(status.used, "status.used"),
+        is_scoped=bool(spec.scopes) or spec.scope_selector is not None,
+    )
+
+
+def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
+    """Milli-units for CPU, by whatever prefix, and whole ones, rounded up, for everything else."""
+    if len(quantities or ()) > QUOTA_NAMES_MAX:
+        raise Refusal(f"{field}: {len(quantities or ())} entries, more than the {QUOTA_NAMES_MAX} that are read")
+    found: dict[str, int] = {}
+    for name, quantity in (quantities or {}).items():
+        try:
+            nano = parse_nano(quantity)
+        except QuantityError as error:
+            raise Refusal(f"{field}[{name[:64]}]: {error}") from error
+        found[name] = milli_of_nano(nano) if name.rpartition(".")[2] == CPU else value_of_nano(nano)
+    return found
 
 
 def _volume(wire: _Volume) -> PersistentVolume:

@@ -13,7 +13,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from multisched.model.decode_selectors import Refusal, Wire
-from multisched.model.volumes import CSI_DRIVER_OF_PLUGIN, Disk, DiskKind, MigratedDisk, PodResourceClaim, PodVolume
+from multisched.model.volumes import (
+    CSI_DRIVER_OF_PLUGIN,
+    Disk,
+    DiskKind,
+    LocalVolume,
+    MigratedDisk,
+    PodResourceClaim,
+    PodVolume,
+)
 
 VOLUMES_MAX = 512
 RBD_MONITORS_MAX = 64
@@ -60,6 +68,10 @@ class _Claim(Wire):
     claim_name: str = ""
 
 
+class _EmptyDir(Wire):
+    medium: str = ""
+
+
 class _ImageVolume(Wire):
     reference: str = ""
 
@@ -82,6 +94,8 @@ class WireVolume(InTreeSource):
     name: str = ""
     persistent_volume_claim: _Claim | None = None
     ephemeral: _Present | None = None
+    empty_dir: _EmptyDir | None = None
+    host_path: _Present | None = None
     image: _ImageVolume | None = None
     iscsi: _Iscsi | None = None
     rbd: _Rbd | None = None
@@ -99,7 +113,18 @@ def without_unread(volumes: list[WireVolume] | None) -> list[WireVolume] | None:
     """The volumes that scheduling reads; every pod has a token volume with a random name, which would make its spec unique."""
     if not volumes:
         return None
-    return [v for v in volumes if v.persistent_volume_claim or v.image or _is_read(v)] or None
+    return [v for v in volumes if v.persistent_volume_claim or v.image or _is_read(v) or _is_local(v)] or None
+
+
+def local_volumes(volumes: Sequence[WireVolume] | None) -> tuple[LocalVolume, ...]:
+    """What stays on the node when the pod leaves; an emptyDir in memory is lost with any restart, and counts for nothing."""
+    return tuple(LocalVolume(v.name, v.host_path is not None) for v in volumes or () if _is_local(v))
+
+
+def _is_local(volume: WireVolume) -> bool:
+    if volume.host_path:
+        return True
+    return volume.empty_dir is not None and volume.empty_dir.medium != "Memory"
 
 
 def _is_read(volume: WireVolume) -> bool:

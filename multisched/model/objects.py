@@ -13,7 +13,7 @@ import msgspec
 
 from multisched.model.placement import PodAffinity, SpreadConstraint
 from multisched.model.selectors import NodeSelector, PreferredTerm, Requirement, Taint, Toleration
-from multisched.model.volumes import PodResourceClaim, PodVolume
+from multisched.model.volumes import LocalVolume, PodResourceClaim, PodVolume
 
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
 
@@ -79,9 +79,13 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Image of each volume that is one, in order, duplicates kept."""
     volumes: tuple[PodVolume, ...] = ()
     """Those that scheduling reads, in the order of the spec."""
+    local_volumes: tuple[LocalVolume, ...] = ()
+    """Those on the node, which no filter reads: who would move the pod must know."""
     resource_claims: tuple[PodResourceClaim, ...] = ()
     required_features: frozenset[str] = frozenset()
     """Features of the kubelet that the pod cannot do without (NodeDeclaredFeatures)."""
+    pod_group: str = ""
+    """spec.schedulingGroup.podGroupName."""
     unsupported: tuple[str, ...] = ()
     """Constraints this version cannot honour; a pending pod that has any is refused with their names, never misplaced."""
 
@@ -115,6 +119,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     phase: str = "Pending"
     gates: tuple[str, ...] = ()
     is_deleting: bool = False
+    is_ready: bool = False
+    """The condition Ready."""
     is_preempted: bool = False
     """The condition DisruptionTarget says that a scheduler removes it for another pod."""
     created_s: float = 0.0

@@ -54,6 +54,14 @@ class MigratedDisk(msgspec.Struct, frozen=True, gc=False):
     error: str = ""
 
 
+class LocalVolume(msgspec.Struct, frozen=True, gc=False):
+    """One entry of spec.volumes that lives on the node: what is in it is lost to a pod that comes back elsewhere."""
+
+    name: str
+    is_host_path: bool = False
+    """hostPath; else an emptyDir that is not in memory."""
+
+
 class PodVolume(msgspec.Struct, frozen=True, gc=False):
     """One entry of spec.volumes that scheduling reads."""
 

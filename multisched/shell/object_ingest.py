@@ -36,6 +36,7 @@ API_VERSIONS: Mapping[ObjectKind, str] = {
     ObjectKind.STATEFUL_SET: _APPS,
     ObjectKind.REPLICATION_CONTROLLER: _CORE,
     ObjectKind.POD_DISRUPTION_BUDGET: _POLICY,
+    ObjectKind.RESOURCE_QUOTA: _CORE,
     ObjectKind.PERSISTENT_VOLUME: _CORE,
     ObjectKind.PERSISTENT_VOLUME_CLAIM: _CORE,
     ObjectKind.STORAGE_CLASS: _STORAGE,

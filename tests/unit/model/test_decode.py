@@ -245,6 +245,17 @@ def test_a_pod_that_goes_for_another_is_known_by_its_condition(condition: dict[s
     assert decode_pod(pod_document(ONE_CPU, status=status)).is_preempted is is_preempted
 
 
+@pytest.mark.parametrize(("status", "is_ready"), [("True", True), ("False", False), ("Unknown", False)])
+def test_a_pod_is_ready_when_its_condition_says_so(status: str, is_ready: bool) -> None:
+    conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": status}]
+    assert decode_pod(pod_document(ONE_CPU, status={"conditions": conditions})).is_ready is is_ready
+
+
+def test_the_group_that_a_pod_is_scheduled_with_is_read() -> None:
+    grouped = decode_pod(pod_document(ONE_CPU, schedulingGroup={"podGroupName": "training"}))
+    assert (grouped.spec.pod_group, decode_pod(pod_document(ONE_CPU)).spec.pod_group) == ("training", "")
+
+
 def test_equal_specs_labels_and_annotations_are_one_object() -> None:
     decoder = Decoder()
     metadata = {"labels": {"a": "b"}, "annotations": {"c": "d"}}

@@ -22,6 +22,7 @@ from multisched.model.cluster_objects import (
     PersistentVolumeClaim,
     PodDisruptionBudget,
     ReplicaSet,
+    ResourceQuota,
     Service,
     TopologyTerm,
     VolumeAttachment,
@@ -206,6 +207,22 @@ def test_no_selector_an_empty_one_and_a_map() -> None:
     assert (budget.selector, budget.disruptions_allowed, budget.disrupted_pods) == (LabelSelector(), 2, frozenset("p"))
 
 
+def test_a_quota_says_what_is_allowed_and_what_is_used() -> None:
+    quota = read(
+        ObjectKind.RESOURCE_QUOTA,
+        {
+            "spec": {"hard": {"requests.cpu": "1500m", "memory": "1Gi", "pods": "10", "count/services": "5"}},
+            "status": {"used": {"requests.cpu": "1", "memory": "1k", "pods": 3}},
+        },
+    )
+    scoped = read(ObjectKind.RESOURCE_QUOTA, {"spec": {"hard": {"pods": "1"}, "scopes": ["BestEffort"]}})
+    assert isinstance(quota, ResourceQuota)
+    assert isinstance(scoped, ResourceQuota)
+    assert quota.hard == {"requests.cpu": 1500, "memory": 2**30, "pods": 10, "count/services": 5}
+    assert quota.used == {"requests.cpu": 1000, "memory": 1000, "pods": 3}
+    assert (quota.is_scoped, scoped.is_scoped) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("kind", "document", "words"),
     [
@@ -223,6 +240,7 @@ def test_no_selector_an_empty_one_and_a_map() -> None:
             "spec.selector",
         ),
         (ObjectKind.CSI_NODE, {"spec": {"drivers": [{"name": "d"}] * (DRIVERS_MAX + 1)}}, "spec.drivers"),
+        (ObjectKind.RESOURCE_QUOTA, {"spec": {"hard": {"requests.cpu": "lots"}}}, "spec.hard[requests.cpu]"),
         (ObjectKind.CSI_STORAGE_CAPACITY, {"capacity": "x"}, "'x' is not a quantity"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from multisched.model.decode import Decoder
 from multisched.model.decode_volumes import RBD_MONITORS_MAX, RESOURCE_CLAIMS_MAX, VOLUMES_MAX
-from multisched.model.volumes import Disk, DiskKind, MigratedDisk, PodResourceClaim, PodVolume
+from multisched.model.volumes import Disk, DiskKind, LocalVolume, MigratedDisk, PodResourceClaim, PodVolume
 from tests.unit.model.documents import decode_pod, pod_document
 
 GCE = "kubernetes.io/gce-pd"
@@ -37,6 +37,23 @@ def test_volumes_that_no_plugin_reads_leave_no_trace_and_do_not_part_specs() -> 
     ]
     assert pods[0].spec is pods[1].spec
     assert pods[0].spec.volumes == ()
+
+
+def test_volumes_on_the_node_are_known_beside_those_that_filters_read() -> None:
+    spec = decode_pod(
+        pod_document(
+            volumes=[
+                {"name": "scratch", "emptyDir": {}},
+                {"name": "shm", "emptyDir": {"medium": "Memory"}},
+                {"name": "pages", "emptyDir": {"medium": "HugePages"}},
+                {"name": "logs", "hostPath": {"path": "/var/log"}},
+                {"name": "settings", "configMap": {"name": "settings"}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            ]
+        )
+    ).spec
+    assert spec.local_volumes == (LocalVolume("scratch"), LocalVolume("pages"), LocalVolume("logs", is_host_path=True))
+    assert [volume.claim for volume in spec.volumes] == ["data"]
 
 
 def test_claims_keep_their_order_and_ephemeral_ones_are_called_after_the_pod() -> None:
