@@ -131,7 +131,8 @@ def learn(settings: LearningSettings, reading: Reading, version: int, now_s: flo
     """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
     profiles = fit(reading.usage, settings.fit, version, now_s)
     if reading.totals is not None:
-        how = AttributionSettings(zone=settings.fit.zone, quantile=settings.fit.quantile)
+        asked = settings.fit
+        how = AttributionSettings(zone=asked.zone, rest_days=asked.rest_days, quantile=asked.quantile)
         profiles = with_attribution(profiles, attribute(reading.totals, how))
     profiles = msgspec.structs.replace(
         profiles, recent=recent_of(reading.usage, settings.fit.zone, settings.fit.slot_s)
