@@ -61,6 +61,8 @@ def test_what_is_no_measurement_is_none() -> None:
 def test_profiles_carry_history_and_backtest_out_of_the_process_that_learns() -> None:
     profiles = learned(["a", "b"], ("cpu", "log"))
     found = pickle.loads(pickle.dumps(profiles))
+    assert profiles.recent is not None
+    assert profiles.tested is not None
     assert found.recent.start_s == profiles.recent.start_s
     np.testing.assert_array_equal(found.recent.top, profiles.recent.top)
     np.testing.assert_array_equal(found.tested.regression, profiles.tested.regression)
