@@ -45,7 +45,7 @@ def service(found: Document, *, is_wide: bool) -> str:
 
 def nodes(found: Document, limit: int, *, is_wide: bool) -> str:
     """The fullest first."""
-    head = ["node", "pods", "unknown", "fullest", "at", "peak", "now"]
+    head = ["node", "pods", "no profile", "fullest", "at", "peak", "now"]
     if is_wide:
         head += [f"{name}{end}" for name in found["dimensions"] for end in ("", " at", " now")]
     rows = [_node_row(one, is_wide=is_wide) for one in found["nodes"][:limit]]

@@ -71,7 +71,7 @@ async def said(url: str, *arguments: str, code: int = 0) -> str:
 async def test_nodes_their_pods_and_moments_are_told_of_a_running_program() -> None:
     async with served() as (house, url):
         lines = (await said(url, "nodes")).splitlines()
-        assert lines[0].split() == ["NODE", "PODS", "UNKNOWN", "FULLEST", "AT", "PEAK", "NOW"]
+        assert lines[0].split() == ["NODE", "PODS", "NO", "PROFILE", "FULLEST", "AT", "PEAK", "NOW"]
         assert {line.split()[0] for line in lines[1:4]} == {"n0", "n1", "n2"}
         assert lines[-1].startswith("domain tests; profiles 3; it is ")
         assert "CPU AT" in await said(url, "nodes", "-o", "wide")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
 from domains.forecast.recent import CODE_NAN, recent_of
 from domains.forecast.usage import Usage
+from tests.unit.forecast.fleets import learned
 from tests.unit.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S, make_series
 
 HOUR_S = 3_600
@@ -53,6 +56,16 @@ def test_what_is_no_measurement_is_none() -> None:
     known = found.top[0, 0] < CODE_NAN
     assert np.count_nonzero(known) == 21
     assert found.scale[0, 0] * 254 == pytest.approx(5)
+
+
+def test_profiles_carry_history_and_backtest_out_of_the_process_that_learns() -> None:
+    profiles = learned(["a", "b"], ("cpu", "log"))
+    found = pickle.loads(pickle.dumps(profiles))
+    assert profiles.recent is not None
+    assert profiles.tested is not None
+    assert found.recent.start_s == profiles.recent.start_s
+    np.testing.assert_array_equal(found.recent.top, profiles.recent.top)
+    np.testing.assert_array_equal(found.tested.regression, profiles.tested.regression)
 
 
 def test_no_services_and_no_samples_are_no_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import zlib
 
@@ -154,6 +155,30 @@ async def test_a_node_that_is_gone_is_not_shown_though_its_pods_still_are_counte
     fleet = small_fleet()
     fleet.cache.remove_node("n2")
     assert [one["node"] for one in (await fleet.show("nodes"))["nodes"]] == ["n1", "bare"]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_picture_is_of_one_set_of_profiles_whenever_others_come_into_force(turns: int) -> None:
+    fleet = ShownFleet(*(make_node(f"n{number}", cpu=10_000) for number in range(1_100)), args={"dimensions": ["cpu"]})
+    fleet.plugin.adopt(make_profiles(("cpu",), a={"cpu": FLAT}))
+    for number in range(1_100):
+        fleet.stand("a", f"p{number}", f"n{number}")
+    shown = asyncio.create_task(fleet.show("nodes"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    fleet.plugin.adopt(make_profiles(("cpu",), version=2, a={"cpu": 2 * FLAT}))
+    found = await shown
+    assert {round(one["dimensions"][0]["peak"], 3) for one in found["nodes"]} == {float(found["version"])}
+
+
+async def test_profiles_that_never_stand_still_are_told() -> None:
+    fleet = ShownFleet(make_node("n1", cpu=10_000))
+    shown = asyncio.create_task(fleet.show("nodes"))
+    while not shown.done():
+        fleet.plugin.adopt(make_profiles(("cpu",), a={"cpu": FLAT}))
+        await asyncio.sleep(0)
+    with pytest.raises(NoViewError, match="again and again; ask again in a moment"):
+        await shown
 
 
 def test_the_backtest_says_what_was_chosen_and_why_worst_first() -> None:
