@@ -24,6 +24,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext, PluginMetric
+from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Forecast:
     """What score and filter have in common. PostBind counts the pods that were placed without a profile of their own."""
 
     name = "PeakForecast"
+    view = "forecast"
     depends_on = Dependency.ROW
     reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
@@ -107,6 +109,7 @@ class Forecast:
             self.reads_objects = (*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA)
         self._history = _load(settings)
         self._learner = _learner(settings)
+        self._domain, self._nodes = context.domain, context.nodes
         profiles = self._history.profiles
         if profiles is None and self._learner is not None:
             profiles = self._learner.known
@@ -236,6 +239,21 @@ class Forecast:
             f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
         )
 
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from domains.forecast.picture import Picture, take_fleet
+        from domains.forecast.show import document_of
+
+        make, now_s = document_of(query), ports.clock.now().timestamp()
+        state = self.refit_state()
+        told = "" if state is None else state.detail(now_s)
+        asked = query.options.get("name", "") if query.name == "node" else ""
+        if self._ledger.predictor.book is None:
+            raise NoViewError(f"no profiles are in force yet{f': {told}' if told else ''}", status=503)
+        fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
+        picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet)
+        return lambda: make(picture)
+
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 
     def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
@@ -320,7 +338,7 @@ def _load(settings: PeakSettings) -> History:
                 extra={"note": f"historyDir {settings.history_dir} holds no file *.csv"},
             )
         return History()
-    history = load_history(settings.files, percentile=settings.percentile, window_days=settings.window_days)
+    history = load_history(settings.files, fit=settings.fit_of_files(), window_days=settings.window_days)
     if history.problem_count:
         logger.warning(
             "history lines left out", extra={"lines": history.problem_count, "first": str(history.problems[0])}

@@ -28,6 +28,7 @@ from domains.forecast.node_loads import NodeLoads
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
+from domains.forecast.recent import recent_of
 from domains.forecast.refit import Away, Refit
 from domains.forecast.service import service_of
 from domains.forecast.service_names import PodName
@@ -128,10 +129,13 @@ def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:
     """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
-    profiles = fit(reading.usage, settings.fit, version, now_s)
+    asked = settings.fit
+    profiles = fit(reading.usage, asked, version, now_s)
     if reading.totals is not None:
-        how = AttributionSettings(zone=settings.fit.zone, quantile=settings.fit.quantile)
+        how = AttributionSettings(zone=asked.zone, rest_days=asked.rest_days, quantile=asked.quantile)
         profiles = with_attribution(profiles, attribute(reading.totals, how))
+    recent = recent_of(reading.usage, asked.zone, asked.slot_s)
+    profiles = msgspec.structs.replace(profiles, recent=recent)
     _keep(settings.profiles_file, profiles)
     return profiles
 
