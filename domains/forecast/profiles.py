@@ -103,7 +103,8 @@ class Profiles(msgspec.Struct, frozen=True):
 
     def freeze(self) -> None:
         """Makes the arrays read only, which they are no more where they come out of a pickle."""
-        for array in (self.peak, self.low, self.high, self.origin, self.error):
+        tested = () if self.tested is None else msgspec.structs.astuple(self.tested)
+        for array in (self.peak, self.low, self.high, self.origin, self.error, *tested):
             array.flags.writeable = False
 
     @property

@@ -9,6 +9,7 @@ halves of a run have the same pods, the same moment and the same neighbours on t
 One line for each kind: pods bound per second in which the program's thread had a core (others may share the machine; waiting for the
 interpreter counts, waiting for a core does not) while the others run and while they are stopped, what is lost, CPU of the process
 per pod, how much of that other threads than the loop's took, how late the loop came around, and what the refit says of itself.
+`--alone` measures one refit and the next in the process of a duty, and nothing else: seconds, the process's memory.
 `--threads` has refits in threads, as where there are no processes, and measures `none` before them. `--check` exits 1 where more than
 LOSS_MAX is lost beyond `busy`.
 """
@@ -38,14 +39,19 @@ import orjson
 import uvloop
 
 from domains.forecast.forecast import Forecast
+from domains.forecast.learning import lesson_of
+from domains.forecast.learning_settings import read_learning
 from domains.forecast.profiles import Origin, Profiles
 from domains.forecast.profiles_file import dumps
+from domains.forecast.study import Findings, Order
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
+from multisched.framework.measures import Grid
 from multisched.garbage import collect_seldom, leave_to_reference_counts
 from multisched.observe.metrics import Metrics
 from multisched.shell.duties import NetworkMeasures
+from multisched.shell.duty_processes import ChildProcess
 from multisched.shell.duty_threads import DutyThreads
 from multisched.shell.program import Program, Surroundings
 from tests.perf import workload
@@ -60,6 +66,7 @@ os.nice(10)
 while True:
     json.loads(json.dumps([[n, str(n)] for n in range(100_000)]))
 """
+FACTORY: Final = "domains.forecast.learning_process:learning_assistant"
 DIMENSIONS: Final = ("cpu", "memory", "disk", "net", "log")
 NODES: Final = 500
 PODS: Final = 2_000
@@ -238,7 +245,13 @@ def _queued_s() -> float:
 
 def configuration(url: str, file: Path) -> str:
     """With history where there is a url; the profiles of the file are in force at once either way."""
-    args: dict[str, Any] = {"profilesFile": str(file)}
+    plugin = {"name": "PeakForecast", "weight": 5, "args": _args(url, file)}
+    domain = {"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}
+    return HEAD + "domains: " + orjson.dumps([domain]).decode()
+
+
+def _args(url: str, file: Path) -> dict[str, Any]:
+    args: dict[str, Any] = {"profilesFile": str(file) if file.name else ""}
     if not url:
         args |= {"dimensions": DIMENSIONS, "capacities": dict.fromkeys(DIMENSIONS[2:], 100)}
     else:
@@ -256,9 +269,7 @@ def configuration(url: str, file: Path) -> str:
                 for name in DIMENSIONS
             ],
         }
-    plugin = {"name": "PeakForecast", "weight": 5, "args": args}
-    domain = {"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}
-    return HEAD + "domains: " + orjson.dumps([domain]).decode()
+    return args
 
 
 def known_profiles(file: Path) -> None:
@@ -315,12 +326,44 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--kinds", nargs="+", choices=(BUSY, DOWN, *KINDS), default=(BUSY, DOWN, *KINDS))
     parser.add_argument("--threads", action="store_true", help="refits in threads, as where there are no processes")
+    parser.add_argument("--alone", action="store_true", help="a refit by itself: seconds and memory")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
+    if options.alone:
+        asyncio.run(_alone())
+        return
     collect_seldom()
     lost = {kind: _compare(kind, options) for kind in options.kinds}
     if options.check and max(lost.values()) > LOSS_MAX + max(0.0, lost.get(BUSY, 0.0)):
         sys.exit(1)
+
+
+async def _alone() -> None:
+    with history_of("good") as url:
+        settings = read_learning(_args(url, Path()), 95.0)
+        assert settings.history is not None
+        history = settings.history
+        child = ChildProcess(FACTORY, lesson_of(settings, history.sources), 0)
+        try:
+            for version in (1, 2):
+                end = time.time() // history.step_s * history.step_s
+                grid = Grid(end - history.steps * history.step_s, history.step_s, history.steps)
+                began_s = time.perf_counter()
+                found = await child.ask(Order(grid, version, time.time(), 1_800.0))
+                assert isinstance(found, Findings), found
+                took_s = time.perf_counter() - began_s
+                shape = "x".join(map(str, found.profiles.peak.shape))
+                print(
+                    f"refit {version}: {took_s:.1f} s, process {_most_kib(child.pid) / 2**20:.2f} GiB, profiles {shape}"
+                )
+        finally:
+            await child.close()
+
+
+def _most_kib(pid: int | None) -> int:
+    """The most memory that the process has had."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
 
 
 def _compare(kind: str, options: argparse.Namespace) -> float:
