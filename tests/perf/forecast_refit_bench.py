@@ -7,7 +7,8 @@ cost by themselves). The history server and the refit are processes of their own
 halves of a run have the same pods, the same moment and the same neighbours on the machine.
 
 One line for each kind: pods bound per second in which the program's thread had a core (others may share the machine; waiting for the
-interpreter counts, waiting for a core does not) while the others run and while they are stopped, what is lost, CPU of the process
+interpreter counts, waiting for a core does not) while the others run and while they are stopped, what is lost (median of
+neighbouring windows, and its standard error), CPU of the process
 per pod, how much of that other threads than the loop's took, how late the loop came around, and what the refit says of itself.
 `--alone` measures one refit and the next in the process of a duty, and nothing else: seconds, the process's memory.
 `--threads` has refits in threads, as where there are no processes, and measures `none` before them. `--check` exits 1 where more than
@@ -19,10 +20,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -75,6 +78,8 @@ SERVICES: Final = 50
 WAITING: Final = 200
 STANDING: Final = 4_000
 """The oldest pods go as new ones come."""
+MEDIAN_ERROR: Final = 1.2533
+"""Standard errors of a median in those of a mean."""
 WARM_UP_S: Final = 5.0
 WINDOW_S: Final = 2.0
 SETTLE_S: Final = 0.2
@@ -96,18 +101,18 @@ class Tally(msgspec.Struct):
     """Of the windows of one sort."""
 
     bound: int = 0
-    core_s: float = 0.0
-    """Seconds in which the loop's thread had a core, or could not use it."""
     cpu_s: float = 0.0
     """Of the process, with all its threads."""
     others_s: float = 0.0
     """Of that, by other threads than the loop's."""
     late_s: list[float] = []
     """How much later than asked the loop came around."""
+    rates: list[float] = []
+    """Bound per such second, window by window."""
 
     @property
     def rate(self) -> float:
-        return self.bound / self.core_s
+        return statistics.median(self.rates)
 
     @property
     def cpu_us(self) -> float:
@@ -169,7 +174,7 @@ class Cluster:
         tallies = Tally(), Tally()
         try:
             for number in range(max(2, round(seconds / WINDOW_S))):
-                is_stopped = is_stopping and number % 2 == 1
+                is_stopped = is_stopping and number % 4 in (1, 2)  # so that what drifts hits both alike
                 _signal_children(signal.SIGSTOP if is_stopped else signal.SIGCONT)
                 await asyncio.sleep(SETTLE_S)
                 await self._window(tallies[is_stopped])
@@ -188,8 +193,9 @@ class Cluster:
         before = self._moment()
         await asyncio.sleep(WINDOW_S - SETTLE_S)
         after = self._moment()
-        tally.bound += after.bound - before.bound
-        tally.core_s += after.wall_s - before.wall_s - (after.queued_s - before.queued_s)
+        bound, core_s = after.bound - before.bound, after.wall_s - before.wall_s - (after.queued_s - before.queued_s)
+        tally.rates.append(bound / core_s)
+        tally.bound += bound
         tally.cpu_s += after.cpu_s - before.cpu_s
         tally.others_s += after.cpu_s - before.cpu_s - (after.thread_s - before.thread_s)
         tally.late_s += self._late_s
@@ -367,13 +373,14 @@ def _most_kib(pid: int | None) -> int:
 
 
 def _compare(kind: str, options: argparse.Namespace) -> float:
-    """The part of the throughput that is lost."""
+    """The part of the throughput that is lost: the median over pairs of windows that follow one another."""
     beside, without, told = run(kind, options.seconds, in_threads=options.threads)
     if options.threads:
         without, _, _ = run(NONE, options.seconds, in_threads=True)
-    lost = 1 - beside.rate / without.rate
+    pairs = [1 - one / other for one, other in zip(beside.rates, without.rates, strict=False)]
+    lost, error = statistics.median(pairs), MEDIAN_ERROR * statistics.stdev(pairs) / math.sqrt(len(pairs))
     print(
-        f"{kind:9} {beside.rate:5.0f}/s, without {without.rate:5.0f}/s, lost {100 * lost:5.1f} %;"
+        f"{kind:9} {beside.rate:5.0f}/s, without {without.rate:5.0f}/s, lost {100 * lost:5.1f} +- {100 * error:.1f} %;"
         f" CPU per pod {beside.cpu_us:.0f} us ({without.cpu_us:.0f}),"
         f" of other threads {100 * beside.others_s / beside.cpu_s:.1f} % ({100 * without.others_s / without.cpu_s:.1f});"
         f" loop late p99 {beside.late_ms:.0f} ms ({without.late_ms:.0f}); {told[:160]}",
