@@ -23,12 +23,14 @@ from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
+from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext, PluginMetric
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
+    from domains.forecast.figures import Figures
     from domains.forecast.learning import Learner
+    from domains.forecast.node_loads import NodeLoad
     from domains.forecast.refit import RefitState
     from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 
@@ -131,6 +133,8 @@ class Forecast:
         self._begin()
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
         """Reason -> pods bound without a profile of their own since the start: the metric forecast_fallback_total."""
+        self._rows = ledger.rows if context.rows is None else context.rows
+        self._figures: Figures | None = None
         self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
         if self._refit is not None:
             self.carry_out = self._refit.run
@@ -205,6 +209,23 @@ class Forecast:
     def refit_state(self) -> RefitState | None:
         """How the refit goes; None where there is none."""
         return None if self._refit is None else self._refit.state()
+
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        """See `figures`, which the start of the program does without."""
+        if self._figures is None:
+            from domains.forecast.figures import Figures
+
+            self._figures = Figures(self._ledger, self._rows, self.fallbacks)
+        return self._figures.all(now_s, self.refit_state(), self.node_loads())
+
+    def node_loads(self) -> Mapping[str, NodeLoad]:
+        """What nodes of the domain really use, by dimension, as far as a source says so."""
+        return {} if self._refit is None or self._refit.loads is None else self._refit.loads.latest()
+
+    def health(self, now_s: float) -> str:
+        """How old the profiles are, and what failed; empty where nothing is learned."""
+        state = self.refit_state()
+        return "" if state is None else state.detail(now_s)
 
     def tell(self, pod: Pod, row: int) -> str:
         """Where the row is fullest over the week, with the pod."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from domains.forecast.attributed import with_attribution
 from domains.forecast.attribution import AttributionSettings, attribute
@@ -23,6 +24,7 @@ from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
 from domains.forecast.fit import fit
 from domains.forecast.history_sources import open_sources, openable, refit_settings
 from domains.forecast.learning_settings import LearningSettings
+from domains.forecast.node_loads import NodeLoads
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
@@ -62,7 +64,8 @@ class Learner:
         async def pods() -> Mapping[PodName, str]:
             return await known_pods(ledger)
 
-        sources = open_sources(history, context.measures, pods)
+        loads = NodeLoads(ledger, ledger.rows if context.rows is None else context.rows)
+        sources = open_sources(history, context.measures, pods, loads.note_uses)
         if not sources:
             return None
         ledger.keep_pods()
@@ -75,6 +78,19 @@ class Learner:
             self._known,
             away=Away("domains.forecast.learning_process:learning_assistant", lesson, pods),
             measured=self._measure,
+            loads=loads,
+            covered=self._covered(),
+        )
+
+    def _covered(self) -> frozenset[str]:
+        """Dimensions of before of which something is known, and which are still asked for."""
+        if self._known is None:
+            return frozenset()
+        asked = {one.name for one in self._settings.dimensions}
+        return frozenset(
+            name
+            for number, name in enumerate(self._known.dimensions)
+            if name in asked and np.isfinite(self._known.peak[:, number]).any()
         )
 
     def _measure(self, capacities: Mapping[str, Mapping[str, float]]) -> None:
@@ -117,8 +133,9 @@ def learn(settings: LearningSettings, reading: Reading, version: int, now_s: flo
     if reading.totals is not None:
         how = AttributionSettings(zone=settings.fit.zone, quantile=settings.fit.quantile)
         profiles = with_attribution(profiles, attribute(reading.totals, how))
-    recent = recent_of(reading.usage, settings.fit.zone, settings.fit.slot_s)
-    profiles = msgspec.structs.replace(profiles, recent=recent)
+    profiles = msgspec.structs.replace(
+        profiles, recent=recent_of(reading.usage, settings.fit.zone, settings.fit.slot_s)
+    )
     _keep(settings.profiles_file, profiles)
     return profiles
 
