@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.attribution import HOUR_S, Attribution
+from domains.forecast.attribution import Attribution
 from domains.forecast.profiles import Backtest, Curves, Origin, Profiles
+from domains.forecast.timed_weights import HOUR_S
 
 BAND_ERRORS: Final = 2.0
 """Standard errors of the weight on each side of the band."""
@@ -18,7 +19,7 @@ BAND_ERRORS: Final = 2.0
 def with_attribution(profiles: Profiles, found: Attribution) -> Profiles:
     """The same profiles, of services and dimensions of both; what was NONE and has a weight becomes ATTRIBUTED.
 
-    The curve is the weight times the shape all services share times the peak of whole nodes over what is expected of them.
+    The curve is the weight times the service's shape of the week times the peak of whole nodes over what is expected of them.
     Nodes average over their services, so a service's own peak may be higher. Undetermined weights stay NONE.
     The band and the error are of the weight: two standard errors to each side, and one over the weight.
     Raises ValueError where the two are of different time zones.
@@ -81,7 +82,7 @@ def _relative_error(found: Attribution) -> NDArray[np.float32]:
 def _curves(found: Attribution, profiles: Profiles) -> tuple[Curves, Curves, Curves]:
     """Peak, low and high, float32[services, dimensions, slots] of the attribution."""
     hour = np.arange(profiles.slots) * profiles.slot_s // HOUR_S
-    shape = found.shape[:, hour]
+    shape = found.own_shape[:, :, hour]
     peak_shape = shape * found.peak_share[:, None]
     margin = BAND_ERRORS * np.nan_to_num(found.standard_error)
     low = np.maximum(found.weight - margin, 0)[..., None] * shape

@@ -38,8 +38,10 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     curves = np.empty((3, len(series), grid.slots), np.float32)
     origin, error = np.empty(len(series), np.uint8), np.empty(len(series), np.float32)
     tested = np.empty((4, len(series)), np.float32)
+    # Series that begin together are fitted together: they share their factorisations (`season`).
+    order = np.argsort((series == series).argmax(axis=1) if series.size else np.zeros(len(series)), kind="stable")
     for begin in range(0, len(series), CHUNK):
-        part = slice(begin, begin + CHUNK)
+        part = order[begin : begin + CHUNK]
         curves[:, part], origin[part], error[part], judged = _fit_chunk(
             _clean(series[part], grid), step_s, grid, settings
         )

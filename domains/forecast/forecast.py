@@ -338,7 +338,7 @@ def _load(settings: PeakSettings) -> History:
                 extra={"note": f"historyDir {settings.history_dir} holds no file *.csv"},
             )
         return History()
-    history = load_history(settings.files, percentile=settings.percentile, window_days=settings.window_days)
+    history = load_history(settings.files, fit=settings.fit_of_files(), window_days=settings.window_days)
     if history.problem_count:
         logger.warning(
             "history lines left out", extra={"lines": history.problem_count, "first": str(history.problems[0])}

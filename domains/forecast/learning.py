@@ -129,13 +129,13 @@ def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:
     """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
-    profiles = fit(reading.usage, settings.fit, version, now_s)
+    asked = settings.fit
+    profiles = fit(reading.usage, asked, version, now_s)
     if reading.totals is not None:
-        how = AttributionSettings(zone=settings.fit.zone, quantile=settings.fit.quantile)
+        how = AttributionSettings(zone=asked.zone, rest_days=asked.rest_days, quantile=asked.quantile)
         profiles = with_attribution(profiles, attribute(reading.totals, how))
-    profiles = msgspec.structs.replace(
-        profiles, recent=recent_of(reading.usage, settings.fit.zone, settings.fit.slot_s)
-    )
+    recent = recent_of(reading.usage, asked.zone, asked.slot_s)
+    profiles = msgspec.structs.replace(profiles, recent=recent)
     _keep(settings.profiles_file, profiles)
     return profiles
 

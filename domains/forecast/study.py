@@ -12,7 +12,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.coverage import profile_notes, reading_notes
+from domains.forecast.coverage import profile_notes, reading_notes, weight_notes
 from domains.forecast.node_loads import Look, Seen
 from domains.forecast.profiles import Profiles
 from domains.forecast.service_names import PodName
@@ -82,7 +82,8 @@ class Study:
                 profiles = await in_thread(lambda: self._learn(reading, order.version, order.now_s))
         except TimeoutError as error:  # a process that computes for ever is not asked again
             raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
-        notes = (*reading.notes, *reading_notes(reading, order.grid.steps), *profile_notes(profiles))
+        told = (reading_notes(reading, order.grid.steps), profile_notes(profiles), weight_notes(reading, profiles))
+        notes = (*reading.notes, *(note for notes in told for note in notes))
         return Findings(profiles, covered_by(reading), notes, reading.capacities)
 
     @property
