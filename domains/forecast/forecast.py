@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,17 +21,29 @@ from domains.forecast.profiles import Profiles
 from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
     from domains.forecast.learning import Learner
     from domains.forecast.refit import RefitState
+    from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
 """What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
 
+READ_FOR_REPAIR: Final = (
+    ObjectKind.POD_DISRUPTION_BUDGET,
+    ObjectKind.PERSISTENT_VOLUME,
+    ObjectKind.PERSISTENT_VOLUME_CLAIM,
+)
 logger = logging.getLogger(__name__)
+
+
+QUOTAS_UNREAD: Final = (
+    "ResourceQuotas are not read, as the args of PeakForecast have no repair section; `repair: {}` has them read"
+)
 
 
 class PeakStatistics(msgspec.Struct, frozen=True):
@@ -70,11 +82,15 @@ class Forecast:
 
     name = "PeakForecast"
     depends_on = Dependency.ROW
+    reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
     """The refit, where there is something to learn from (`framework.plugin.DutyPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
+        if settings.repair is not None:  # else a role that does not grant it would make the program unready
+            self.reads_objects = (*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA)
+        self._domain = context.domain
         self._history = _load(settings)
         self._learner = _learner(settings)
         profiles = self._history.profiles
@@ -158,6 +174,18 @@ class Forecast:
         return (
             f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
         )
+
+    # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
+
+    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+        """See `repair_answer`. Raises RepairRefusedError."""
+        from domains.forecast.repair_answer import answer
+        from domains.forecast.repair_settings import RepairSettings
+
+        plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings(), self._domain)
+        if ObjectKind.RESOURCE_QUOTA in self.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
+            return plan
+        return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 

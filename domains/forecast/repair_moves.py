@@ -63,7 +63,7 @@ class Board:
         self._inverse = _inverse(case.nodes.capacity)
         self._node_moves = np.zeros(len(case.nodes.names), np.int64)
         self._service_moves: dict[int, int] = {}
-        self.reason_codes, self.reasons = _why_not(case, limits)
+        self.reason_codes, self.reasons = why_not(case, limits)
         self._pods_by_node, self._first = _by_node(case)
         self._kinds = _kinds(case)
         self._stamp, self._last_stamp = 0, 0
@@ -331,7 +331,7 @@ def _kinds(case: RepairCase) -> Ints:
     return kinds
 
 
-def _why_not(case: RepairCase, limits: RepairLimits) -> tuple[Ints, tuple[str, ...]]:
+def why_not(case: RepairCase, limits: RepairLimits) -> tuple[Ints, tuple[str, ...]]:
     """int64[pods]: why each cannot move at all, a place in the reasons; 0: it can."""
     pods, reasons = case.pods, list(case.fixed_reasons)
     codes = pods.fixed.astype(np.int64)

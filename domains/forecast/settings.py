@@ -13,6 +13,7 @@ from domains.forecast.history_file import RESOURCES_MAX, history_files
 
 if TYPE_CHECKING:
     from domains.forecast.learning_settings import LearningSettings
+    from domains.forecast.repair_settings import RepairSettings
 
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
 """Defaults: four weeks see every weekday four times."""
@@ -30,6 +31,7 @@ SETTINGS = (
     "history",
     "fit",
     "profilesFile",
+    "repair",
 )  # fmt: skip
 LEARNING = ("history", "fit", "profilesFile")
 FILES_MAX = 10_000
@@ -62,6 +64,8 @@ class PeakSettings(msgspec.Struct, frozen=True):
     """Score: how much a dimension counts; 1 where nothing is said."""
     learning: LearningSettings | None = None
     """None: nothing is learned while the program runs."""
+    repair: RepairSettings | None = None
+    """None: plans go by the defaults."""
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:
@@ -95,6 +99,7 @@ class PeakSettings(msgspec.Struct, frozen=True):
             threshold_percent=_number(args, "thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
             weights={one.name: one.weight for one in told} | _weights(args),
             learning=learning,
+            repair=_repair(args),
         )
 
 
@@ -113,6 +118,14 @@ def _learning(args: Mapping[str, Any], percentile: float) -> LearningSettings | 
     from domains.forecast.learning_settings import read_learning
 
     return read_learning(args, percentile)
+
+
+def _repair(args: Mapping[str, Any]) -> RepairSettings | None:
+    if args.get("repair") is None:
+        return None
+    from domains.forecast.repair_settings import read_repair
+
+    return read_repair(args["repair"])
 
 
 def mode_of(args: Mapping[str, Any]) -> Mode:

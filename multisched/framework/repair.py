@@ -156,14 +156,6 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class RepairingPlugin(Plugin, Protocol):
     """A plugin that can say which pods should move."""
 
-    def learned(self) -> object | None:
-        """What it learned since it was built, in a form that never changes; None: nothing. Called on the loop."""
-        ...
-
-    def learn(self, learned: object) -> None:
-        """Puts in force what another instance with the same settings `learned`: a copy of the program knows what it knows."""
-        ...
-
     def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
         """The plan for this scene, whose rows the plugin's own ledgers know. May take seconds, so never on the loop. Raises
         RepairRefusedError."""

@@ -139,6 +139,10 @@ class Nominator:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
+    def pods(self) -> Sequence[Pod]:
+        """All nominated pods, each with the node it is nominated to."""
+        return tuple(self._known.values())
+
     def node_of(self, uid: str) -> str:
         """The node the pod is nominated to; empty for none."""
         pod = self._known.get(uid)
