@@ -98,8 +98,8 @@ class Mover(Keeper, Evictor, Protocol):
         """The pod, with the node it stands on; None where it stands on none, whether it waits or is gone."""
         ...
 
-    def peers(self, pod: Pod) -> Sequence[Pod]:
-        """Every pod of the same controlling owner, itself and those that wait for a node included."""
+    def peers(self, owner: str) -> Sequence[Pod]:
+        """Every pod whose controlling owner has this uid, those that wait for a node included."""
         ...
 
     def budget_refusal(self, pod: Pod) -> str:
@@ -110,10 +110,11 @@ class Mover(Keeper, Evictor, Protocol):
         """Whether the pod of this uid stands and is not asked to go, by a consistent read. Raises UnreachableError."""
         ...
 
-    def hold(self, pod: Pod, node: str, *, handed: Callable[[], None]) -> str:
-        """Keeps a place like this standing pod's on a node, after the filters were asked about it; empty, or why not.
+    def hold(self, uid: str, like: Pod, node: str, *, handed: Callable[[], None]) -> str:
+        """Keeps a place on a node for the replacement of the pod of this uid, after the filters were asked; empty, or why not.
 
-        What was held before is released. `handed`: called when the place has become the nomination of a replacement.
+        `like`: the pod itself, which leaves, or a peer that stands in for one that is gone. What was held before is released.
+        `handed`: called when the place has become the nomination of a replacement.
         """
         ...
 
@@ -124,6 +125,10 @@ class Mover(Keeper, Evictor, Protocol):
 
     def taker(self) -> str:
         """The uid of the pod the place was given to; empty: it is still held, or was never."""
+        ...
+
+    def is_kept(self) -> bool:
+        """True while the place is held and nobody has got it: what is more important may have taken it back."""
         ...
 
     def release(self) -> None:

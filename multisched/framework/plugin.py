@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -32,6 +32,9 @@ from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, P
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
+
+if TYPE_CHECKING:
+    from multisched.framework.moving import Mover
 
 T = TypeVar("T")
 
@@ -491,11 +494,13 @@ class InThread(Protocol):
 
 
 class DutyPorts(msgspec.Struct, frozen=True):
-    """What a background duty works with: time, chance and a thread."""
+    """What a background duty works with: time, chance, a thread, and hands to move pods with."""
 
     clock: Clock
     rng: random.Random
     in_thread: InThread
+    mover: Mover | None = None
+    """None where nothing may be moved."""
 
 
 @runtime_checkable
