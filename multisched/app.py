@@ -41,6 +41,7 @@ from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, Refuse
 from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues, read
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,13 @@ async def _served(
     health.add_readiness("objects", program.objects.unreadable)
     authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
     served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
-    sources = Sources(health, metrics, ProgramQueues(program, identity), ProgramExplanations(program, configuration))
+    sources = Sources(
+        health,
+        metrics,
+        ProgramQueues(program, identity),
+        ProgramExplanations(program, configuration),
+        repair=RepairPlans(program, configuration),
+    )
     async with serve(served, sources) as url, anyio.create_task_group() as tasks:
         logger.info("serving", extra={"url": url})
         tasks.start_soon(heartbeat.run)

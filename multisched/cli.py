@@ -81,11 +81,13 @@ plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile
 forecast_app = typer.Typer(
     name="forecast", help="What learned profiles say of services over the week.", no_args_is_help=True
 )
+repair_app = typer.Typer(name="repair", help="Move pods off nodes that will be too full.", no_args_is_help=True)
 explain_app = typer.Typer(name="explain", invoke_without_command=True)
 app.add_typer(config_app)
 app.add_typer(explain_app)
 app.add_typer(plugins_app)
 app.add_typer(forecast_app)
+app.add_typer(repair_app)
 
 Kubeconfig = Annotated[
     Path | None,
@@ -409,6 +411,43 @@ def forecast_at(
     """Show what each service uses at one time of the week."""
     with _forecast(profiles) as (cli_forecast, read):
         typer.echo(cli_forecast.at(read, moment, output.value))
+
+
+@repair_app.command("plan")
+def repair_plan(
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Percent of capacity that no predicted peak shall pass: DIMENSION=PERCENT, or PERCENT for all. "
+            "Default: as configured, else 100.",
+            metavar="log=90",
+        ),
+    ] = None,
+    moves: Annotated[
+        int | None, typer.Option(min=0, max=10_000, help="At most so many. Default: as configured.")
+    ] = None,
+    moves_per_node: Annotated[int | None, typer.Option(min=0, max=10_000, help="From or to one node.")] = None,
+    moves_per_service: Annotated[int | None, typer.Option(min=0, max=10_000, help="Of one service.")] = None,
+    domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    snapshot: Snapshot = None,
+    config: ConfigFile = None,
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Show the fewest moves that bring every node's predicted peak below its threshold. Nothing is written."""
+    from multisched import cli_repair, cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        question = cli_repair.asked_for(
+            threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
+        )
+        typer.echo(cli_repair.plan(_source(snapshot, config, asked), question, output.value))
 
 
 @plugins_app.command("list")

@@ -31,6 +31,7 @@ from multisched.options import ExitCode
 if TYPE_CHECKING:
     from multisched.config_schema import Configuration
     from multisched.shell.explain_trial import DumpExplanations
+    from multisched.shell.rehearsal import Moment
 
 TIMEOUT_S: Final = 60.0
 """A rehearsal of a large cluster takes seconds, and stands in line."""
@@ -126,6 +127,16 @@ def _builtins(view: PodView | WhatIfView) -> Any:
 def _loaded(dump: Dump) -> DumpExplanations:
     from multisched.framework.registry import PluginSetupError
     from multisched.shell.explain_trial import DumpExplanations
+
+    moment = moment_of(dump)
+    try:
+        return DumpExplanations(dump.configuration, moment)
+    except PluginSetupError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+
+
+def moment_of(dump: Dump) -> Moment:
+    """What a file of `kubectl get -o json` says. Raises AskError."""
     from multisched.shell.rehearsal import Moment
 
     body = _read(dump.path, DUMP_BYTES_MAX)
@@ -134,10 +145,7 @@ def _loaded(dump: Dump) -> DumpExplanations:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"{dump.path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
         raise AskError(message, ExitCode.USAGE) from error
-    try:
-        return DumpExplanations(dump.configuration, Moment.of_dump(listed.items, dump.now))
-    except PluginSetupError as error:
-        raise AskError(str(error), ExitCode.USAGE) from error
+    return Moment.of_dump(listed.items, dump.now)
 
 
 class _List(msgspec.Struct):

@@ -67,6 +67,14 @@ class MeasuredCapacity:
             name: min(QUANTITY_MAX, round(amount * MILLI)) for name, amount in plain.items() if 0 <= amount < math.inf
         }
 
+    def answers(self) -> Mapping[str, int]:
+        """Node -> milli-units, as it was answered last. Never changed: each answer is another mapping."""
+        return self._milli
+
+    def repeat(self, answers: Mapping[str, int]) -> None:
+        """Says what another one of the same query was answered."""
+        self._milli = answers
+
     def of(self, node: Node) -> int:
         """Milli-units the node has; UNKNOWN if no answer names it."""
         return self._milli.get(node.name, UNKNOWN)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from domains.forecast.capacity import SettingError
+from domains.forecast.capacity import MeasuredCapacity, SettingError
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.history import History, load_history
 from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
@@ -67,6 +67,16 @@ class Worst(NamedTuple):
     percent: float
 
 
+class Learned(NamedTuple):
+    """What the running forecast knows beyond its args: what a rehearsal takes over. Never changed."""
+
+    profiles: Profiles | None
+    rung: int
+    """Where the fleet was on the ladder, which sticks for a while."""
+    capacities: Mapping[str, Mapping[str, int]]
+    """Dimension -> node -> milli-units, of capacities that a query answers."""
+
+
 class _Seen(NamedTuple):
     """The last look: a filter and a score ask about the same rows, one after the other."""
 
@@ -90,7 +100,6 @@ class Forecast:
         self._settings = settings = PeakSettings.from_config(args)
         if settings.repair is not None:  # else a role that does not grant it would make the program unready
             self.reads_objects = (*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA)
-        self._domain = context.domain
         self._history = _load(settings)
         self._learner = _learner(settings)
         profiles = self._history.profiles
@@ -129,6 +138,26 @@ class Forecast:
     def catch_up(self) -> bool:
         """Counts a piece of what new profiles left to count; True if there is more."""
         return self._ledger.catch_up()
+
+    def hand_over(self) -> Learned:
+        """See `framework.plugin.HandoverPlugin`."""
+        book = self._ledger.predictor.book
+        answers = {name: one.answers() for name, one in self._measured()}
+        return Learned(None if book is None else book.profiles, self._rung.number, answers)
+
+    def take_over(self, handed: object) -> None:
+        """See `framework.plugin.HandoverPlugin`."""
+        assert isinstance(handed, Learned), "handed over by another plugin"
+        for name, one in self._measured():
+            one.repeat(handed.capacities.get(name, {}))
+        if handed.profiles is not None:
+            self.adopt(handed.profiles)
+            self._rung.number = handed.rung
+
+    def _measured(self) -> Iterator[tuple[str, MeasuredCapacity]]:
+        for name, one in self._settings.capacities.items():
+            if isinstance(one, MeasuredCapacity):
+                yield name, one
 
     @property
     def dimensions(self) -> Sequence[str]:
@@ -182,7 +211,7 @@ class Forecast:
         from domains.forecast.repair_answer import answer
         from domains.forecast.repair_settings import RepairSettings
 
-        plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings(), self._domain)
+        plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings())
         if ObjectKind.RESOURCE_QUOTA in self.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
             return plan
         return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))

@@ -29,9 +29,7 @@ from multisched.framework.repair import (
 )
 
 
-def answer(
-    scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings: RepairSettings, domain: str
-) -> RepairPlan:
+def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings: RepairSettings) -> RepairPlan:
     """The plan for the scene. Raises RepairRefusedError."""
     dimensions = ledger.predictor.dimensions
     limits = limits_of(settings, asked, dimensions)
@@ -51,7 +49,7 @@ def answer(
         for name in unknown_dimensions(settings, dimensions)
     ]
     return RepairPlan(
-        domain=domain,
+        domain=scene.domain,
         profiles_version=book.profiles.version,
         threshold_percent=dict(zip(dimensions, (100 * told.threshold).tolist(), strict=True)),
         moves=told.moves(plan),

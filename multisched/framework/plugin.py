@@ -485,6 +485,19 @@ class TellingPlugin(Plugin, Protocol):
         ...
 
 
+@runtime_checkable
+class HandoverPlugin(Plugin, Protocol):
+    """A plugin that learned more than its configuration and the cluster say: a rehearsal takes it over, to answer as it would."""
+
+    def hand_over(self) -> object:
+        """What another instance with the same args needs to say the same; immutable, for it is read in a thread. Cheap."""
+        ...
+
+    def take_over(self, handed: object) -> None:
+        """What `hand_over` of the other one gave; called before any node or pod is told."""
+        ...
+
+
 class InThread(Protocol):
     """Runs what computes for seconds beside the loop."""
 

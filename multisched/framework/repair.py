@@ -57,6 +57,7 @@ class RepairAsked(msgspec.Struct, frozen=True, kw_only=True):
 class RepairScene(msgspec.Struct, frozen=True):
     """The cluster at one moment. Nobody else has it: the plugin may take its time."""
 
+    domain: str
     nodes: NodeView
     rows: Rows
     """Of the domain, ascending."""

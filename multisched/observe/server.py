@@ -19,6 +19,7 @@ import msgspec
 import orjson
 from aiohttp import web
 
+from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
 from multisched.observe.explain_view import (
@@ -35,6 +36,7 @@ from multisched.observe.explain_view import (
 from multisched.observe.health import Health, HealthReport
 from multisched.observe.metrics import Metrics
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
+from multisched.observe.repair_view import PLAN_MOVES_MAX, PLAN_PARAMETERS, RepairSource, encode_plan, thresholds
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ REVIEWED_PREFIX: Final = "/multisched"
 """Set before /api paths when rights are asked for: Kubernetes lets every authenticated user read `/api/*`
 (ClusterRole system:discovery), and what waits where is not for everyone."""
 EXPLAIN_PATH: Final = "/api/v1/explain"
+REPAIR_PATH: Final = "/api/v1/repair"
 REQUEST_BYTES_MAX: Final = 256 * 1024
 """Of a body: a manifest to be tried in thought."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
@@ -83,6 +86,7 @@ class Sources(msgspec.Struct, frozen=True):
     metrics: Metrics
     queue: QueueSource
     explain: ExplainSource
+    repair: RepairSource
 
 
 @asynccontextmanager
@@ -126,6 +130,7 @@ class _Routes:
         application.router.add_get("/api/v1/queue", self._queue)
         application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
         application.router.add_post(f"{EXPLAIN_PATH}/what-if", self._what_if)
+        application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
         return application
 
     @web.middleware
@@ -217,6 +222,32 @@ class _Routes:
             return _text(400, f"the manifest is no JSON: {error}")
         return await _told(self._sources.explain.what_if(document, replicas))
 
+    async def _repair_plan(self, request: web.Request) -> web.Response:
+        """`?domain=NAME`, `threshold=log=90` as often as needed or `threshold=90`, `moves`, `movesPerNode`, `movesPerService`."""
+        for name in request.query:
+            if name not in PLAN_PARAMETERS:
+                return _text(400, f"{name[:64]}: unknown; known here: {', '.join(PLAN_PARAMETERS)}")
+        try:
+            percent = thresholds(request.query.getall("threshold", []))
+        except ValueError as error:
+            return _text(400, str(error))
+        asked = RepairAsked(
+            domain=request.query.get("domain", ""),
+            threshold_percent=percent,
+            moves=_optional(request, "moves"),
+            moves_per_node=_optional(request, "movesPerNode"),
+            moves_per_service=_optional(request, "movesPerService"),
+        )
+        try:
+            plan = await self._sources.repair.plan(asked)
+        except RepairRefusedError as error:
+            return _text(error.status, str(error))
+        return web.Response(body=encode_plan(plan), content_type="application/json", headers=_HEADERS)
+
+
+def _optional(request: web.Request, name: str) -> int | None:
+    return _number(request, name, 0, PLAN_MOVES_MAX) if name in request.query else None
+
 
 async def _told(asked: Awaitable[PodView | WhatIfView]) -> web.Response:
     try:
@@ -237,8 +268,9 @@ def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
 
 def _reviewed_path(path: str) -> str:
     """What rights are asked for. Whoever may read of one pod may read of all: roles would need a wildcard otherwise."""
-    if path.startswith(f"{EXPLAIN_PATH}/"):
-        path = EXPLAIN_PATH
+    for shared in (EXPLAIN_PATH, REPAIR_PATH):
+        if path.startswith(f"{shared}/"):
+            path = shared
     return f"{REVIEWED_PREFIX}{path}" if path.startswith("/api") else path
 
 

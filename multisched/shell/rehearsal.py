@@ -3,15 +3,16 @@
 The copy is the program itself, built from the same configuration with its own caches, plugins and ledgers, over a network
 that refuses everything and a clock that stands still. What is asked of it goes through the real cycle, so that the answer
 is what the scheduler would do. `Moment.of` takes what a running program knows, in one synchronous step on its loop; the
-rehearsal is built from it wherever there is time, in a thread for instance. `Moment.of_dump` takes it from `kubectl get -o
-json`. What a rehearsal does not know: answers of plugins that ask outside (they are named), what Permit and bind will say,
-and which devices a pod that is being bound right now was given.
+rehearsal is built from it wherever there is time, in a thread for instance. Plugins that have learned something hand it over
+(`HandoverPlugin`). `Moment.of_dump` takes it from `kubectl get -o json`. What a rehearsal does not know: answers of plugins
+that ask outside (they are named), what Permit and bind will say, and which devices a pod that is being bound right now was
+given.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any
@@ -23,8 +24,8 @@ from multisched.cycle.attempt_record import AttemptRecord
 from multisched.cycle.bind_outcome import Outcome
 from multisched.cycle.scheduling_cycle import Placed, Result
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import QueuedPod
-from multisched.framework.registry import Registry
+from multisched.framework.plugin import HandoverPlugin, QueuedPod
+from multisched.framework.registry import Registry, implements
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.cluster_objects import ClusterObject
@@ -57,6 +58,12 @@ class Moment(msgspec.Struct, frozen=True):
     """Priority classes, where they are known: a dump may have them."""
     is_raw: bool = False
     """Pending pods are as the API server has them, without what their domain's policy adds."""
+    learned: Mapping[tuple[str, str], object] = msgspec.field(default_factory=dict)
+    """(domain, plugin) -> what a `HandoverPlugin` there hands over."""
+    nominated: tuple[Pod, ...] = ()
+    """With the node each is promised, those included that the API server does not know of yet."""
+    unreadable: tuple[tuple[ObjectKind, str], ...] = ()
+    """Kinds that the API server does not show, and why."""
 
     @staticmethod
     def of(program: Program) -> Moment:
@@ -73,6 +80,9 @@ class Moment(msgspec.Struct, frozen=True):
             tuple((kind, item) for kind in ObjectKind for item in store.all(kind)),
             program.clock.monotonic(),
             program.clock.now(),
+            learned={place: plugin.hand_over() for place, plugin in _learning(program)},
+            nominated=tuple(program.nominator.pods()),
+            unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
         )
 
     @staticmethod
@@ -113,6 +123,14 @@ class _Kind(msgspec.Struct):
     kind: str = ""
 
 
+def _learning(program: Program) -> Iterator[tuple[tuple[str, str], HandoverPlugin]]:
+    """((domain, plugin), the plugin itself) of those that know more than the cluster and the configuration say."""
+    for worker in program.router.workers():
+        for built in worker.plugins.built:
+            if implements(built.plugin, HandoverPlugin):
+                yield (worker.name, built.plugin.name), built.plugin
+
+
 class Tried(msgspec.Struct, frozen=True):
     """One attempt in thought."""
 
@@ -147,6 +165,11 @@ class Rehearsal:
         self._runner = Runner(_Nobody(), outside.clock.monotonic)
         for worker in self.program.router.workers():
             worker.cycle.records.keep_all_pictures()
+        for place, plugin in _learning(self.program):
+            if place in moment.learned:
+                plugin.take_over(moment.learned[place])
+        for kind, why in moment.unreadable:
+            self.cache.objects.set_unreadable(kind, why)
         for kind, item in moment.objects:
             self.cache.objects.set(kind, item)
         for node in moment.nodes:
@@ -157,6 +180,8 @@ class Rehearsal:
             self.pending[pod.namespace, pod.name] = pod
             if pod.nominated_node:
                 self.nominator.set(pod)
+        for pod in moment.nominated:
+            self.nominator.nominate(pod, pod.nominated_node)
 
     def worker_of(self, pod: Pod) -> DomainWorker | None:
         """The domain that serves the pod."""

@@ -13,6 +13,7 @@ import orjson
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.request import UserInfo
 from multisched.cluster.server import ApiServer
+from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
 from multisched.model.wire import Response, Transport
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfView
 from multisched.observe.health import Health
@@ -107,6 +108,33 @@ class OneQueue:
         return QueueView(domains=domains, pods=pods, left_out=self._pods - len(pods), identity="me")
 
 
+class OneRepair:
+    """A RepairSource that has nothing to mend, and echoes in its notes what it was asked."""
+
+    async def plan(self, asked: RepairAsked) -> RepairPlan:
+        if asked.domain == "broken":
+            raise RuntimeError("a plan that fails")
+        if asked.domain == "nowhere":
+            raise RepairRefusedError("domain nowhere: no such domain", status=404)
+        calm = RepairPeak("cpu", "Mon 20:00", 70.0)
+        return RepairPlan(
+            domain=asked.domain or "forecast",
+            profiles_version=3,
+            threshold_percent=asked.threshold_percent,
+            moves=(),
+            mended=(),
+            left=(),
+            least_moves=0,
+            worst_before=calm,
+            worst_after=calm,
+            nodes=2,
+            pods=7,
+            movable=5,
+            kept={"it is not ready": 2},
+            notes=(f"moves={asked.moves} {asked.moves_per_node} {asked.moves_per_service}",),
+        )
+
+
 class OneExplanation:
     """An ExplainSource that knows the pod default/late, and echoes what it was asked."""
 
@@ -137,5 +165,7 @@ class OneExplanation:
 @asynccontextmanager
 async def served(settings: ServerSettings, *, health: Health | None = None, pods: int = 1) -> AsyncIterator[str]:
     """The server on a free port of loopback."""
-    async with serve(settings, Sources(health or Health(), Metrics(), OneQueue(pods), OneExplanation())) as url:
+    async with serve(
+        settings, Sources(health or Health(), Metrics(), OneQueue(pods), OneExplanation(), OneRepair())
+    ) as url:
         yield url

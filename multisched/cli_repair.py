@@ -1,0 +1,168 @@
+"""`multisched repair plan`: which pods should move, and why; nothing is written.
+
+Asks a running multisched over HTTP, or has the plan made here on a dump of a cluster; the answers are of one form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from multisched.cli_explain import Dump, moment_of
+from multisched.cli_server import AskError, Server, ask
+from multisched.cli_tables import as_document, as_table
+from multisched.framework.repair import (
+    ALL_DIMENSIONS,
+    RepairAsked,
+    RepairLeft,
+    RepairMove,
+    RepairPeak,
+    RepairPlan,
+    RepairRefusedError,
+)
+from multisched.observe.repair_view import decode_plan, thresholds
+from multisched.options import ExitCode
+
+TIMEOUT_S: Final = 300.0
+"""A large cluster is copied first, and plans stand in line."""
+KEPT_SHOWN: Final = 5
+LEFT_SHOWN: Final = 20
+"""Nodes in a table; the other forms have all."""
+
+
+def asked_for(
+    threshold: Sequence[str], *, domain: str, moves: int | None, per_node: int | None, per_service: int | None
+) -> RepairAsked:
+    """The question that the options are. Raises AskError."""
+    try:
+        percent = thresholds(threshold)
+    except ValueError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+    return RepairAsked(
+        domain=domain,
+        threshold_percent=percent,
+        moves=moves,
+        moves_per_node=per_node,
+        moves_per_service=per_service,
+    )
+
+
+def plan(source: Server | Dump, asked: RepairAsked, output: str) -> str:
+    """The plan in the wanted form. Raises AskError."""
+    found = _of_dump(source, asked) if isinstance(source, Dump) else _of_server(source, asked)
+    if output in ("json", "yaml"):
+        return as_document(msgspec.to_builtins(found), output)
+    return text_of(found, is_wide=output == "wide")
+
+
+def text_of(found: RepairPlan, *, is_wide: bool) -> str:
+    """Moves in order, nodes that stay over, totals."""
+    parts = [_moves(found.moves, is_wide=is_wide)] if found.moves else []
+    if found.left:
+        parts.append(_left(found.left, is_wide=is_wide))
+    parts.append("\n".join(_totals(found)))
+    return "\n\n".join(parts)
+
+
+def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
+    from multisched.framework.registry import PluginSetupError
+    from multisched.shell.rehearsal import Rehearsal
+    from multisched.shell.repair_trial import plan_on
+
+    moment = moment_of(dump)
+    try:
+        return plan_on(Rehearsal(dump.configuration, moment), asked)
+    except PluginSetupError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+    except RepairRefusedError as error:
+        raise AskError("; ".join((str(error), *moment.notes)), _code(error.status)) from error
+
+
+def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
+    query = [("domain", asked.domain)] if asked.domain else []
+    for name, percent in asked.threshold_percent.items():
+        query.append(("threshold", f"{name}={percent:g}" if name != ALL_DIMENSIONS else f"{percent:g}"))
+    limits = {"moves": asked.moves, "movesPerNode": asked.moves_per_node, "movesPerService": asked.moves_per_service}
+    query += [(name, str(number)) for name, number in limits.items() if number is not None]
+    try:
+        body = ask(server, f"/api/v1/repair/plan{'?' if query else ''}{urlencode(query)}", timeout_s=TIMEOUT_S)
+    except AskError as error:
+        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
+    try:
+        return decode_plan(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+
+
+def _code(status: int) -> ExitCode:
+    return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
+
+
+def _moves(moves: Sequence[RepairMove], *, is_wide: bool) -> str:
+    head = ["#", "pod", "from", "to", "gain", "from peak", "to peak", "disruption"]
+    if is_wide:
+        head += ["mends", "waits for", "uid"]
+    rows = []
+    for number, move in enumerate(moves, 1):
+        row = [
+            number, move.pod, move.from_node, move.to_node, f"{move.gain_percent:.1f}",
+            _change(move.from_before, move.from_after), _change(move.to_before, move.to_after), _disruption(move),
+        ]  # fmt: skip
+        if is_wide:
+            row += [move.mends, ", ".join(str(place + 1) for place in move.waits_for), move.uid]
+        rows.append(row)
+    return as_table(head, rows, is_wide=is_wide)
+
+
+def _change(before: RepairPeak, after: RepairPeak) -> str:
+    """`log 118 % -> 92 % Tue 20:00`, and both in full where dimension or slot are others afterwards."""
+    if before.dimension == after.dimension and before.at == after.at:
+        return f"{before.dimension} {before.percent:.0f} % -> {after.percent:.0f} % {before.at}"
+    return f"{_peak(before)} -> {_peak(after)}"
+
+
+def _peak(peak: RepairPeak) -> str:
+    return f"{peak.dimension} {peak.percent:.0f} % {peak.at}"
+
+
+def _disruption(move: RepairMove) -> str:
+    budgets = "".join(f", {one.name} leaves {one.left}" for one in move.budgets)
+    return f"1 of {move.replicas} of {move.service}{budgets}"
+
+
+def _left(left: Sequence[RepairLeft], *, is_wide: bool) -> str:
+    shown = left if is_wide else left[:LEFT_SHOWN]
+    table = as_table(("stays over", "peak", "why"), [(n.node, _peak(n.peak), n.why) for n in shown], is_wide=True)
+    return table if len(shown) == len(left) else f"{table}\n... and {len(left) - len(shown)} more; -o wide has all"
+
+
+def _totals(found: RepairPlan) -> Iterator[str]:
+    mended, moves = len(found.mended), len(found.moves)
+    if not moves and not found.left:
+        yield f"domain {found.domain}: no node's predicted peak passes {_thresholds(found.threshold_percent)}"
+    else:
+        bound = "" if moves == found.least_moves else f" (no plan has fewer than {found.least_moves})"
+        yield (
+            f"domain {found.domain}: {moves} moves{bound} mend {mended} of {mended + len(found.left)} nodes past "
+            f"{_thresholds(found.threshold_percent)}"
+        )
+    yield f"worst peak: {_peak(found.worst_before)} now, {_peak(found.worst_after)} after"
+    yield f"{found.nodes} nodes; {found.movable} of their {found.pods} pods may move; profiles {found.profiles_version}"
+    kept = list(found.kept.items())
+    for why, number in kept[:KEPT_SHOWN]:
+        yield f"  kept: {number}, {why}"
+    if len(kept) > KEPT_SHOWN:
+        yield f"  kept: {sum(number for _, number in kept[KEPT_SHOWN:])} for {len(kept) - KEPT_SHOWN} other reasons"
+    for note in found.notes:
+        yield f"note: {note}"
+    yield "nothing was written: this is a preview"
+
+
+def _thresholds(percent: Mapping[str, float]) -> str:
+    """`90 %` where all are one, else `cpu 90 %, log 80 %`."""
+    if len(set(percent.values())) == 1:
+        return f"{next(iter(percent.values())):g} %"
+    return ", ".join(f"{name} {amount:g} %" for name, amount in percent.items())
