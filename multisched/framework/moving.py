@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from hashlib import sha256
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -17,6 +17,9 @@ from multisched.framework.plugin import Plugin
 from multisched.framework.ports import ObjectRef
 from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.model.objects import Pod
+
+STAND_IN: Final = "place-of/"
+"""Begins the uid of a stand-in: the pod by which the place of a replacement is kept. No pod's uid has a slash."""
 
 
 class EvictAnswer(Enum):

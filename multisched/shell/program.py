@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -63,6 +64,9 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 from multisched.state.reservations import Reservations
+
+if TYPE_CHECKING:
+    from multisched.shell.repair_source import RepairPlans
 
 logger = logging.getLogger(__name__)
 
@@ -147,6 +151,7 @@ class Program:
         self._groups = lease_groups(configuration)
         self._closing = asyncio.Event()
         self._is_ready = False
+        self._plans: RepairPlans | None = None
         self._listing_from_s = float("-inf")
         self._held_before_list: set[str] = set()
         self._relisting = asyncio.Lock()
@@ -316,7 +321,11 @@ class Program:
         """As the cluster is now, in a thread."""
         from multisched.shell.repair_source import RepairPlans  # which rehearses with a program
 
-        return await RepairPlans(self, self._configuration).plan(asked)
+        if self._plans is None:
+            threads = self._outside.duty_threads
+            in_thread = None if threads is None else threads()
+            self._plans = RepairPlans(self, self._configuration, self._outside.registry, in_thread)
+        return await self._plans.plan(asked)
 
     def _tell_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())

@@ -10,15 +10,12 @@ preemptor does, filters and commit included. Owns which places are kept; written
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
+from multisched.framework.moving import STAND_IN
 from multisched.model.objects import Pod
 from multisched.state.nominator import Nominator
-
-STAND_IN: Final = "place-of/"
-"""Begins the uids of stand-ins; no pod's uid has a slash."""
 
 
 class Reservation(msgspec.Struct):
