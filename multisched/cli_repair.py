@@ -145,10 +145,10 @@ def _totals(found: RepairPlan) -> Iterator[str]:
         yield f"domain {found.domain}: no node's predicted peak passes {_thresholds(found.threshold_percent)}"
     else:
         bound = "" if moves == found.least_moves else f" (no plan has fewer than {found.least_moves})"
-        yield (
-            f"domain {found.domain}: {moves} moves{bound} mend {mended} of {mended + len(found.left)} nodes past "
-            f"{_thresholds(found.threshold_percent)}"
-        )
+        what = f"1 move{bound} mends" if moves == 1 else f"{moves} moves{bound} mend"
+        hot = mended + len(found.left)
+        nodes = "1 node" if hot == 1 else f"{hot} nodes"
+        yield f"domain {found.domain}: {what} {mended} of {nodes} past {_thresholds(found.threshold_percent)}"
     yield f"worst peak: {_peak(found.worst_before)} now, {_peak(found.worst_after)} after"
     yield f"{found.nodes} nodes; {found.movable} of their {found.pods} pods may move; profiles {found.profiles_version}"
     kept = list(found.kept.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Final, get_type_hints
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from multisched.config_schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
 from multisched.framework.registry import (
     EXTENSION_POINTS,
+    ArgsCheck,
     Factory,
     PluginSetupError,
     PluginUse,
@@ -64,8 +65,18 @@ def plugin_registry() -> Registry:
 
 
 def domain_module(domain: str) -> ModuleType:
-    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has one, POLICY."""
+    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY and ARGS_CHECKS."""
     return importlib.import_module(f"domains.{domain}.profile")
+
+
+def args_check(plugin: str) -> ArgsCheck | None:
+    """What checks the args of a built-in domain's plugin; None: they are read when it is built."""
+    for domain in BUILT_IN_DOMAINS:
+        module = domain_module(domain)
+        if plugin in module.PLUGINS:
+            checks: Mapping[str, ArgsCheck] = getattr(module, "ARGS_CHECKS", {})
+            return checks.get(plugin)
+    return None
 
 
 def base_profile(base: str) -> Profile:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from multisched.config_document import Document, Path
-from multisched.config_plugins import is_queue_sort, points_of, resolve_profile
+from multisched.config_plugins import args_check, is_queue_sort, points_of, resolve_profile
 from multisched.config_schema import DomainConfig
 from multisched.config_structure import nearest
 from multisched.framework.registry import PluginSetupError, Profile, Registry
@@ -43,13 +43,13 @@ def check_profile(document: Document, path: Path, domain: DomainConfig, registry
 
 
 def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
-    """Notes all that is wrong with an in-tree plugin's arguments, at the fields themselves; True if nothing is.
+    """Notes all that is wrong with the arguments of a plugin that ships, at the fields themselves; True if nothing is.
 
     Other plugins read their arguments when they are built, and their refusal is told then.
     """
     reader = ARGS_READERS.get(plugin)
     if reader is None:
-        return True
+        return _check_domain_args(document, path, plugin, args)
     try:
         reader(args, "args")
     except PluginArgsError as error:
@@ -59,6 +59,15 @@ def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, A
             document.add((*path, *inner), problem.reason, of_key=is_key)
         return False
     return True
+
+
+def _check_domain_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
+    check = args_check(plugin)
+    problems = check(args) if check is not None else ()
+    for problem in problems:
+        place, _, reason = problem.partition(": ")
+        document.add((*path, *_parts(place.removeprefix("args"))), reason, of_key=reason.startswith("unknown"))
+    return not problems
 
 
 def _parts(text: str) -> Path:

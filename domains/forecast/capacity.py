@@ -60,9 +60,12 @@ class MeasuredCapacity:
     def __init__(self, query: str) -> None:
         self.query = query
         self._milli: Mapping[str, int] = {}
+        self.is_measured = False
+        """True once there was an answer."""
 
     def measure(self, plain: Mapping[str, float]) -> None:
         """Node -> what the query said, in plain units; numbers that are none, or below zero, say nothing."""
+        self.is_measured = True
         self._milli = {
             name: min(QUANTITY_MAX, round(amount * MILLI)) for name, amount in plain.items() if 0 <= amount < math.inf
         }

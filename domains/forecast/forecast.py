@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from domains.forecast.capacity import MeasuredCapacity, SettingError
+from domains.forecast.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.flat_peaks import Amounts
 from domains.forecast.history import History, load_history
 from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
@@ -61,6 +62,8 @@ class PeakStatistics(msgspec.Struct, frozen=True):
     version: int = 0
     """Of the profiles in force; 0: those of the files, or none."""
     curve_bytes: int = 0
+    capacity_gaps: tuple[Gap, ...] = ()
+    """Nodes without a usable capacity of some dimension."""
 
 
 class Worst(NamedTuple):
@@ -123,6 +126,7 @@ class Forecast:
         self._rung = Rung()
         self._looked_at: tuple[int, int] = (0, 0)
         self._seen: _Seen | None = None
+        self._gaps = CapacityGaps()
         self._weights = np.ones(0)
         if profiles is not None and ledger is not fresh and ledger.predictor.version == 0:
             ledger.adopt(fresh.predictor)
@@ -144,8 +148,11 @@ class Forecast:
         self._begin()
 
     def catch_up(self) -> bool:
-        """Counts a piece of what new profiles left to count; True if there is more."""
-        return self._ledger.catch_up()
+        """Counts a piece of what new profiles left to count; True if there is more. Then tells of nodes without capacity."""
+        has_more = self._ledger.catch_up()
+        if not has_more:
+            self._gaps.look(self._ledger)
+        return has_more
 
     def hand_over(self) -> Learned:
         """See `framework.plugin.HandoverPlugin`."""
@@ -181,6 +188,7 @@ class Forecast:
             dict(self.fallbacks),
             self._ledger.predictor.version,
             0 if curves is None else curves.nbytes,
+            self._gaps.found,
         )
 
     def worst(self, pod: Pod, row: int) -> Worst | None:
@@ -208,6 +216,9 @@ class Forecast:
         found = self.worst(pod, row)
         if found is None:
             return ""
+        at = self.dimensions.index(found.dimension)
+        if self._ledger.capacity(np.array([row], np.intp))[at, 0] <= 0:
+            return f"with this pod its fullest moment is {found.dimension} at {found.slot}, of which the node has none"
         return (
             f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
         )
@@ -342,6 +353,11 @@ def _learner(settings: PeakSettings) -> Learner | None:
 
 def _load(settings: PeakSettings) -> History:
     if not settings.files:
+        if settings.history_dir and settings.learning is None:
+            logger.warning(
+                "no history; pods count as what they request",
+                extra={"note": f"historyDir {settings.history_dir} holds no file *.csv"},
+            )
         return History()
     history = load_history(settings.files, percentile=settings.percentile, window_days=settings.window_days)
     if history.problem_count:

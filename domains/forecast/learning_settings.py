@@ -49,7 +49,10 @@ def read_learning(args: Mapping[str, Any], percentile: float) -> LearningSetting
     file = args.get("profilesFile") or ""
     if not isinstance(file, str):
         raise SettingError("args.profilesFile: write the path of a file")
-    return LearningSettings(_fit(args, percentile), file, _history(args))
+    fit, history = _fit(args, percentile), _history(args)
+    if args.get("fit") is not None and history is None:
+        raise SettingError("args.fit: says how what history reads is learned, and there is no history; remove it")
+    return LearningSettings(fit, file, history)
 
 
 def _history(args: Mapping[str, Any]) -> HistorySettings | None:

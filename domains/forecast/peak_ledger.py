@@ -9,7 +9,7 @@ read yet (the audit's twins), rows are counted when they are read, or ahead of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -46,6 +46,8 @@ class PeakLedger:
         self.chosen = chosen
         self.sequence = 0
         """Raised at each change of what rows hold or have."""
+        self.capacity_changes = 0
+        """Raised whenever a node comes or goes, or has another capacity."""
         self.pods: dict[str, Pod] | None = None
         """uid -> pod, while somebody wants to know (`keep_pods`)."""
         self._held: dict[str, tuple[int, Demand]] = {}
@@ -92,6 +94,8 @@ class PeakLedger:
 
     def set_node(self, row: int, node: Node | None) -> None:
         self._grow(row + 1)
+        if (row in self._nodes) is (node is None):
+            self.capacity_changes += 1
         if node is None:
             if self._promised is not None and self._promised[0] == row:
                 self.withdraw()
@@ -101,6 +105,7 @@ class PeakLedger:
         amounts = [UNKNOWN if node is None else capacity.of(node) for capacity in self._capacities]
         before = self._capacity[:, row].tolist()
         if before != amounts:
+            self.capacity_changes += 1
             self._capacity[:, row] = amounts
             self._fleet += [max(now, 0) - max(was, 0) for was, now in zip(before, amounts, strict=True)]
             self._version[row] += 1
@@ -186,6 +191,14 @@ class PeakLedger:
         """float64[dimensions, len(rows)]: milli-units the node has, or UNKNOWN."""
         self._grow_to(rows)
         return columns_at(self._capacity, rows)
+
+    def nodes(self) -> Mapping[int, Node]:
+        """Row -> node; a view."""
+        return self._nodes
+
+    def capacity_sources(self) -> Iterable[tuple[str, Capacity | MeasuredCapacity]]:
+        """(dimension, where its capacity comes from)"""
+        return zip(self.predictor.dimensions, self._capacities, strict=True)
 
     def outlook(self, rows: Rows, curve: Curve) -> Outlook:
         """What comes of the rows (ascending) if a pod of this curve comes there."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from domains.forecast.peak_forecast import PeakForecast, peak_forecast
-from multisched.framework.registry import Factory, PluginUse, Profile
+from domains.forecast.settings import args_problems
+from multisched.framework.registry import ArgsCheck, Factory, PluginUse, Profile
 from multisched.model.selectors import Toleration
 
 SCHEDULER_NAME = "forecast-scheduler"
@@ -18,6 +19,8 @@ POLICY: Mapping[str, object] = {"tolerations": []}
 """The domain's policy, as a configuration file would say it: pods are taken as they are."""
 
 PLUGINS: Mapping[str, Factory] = {PeakForecast.name: peak_forecast}
+
+ARGS_CHECKS: Mapping[str, ArgsCheck] = {PeakForecast.name: args_problems}
 
 PROFILE = Profile(
     plugins=(

@@ -35,6 +35,7 @@ OVERLAP_S: Final = 3_600
 """What is asked for again: samples that came late (remote write, a collector that was down)."""
 WHOLE_EVERY: Final = 24
 """Each so many readings everything is asked for again: series that were filled in later, services that were renamed."""
+QUERY_CHARS_SHOWN: Final = 200
 
 KnownPods = Callable[[], Awaitable[Mapping[PodName, str]]]
 """Pods there are -> `service_of`; a mapping that is not changed any more."""
@@ -96,14 +97,16 @@ class PrometheusSource:
             else:
                 fold.add(piece, service_names_of(piece, self._labels, round_.names))
 
-        report = await self._ask(dimension.promql(grid.step_s), _at_ends(asked), take, dimension.name)
+        query = dimension.promql(grid.step_s)
+        report = await self._ask(query, _at_ends(asked), take, dimension.name)
         new = await round_.in_thread(lambda: joined(kept, fold.table(first), first_step(grid), grid.steps))
         round_.tables[dimension.name] = new
-        round_.note(dimension.name, _words(report))
+        notes = _words(report)
         if not report.samples and new.names:
-            round_.note(dimension.name, ["the query answers nothing for the newest steps; older ones are used"])
+            notes.append("the query answers nothing for the newest steps; older ones are used")
         if not new.names:
-            round_.note(dimension.name, ["the query answers nothing; is it measured here, under these labels?"])
+            notes.append("the query answers nothing; is it measured here, under these labels?")
+        round_.note(dimension.name, [f"{text} (query: {_shown(query)})" for text in notes])
 
     async def _read_capacity(self, name: str, query: str, round_: _Round) -> None:
         """The newest answer of the last ten steps counts."""
@@ -120,10 +123,11 @@ class PrometheusSource:
                 begin = end
 
         report = await self._ask(query.replace(WINDOW, f"{grid.step_s:g}s"), latest, take, f"{name}, capacity")
-        round_.note(f"{name}, capacity", _words(report))
+        notes = _words(report)
         empty = sorted(node for node, value in found.items() if value <= 0)
         if empty:
-            round_.note(f"{name}, capacity", [f"{len(empty)} nodes have none, such as {empty[0]}"])
+            notes.append(f"{len(empty)} nodes have none, such as {empty[0]}")
+        round_.note(f"{name}, capacity", [f"{text} (query: {_shown(query)})" for text in notes])
         if not found:
             raise SourceError(f"{self.name}: dimension {name}: capacity: the query answers nothing: {query}")
         round_.capacities[name] = found
@@ -172,7 +176,7 @@ class PrometheusSource:
         except MeterError as error:
             raise MeterError(f"{what}: {error}") from error
         except SourceError as error:
-            raise SourceError(f"{self.name}: {what}: {error} (query: {query[:200]})") from error
+            raise SourceError(f"{self.name}: {what}: {error} (query: {_shown(query)})") from error
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -232,6 +236,10 @@ def _words(report: RangeReport) -> list[str]:
     counts = ((dropped.nan, "not finite"), (dropped.negative, "negative"), (dropped.off_grid, "beside the grid"))
     found = [f"{count} samples {how}; they count as gaps" for count, how in counts if count]
     return found + [f"the server warns: {text}" for text in report.warnings]
+
+
+def _shown(query: str) -> str:
+    return query if len(query) <= QUERY_CHARS_SHOWN else f"{query[:QUERY_CHARS_SHOWN]}…"
 
 
 def _first(errors: BaseExceptionGroup[Exception] | BaseException) -> BaseException:

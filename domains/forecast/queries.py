@@ -38,6 +38,9 @@ _DISKS: Final = 'device!~"dm-.*|loop.*|md.*|ram.*|sr.*|zram.*"'
 _BY_NODE: Final = "* on (instance) group_left (nodename) max by (instance, nodename) (node_uname_info)"
 
 
+_CLOSED_BY: Final = {"(": ")", "[": "]", "{": "}"}
+
+
 def _per_pod(expression: str) -> str:
     return f"sum by (namespace, pod) ({expression})"
 
@@ -150,6 +153,34 @@ READY: Final[Mapping[str, ReadyQuery]] = {
     ),
 }
 """By the name that a dimension's `ready` gives."""
+
+
+def unbalanced(query: str) -> str:
+    """The first bracket or quote of a query that has no partner, in words; empty: each has one.
+
+    All that can be said of PromQL (or LogQL) without its server, and what a slip of the hand most often leaves behind.
+    """
+    opened: list[str] = []
+    quote = ""
+    letters = iter(query)
+    for letter in letters:
+        if quote:
+            if letter == "\\" and quote != "`":
+                next(letters, "")
+            elif letter == quote:
+                quote = ""
+        elif letter in "\"'`":
+            quote = letter
+        elif letter == "#":
+            next((letter for letter in letters if letter == "\n"), "")
+        elif letter in _CLOSED_BY:
+            opened.append(letter)
+        elif letter in _CLOSED_BY.values() and (not opened or _CLOSED_BY[opened.pop()] != letter):
+            return f"{letter} closes nothing"
+    if quote:
+        return f"the quote {quote} is not closed"
+    return f"{opened[-1]} is not closed" if opened else ""
+
 
 PLACES: Final = 'max by (namespace, pod, node) (kube_pod_info{node!=""})'
 """kube-state-metrics: which pod stood where, for dimensions that are measured per node."""

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 import numpy as np
 
+from domains.forecast.coverage import profile_notes, reading_notes
 from domains.forecast.profiles import Profiles
 from domains.forecast.source import PollingSource, Reading, Source, SourceError, merged
 from multisched.framework.measures import Grid
@@ -135,7 +136,7 @@ class Refit:
         self._covered = _covered(reading)
         self._state.refits += 1
         self._state.failures_in_a_row, self._state.last_error = 0, ""
-        self._state.notes = reading.notes
+        self._tell((*reading.notes, *reading_notes(reading, self._settings.steps), *profile_notes(profiles)))
         self._state.duration_s = ports.clock.monotonic() - began_s
         logger.info("profiles in force", extra={"version": profiles.version, "services": len(profiles.services)})
         return True
@@ -184,6 +185,12 @@ class Refit:
         failures, interval_s = self._state.failures_in_a_row, self._settings.interval_s
         wait_s = interval_s if not failures else min(interval_s, RETRY_S * 2.0 ** min(failures - 1, 20))
         return wait_s * (1 + JITTER * ports.rng.random())
+
+    def _tell(self, notes: tuple[str, ...]) -> None:
+        """Keeps the notes, and logs those that the last reading did not have: nobody looks for what nobody knows of."""
+        for note in sorted(set(notes) - set(self._state.notes), key=notes.index):
+            logger.warning("history is not whole", extra={"note": note[:ERROR_CHARS_MAX]})
+        self._state.notes = notes
 
     def _note_failure(self, text: str, ports: DutyPorts) -> None:
         state = self._state

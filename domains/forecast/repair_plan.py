@@ -185,6 +185,11 @@ def _why(board: Board, search: Search, node: int) -> str:
     limits, standing, movable = board.limits, board.pods_on(node), board.movable_on(node)
     if len(board.moves) >= limits.moves_per_window:
         return f"the budget of {limits.moves_per_window} moves per window is used up (moves_per_window)"
+    moves_left = limits.moves_per_window - len(board.moves)
+    if moves_left < search.least(node) <= SET_MAX:
+        return (
+            f"it takes {search.least(node)} moves or more, and {moves_left} are left in the window (moves_per_window)"
+        )
     if limits.moves_per_node < search.least(node) <= SET_MAX:
         return f"it takes {search.least(node)} moves or more, and {limits.moves_per_node} are allowed (moves_per_node)"
     if not len(standing):

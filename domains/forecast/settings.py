@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError, read_capacity
-from domains.forecast.history_file import RESOURCES_MAX, history_files
+from domains.forecast.history_file import RESOURCES_MAX, HistoryError, history_files
 
 if TYPE_CHECKING:
     from domains.forecast.learning_settings import LearningSettings
@@ -62,6 +64,8 @@ class PeakSettings(msgspec.Struct, frozen=True):
     """Filter: a node's predicted peak, in percent of its capacity, may not pass this with the pod."""
     weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Score: how much a dimension counts; 1 where nothing is said."""
+    history_dir: str = ""
+    """Whose files are among `files`."""
     learning: LearningSettings | None = None
     """None: nothing is learned while the program runs."""
     repair: RepairSettings | None = None
@@ -89,6 +93,8 @@ class PeakSettings(msgspec.Struct, frozen=True):
         dimensions = _texts(args, "dimensions") or tuple(one.name for one in told)
         if len(dimensions) > RESOURCES_MAX:
             raise SettingError(f"args.dimensions: {len(dimensions)} names, more than {RESOURCES_MAX}; leave some out")
+        _refuse_strangers("capacities", capacities, dimensions)
+        _refuse_strangers("weights", args.get("weights") or {}, dimensions)
         return cls(
             files=found,
             percentile=percentile,
@@ -98,6 +104,7 @@ class PeakSettings(msgspec.Struct, frozen=True):
             mode=mode_of(args),
             threshold_percent=_number(args, "thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
             weights={one.name: one.weight for one in told} | _weights(args),
+            history_dir=directory or "",
             learning=learning,
             repair=_repair(args),
         )
@@ -126,6 +133,30 @@ def _repair(args: Mapping[str, Any]) -> RepairSettings | None:
     from domains.forecast.repair_settings import read_repair
 
     return read_repair(args["repair"])
+
+
+def _refuse_strangers(setting: str, found: Collection[object], dimensions: Sequence[str]) -> None:
+    """Where the dimensions are named, a capacity or a weight of another one is a slip: it would count for nothing."""
+    for name in found if dimensions else ():
+        if name not in dimensions:
+            near = difflib.get_close_matches(str(name), dimensions, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(dimensions)}"
+            raise SettingError(f"args.{setting}.{name}: no dimension is called so; {hint}")
+
+
+def args_problems(args: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the args, each with its path, for `config validate`; that a file of `files` is not there, too."""
+    try:
+        settings = PeakSettings.from_config(args)
+    except SettingError as error:
+        return [line if line.startswith("args.") else f"args.{line}" for line in str(error).splitlines()]
+    except HistoryError as error:
+        return [f"args.historyDir: {str(error).removeprefix('historyDir ')}"]
+    return [
+        f"args.files[{number}]: {name}: there is no such file; name a readable CSV file"
+        for number, name in enumerate(_texts(args, "files"))
+        if name in settings.files and not Path(name).is_file()
+    ]
 
 
 def mode_of(args: Mapping[str, Any]) -> Mode:

@@ -38,6 +38,11 @@ class Settings:
         """Notes what another reader has refused, which names the path itself."""
         self._problems.append(problem)
 
+    @property
+    def is_good(self) -> bool:
+        """True if nothing has been refused so far."""
+        return not self._problems
+
     def done(self) -> None:
         """Raises SettingError if anything was refused."""
         if self._problems:

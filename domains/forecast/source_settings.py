@@ -26,11 +26,12 @@ from typing import Final
 import msgspec
 
 from domains.forecast.capacity import Capacity, SettingError, default_capacity, read_capacity
-from domains.forecast.queries import READY, WINDOW, Per
+from domains.forecast.queries import READY, WINDOW, Per, unbalanced
 from domains.forecast.settings_reader import Settings
 from domains.forecast.source import Labels
 from multisched.framework.measures import ANSWER_BYTES_MAX, CONCURRENCY, POINTS_MAX, TIMEOUT_S, TRIES, MeterSettings
 from multisched.framework.ports import ExtenderTrust
+from multisched.model.objects import CPU, MEMORY
 
 DIMENSIONS_MAX: Final = 32
 SOURCES_MAX: Final = 8
@@ -173,6 +174,22 @@ def _check_together(settings: Settings, found: HistorySettings) -> None:
     asks = any(isinstance(source, PrometheusSettings) for source in found.sources)
     if not asks and any(isinstance(dimension.capacity, QueryCapacity) for dimension in found.dimensions):
         settings.refuse("sources", "has no prometheus, which the capacity of a dimension is asked of; add one")
+    if settings.is_good:
+        for number, dimension in enumerate(found.dimensions):
+            if not _is_measured(dimension, found.sources):
+                settings.refuse(
+                    f"dimensions[{number}]", f"{dimension.name} is measured by no source; write ready or query"
+                )
+
+
+def _is_measured(dimension: Dimension, sources: Sequence[SourceSettings]) -> bool:
+    """Whether some source can say anything of it: else it would count as nothing used, without a word."""
+    return any(
+        (isinstance(source, PrometheusSettings) and bool(dimension.query))
+        or (isinstance(source, LoadSettings) and dimension.name in (CPU, MEMORY))
+        or isinstance(source, CsvSettings)
+        for source in sources
+    )
 
 
 def _dimension(settings: Settings) -> Dimension:
@@ -183,6 +200,8 @@ def _dimension(settings: Settings) -> Dimension:
     query = settings.text("query", ready.query if ready else "")
     if ready is not None and settings.has("query"):
         settings.refuse("query", "stands beside ready; remove one of the two")
+    elif settings.has("query"):
+        _check_query(settings, "query", query)
     default_per = (ready.per if ready else Per.POD).value
     per = Per(settings.choice("per", default_per, [per.value for per in Per]))
     if ready is not None and per is not ready.per:
@@ -199,6 +218,14 @@ def _dimension(settings: Settings) -> Dimension:
     )
 
 
+def _check_query(settings: Settings, field: str, query: str) -> None:
+    if not query.strip():
+        settings.refuse(field, "is empty; write PromQL, or name a ready query")
+    wrong = unbalanced(query)
+    if wrong:
+        settings.refuse(field, f"does not parse: {wrong} (query: {query[:200]})")
+
+
 def _capacity(settings: Settings, name: str) -> Capacity | QueryCapacity:
     """`allocatable`, a number, or {allocatable|number|label|annotation|query: …}."""
     found = settings.value("capacity")
@@ -211,6 +238,7 @@ def _capacity(settings: Settings, name: str) -> Capacity | QueryCapacity:
         ((word, key),) = found.items()
         if word == "query":
             if isinstance(key, str) and key.strip():
+                _check_query(settings, "capacity", key)
                 return QueryCapacity(key)
             settings.refuse("capacity", f"has no query; {fix}")
             return default_capacity(name)

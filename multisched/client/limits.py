@@ -21,7 +21,8 @@ CALM_BINDS_MAX: Final = 2
 """Up to so many binds in flight count as calm: a trickle of single pods must not starve its own events."""
 TRICKLE_INTERVAL_S: Final = 0.05
 """While binds are many, one background write per interval: 20/s next to about 1,000 binds/s."""
-POLL_S: Final = 0.02
+PAUSE_MIN_S: Final = 0.02
+"""Between two looks of a background write: the last thing that may cost binds anything."""
 
 
 class LimiterStatistics(msgspec.Struct):
@@ -93,12 +94,12 @@ class WriteLimiter:
             return self._background_paused_until - now
         reserve = 1 + self._burst / 10
         if self._burst > reserve and self._tokens < reserve:
-            return max((reserve - self._tokens) / self._rate, POLL_S)
+            return max((reserve - self._tokens) / self._rate, PAUSE_MIN_S)
         if self._tokens < 1:
-            return max((1 - self._tokens) / self._rate, POLL_S)
+            return max((1 - self._tokens) / self._rate, PAUSE_MIN_S)
         if self._counters.binds_in_flight > CALM_BINDS_MAX:
             if now < self._next_trickle_at:
-                return POLL_S
+                return max(self._next_trickle_at - now, PAUSE_MIN_S)
             self._next_trickle_at = now + TRICKLE_INTERVAL_S
         return 0.0
 

@@ -41,6 +41,8 @@ from multisched.framework.plugin import (
 from multisched.framework.reasons import ReasonTable
 
 Factory = Callable[..., Plugin]
+ArgsCheck = Callable[[Mapping[str, Any]], Sequence[str]]
+"""A plugin's args -> what is wrong with them before the plugin is built, each as `args.path: reason`."""
 P = TypeVar("P", bound=Plugin)
 _NO_REASONS = ReasonTable("")
 

@@ -23,6 +23,7 @@ from multisched.simulate.usage_table import UsageTable, filled, read_usage
 PODS_MAX = 100_000
 PODS_DEFAULT = "110"
 NAMES_SHOWN = 5
+WEEK_DAYS = 7
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -268,9 +269,20 @@ class _Resolver:
         _, made = filled(usage.values[used, :, begin:end])
         if made:
             self._notes.append(f"{made} missing samples of the judged days stand as a straight line between neighbours")
-        holes = int(np.isnan(usage.values[used, :, : usage.step_at(scenario.known_until_s)]).sum())
+        history = np.isnan(usage.values[:, :, : usage.step_at(scenario.known_until_s)])
+        holes = int(history[used].sum())
         if holes:
             self._notes.append(f"{holes} samples of the history are missing; policies see the gaps")
+        names = (*usage.services, *usage.pods)
+        unknown = [names[series] for series in used if history[series].all()]
+        if unknown:
+            more = ", …" if len(unknown) > NAMES_SHOWN else ""
+            text = f"{len(unknown)} names have no history: {', '.join(unknown[:NAMES_SHOWN])}{more}"
+            self._notes.append(f"{text}; PeakForecast goes by what stands in for them, at last their requests")
+        days = (scenario.known_until_s - usage.start_s) / DAY_S
+        if days < WEEK_DAYS:
+            text = f"the history has {days:.1f} days, less than a week"
+            self._notes.append(f"{text}; PeakForecast takes one quantile of each series for all hours")
 
 
 def _series_of(service: Service, replica: int, of_service: dict[str, int], of_pod: dict[str, int]) -> int | None:

@@ -1,9 +1,9 @@
 """Usage from CSV files, as one array on a regular grid of times; what is wrong in the files, line by line.
 
-Columns `timestamp,service,dimension,value`, or `pod` in place of `service` or beside it, in any order; others are ignored. A
-value is what one replica of the service, or the pod, used from that moment to the next. Lines may come in any order.
-Promises that nothing is taken for zero: a line that is no sample, a duplicate and a moment off the grid are problems; a gap
-stays NaN until `filled` closes it. Bounds: LINES_MAX, SERIES_MAX, CELLS_MAX, PROBLEMS_MAX.
+Columns `timestamp,service,dimension,value`, or `pod` in place of `service` or beside it, and `unit` if there is one, in any
+order; others are ignored. A value is what one replica of the service, or the pod, used from that moment to the next. Lines may
+come in any order. Promises that nothing is taken for zero: a line that is no sample, a duplicate, a second unit of a dimension
+and a moment off the grid are problems; a gap stays NaN until `filled` closes it. Bounds: LINES_MAX, SERIES_MAX, CELLS_MAX, PROBLEMS_MAX.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ class UsageReader:
         self._files: list[str] = []
         self._series: dict[Key, _Series] = {}
         self._times: dict[str, float] = {}
+        self._units: dict[str, tuple[str, str]] = {}
+        """Dimension -> the unit that its first line with a unit names, and where that stands."""
         self._count = 0
 
     def read(self, path: Path) -> None:
@@ -121,7 +123,7 @@ class UsageReader:
             return
         places = tuple(
             header.index(name) if name in header else -1
-            for name in ("timestamp", "service", "pod", "dimension", "value")
+            for name in ("timestamp", "service", "pod", "dimension", "value", "unit")
         )
         first, bad = (len(self._files) - 1) * LINES_MAX, 0
         for line, row in enumerate(rows, 2):
@@ -139,7 +141,7 @@ class UsageReader:
     def _add(self, row: list[str], width: int, places: tuple[int, ...], line: int) -> None:
         if len(row) != width:
             raise _BadLineError("", f"has {len(row)} fields, the header has {width}")
-        timestamp, service, pod, dimension, value = places
+        timestamp, service, pod, dimension, value, unit = places
         seconds = self._times.get(row[timestamp])
         if seconds is None:
             seconds = self._times[row[timestamp]] = _seconds(row[timestamp].strip())
@@ -151,6 +153,8 @@ class UsageReader:
             ) from None
         if not 0.0 <= amount <= VALUE_MAX:
             raise _BadLineError("value", f"{_shown(row[value])} is not within 0..{VALUE_MAX:.0e}")
+        if unit >= 0 and row[unit].strip():
+            self._check_unit(row[dimension], row[unit].strip(), line)
         is_pod = pod >= 0 and row[pod] != ""
         name = row[pod if is_pod else service] if is_pod or service >= 0 else ""
         key = (is_pod, name, row[dimension])
@@ -163,6 +167,13 @@ class UsageReader:
         series.seconds.append(seconds)
         series.values.append(amount)
         series.lines.append(line)
+
+    def _check_unit(self, dimension: str, unit: str, line: int) -> None:
+        where = f"line {line % LINES_MAX} of {self._files[line // LINES_MAX]}"
+        first, at = self._units.setdefault(dimension, (unit, where))
+        if unit != first:
+            text = f"{_shown(unit)}, and {dimension} is in {first!r} in {at}"
+            raise _BadLineError("unit", f"{text}; write all of it in one unit")
 
     def _new_series(self, key: Key) -> _Series:
         for column, name in (("pod" if key[0] else "service", key[1]), ("dimension", key[2])):

@@ -148,7 +148,7 @@ async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
         assert not await refit.once(ports_at(NOW_S))
     assert force.adopted == []
     assert refit.state().last_error == (
-        "the sources have no sample in the window (cpu: the query answers nothing; is it measured here, under these labels?)"
+        "the sources have no sample in the window (cpu: the query answers nothing; is it measured here, under these labels? (query: Q))"
     )
 
 

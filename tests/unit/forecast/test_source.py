@@ -61,9 +61,9 @@ async def test_lies_are_gaps_and_told_and_spikes_are_left_to_the_fit() -> None:
         reading = await source.read(GRID, in_thread)
     assert of(reading.usage, "shop/web") == [None, None, 1, 100]
     assert reading.notes == (
-        "cpu: 1 samples not finite; they count as gaps",
-        "cpu: 1 samples negative; they count as gaps",
-        "cpu: the server warns: store-2 is down",
+        "cpu: 1 samples not finite; they count as gaps (query: Q)",
+        "cpu: 1 samples negative; they count as gaps (query: Q)",
+        "cpu: the server warns: store-2 is down (query: Q)",
     )
 
 
@@ -161,7 +161,7 @@ async def test_a_query_that_answers_nothing_is_told_and_the_others_count() -> No
     async with source_of(server, CPU, Dimension("log", "L"), known={("shop", "a"): "web"}) as source:
         reading = await source.read(GRID, in_thread)
     assert of(reading.usage, "shop/web", "log") == [None] * 4
-    assert reading.notes == ("log: the query answers nothing; is it measured here, under these labels?",)
+    assert reading.notes == ("log: the query answers nothing; is it measured here, under these labels? (query: L)",)
 
 
 async def test_later_readings_ask_for_what_is_new_and_for_the_last_hour_again() -> None:
@@ -230,7 +230,7 @@ async def test_capacities_may_be_asked_for() -> None:
     async with source_of(server, asked) as source:
         reading = await source.read(GRID, in_thread)
         assert reading.capacities == {"cpu": {"n1": 40e6, "n2": 0}}
-        assert "cpu, capacity: 1 nodes have none, such as n2" in reading.notes
+        assert "cpu, capacity: 1 nodes have none, such as n2 (query: C)" in reading.notes
         server.queries["C"] = []
         with pytest.raises(SourceError, match="dimension cpu: capacity: the query answers nothing: C"):
             await source.read(GRID, in_thread)

@@ -13,6 +13,7 @@ from multisched.simulate.scenario_file import load_scenario
 from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
 
 NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
+SHORT = "the history has 2.0 days, less than a week; PeakForecast takes one quantile of each series for all hours"
 
 
 def test_a_scenario_holds_what_its_files_say(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_a_scenario_holds_what_its_files_say(tmp_path: Path) -> None:
     assert scenario.seeds == (0, 1)
     assert written(scenario.known_until_s) == "2026-01-07 00:00"
     assert (written(scenario.judged_from_s), written(scenario.judged_to_s)) == ("2026-01-07 00:00", "2026-01-09 00:00")
-    assert not scenario.notes
+    assert scenario.notes == (SHORT,)
 
 
 def test_services_may_come_from_a_file_with_their_requests(tmp_path: Path) -> None:
@@ -81,6 +82,16 @@ def test_what_was_completed_is_noted(tmp_path: Path) -> None:
         "usage of 1 names that run nowhere: gone",
         "2 missing samples of the judged days stand as a straight line between neighbours",
         "2 samples of the history are missing; policies see the gaps",
+        SHORT,
+    )
+
+
+def test_a_service_without_any_history_is_named(tmp_path: Path) -> None:
+    lines = [line for line in usage_lines() if line[1] != "db" or line[0] >= at(8)]
+    assert load_scenario(write(tmp_path, lines=lines)).notes == (
+        "16 samples of the history are missing; policies see the gaps",
+        "1 names have no history: db; PeakForecast goes by what stands in for them, at last their requests",
+        SHORT,
     )
 
 

@@ -104,6 +104,14 @@ def test_a_file_without_a_grid_is_refused_with_the_fix(tmp_path: Path, text: str
     assert problems[0].startswith(problem)
 
 
+def test_two_units_of_a_dimension_are_told_at_the_second(tmp_path: Path) -> None:
+    text = "timestamp,service,dimension,value,unit\n0,web,cpu,1,cores\n0,web,log,1,\n3600,web,cpu,900,millicores\n3600,web,log,1,B/s\n"
+    _, problems = read(tmp_path, text)
+    assert problems == [
+        f"0.csv:4 unit: 'millicores', and cpu is in 'cores' in line 2 of {tmp_path}/0.csv; write all of it in one unit"
+    ]
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     problems: list[Problem] = []
     assert read_usage([tmp_path / "none.csv"], problems) is None

@@ -1,0 +1,258 @@
+"""A cluster that a foreign scheduler made uneven gets a plan: through the whole program, over HTTP and on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from domains.forecast.profiles_file import dumps
+from multisched import config
+from multisched.cli import app
+from multisched.cluster.direct import DirectTransport
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.model.objects import Pod
+from multisched.observe.health import Health
+from multisched.observe.metrics import Metrics
+from multisched.observe.repair_view import decode_plan
+from multisched.observe.server import ServerSettings, Sources, serve
+from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.repair_source import RepairPlans
+from multisched.shell.telemetry import ProgramQueues
+from tests.integration.plugins.house import House, one_domain, open_house
+from tests.integration.repair.uneven import PROFILES, configuration, known, put, uneven
+
+ASKED = RepairAsked()
+
+
+def moves(plan: RepairPlan) -> list[tuple[str, str, str]]:
+    return [(move.pod, move.from_node, move.to_node) for move in plan.moves]
+
+
+def on_server(house: House) -> list[tuple[str, str, int]]:
+    """Every pod with its node and version."""
+    return sorted((key, pod.node, pod.version) for key, pod in house.books.pods().items())
+
+
+async def test_one_move_mends_a_node_that_a_foreign_scheduler_made_log_heavy() -> None:
+    async with uneven() as (house, plans):
+        before = on_server(house)
+
+        plan = await plans.plan(ASKED)
+
+        (move,) = plan.moves
+        assert (move.from_node, move.mends, plan.mended, plan.left, plan.least_moves) == ("n0", "n0", ("n0",), (), 1)
+        assert move.to_node in ("n1", "n2")
+        assert house.program.cache.placed(move.uid) is not None
+        assert (move.service, move.replicas) == ("default/chatty", 3)
+        assert (move.from_before.dimension, move.from_before.at) == ("log", "Mon 20:00")
+        assert (round(move.from_before.percent), round(move.from_after.percent)) == (120, 80)
+        assert (round(move.to_before.percent), round(move.to_after.percent)) == (40, 42)
+        assert round(move.gain_percent) == 40
+        assert {name: round(p) for name, p in move.to_peaks_percent.items()} == {"cpu": 1, "log": 42}
+        assert (plan.domain, plan.nodes, plan.pods, plan.movable, plan.kept) == ("tests", 3, 5, 5, {})
+        assert plan.threshold_percent == {"cpu": 100.0, "log": 100.0}
+        assert on_server(house) == before, "a plan writes nothing"
+        await house.at_rest()
+
+
+async def test_a_question_goes_before_the_settings() -> None:
+    async with uneven() as (_, plans):
+        assert moves(await plans.plan(RepairAsked(threshold_percent={"log": 125.0}))) == []
+        assert len((await plans.plan(RepairAsked(threshold_percent={"": 79.0}))).moves) == 2
+        limited = await plans.plan(RepairAsked(threshold_percent={"log": 79.0}, moves=1))
+        assert limited.moves == ()
+        (left,) = limited.left
+        assert (left.node, left.peak.dimension) == ("n0", "log")
+        assert "moves_per_window" in left.why
+
+
+async def test_pods_go_only_where_every_filter_of_the_domain_lets_them() -> None:
+    async with uneven() as (house, plans):
+        taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]
+        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        await house.post(
+            "nodes", "empty", {}, spec={"taints": taints}, status={"capacity": amounts, "allocatable": amounts}
+        )
+        anti: dict[str, Any] = {
+            "affinity": {
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {"labelSelector": {"matchLabels": {"app": "early"}}, "topologyKey": "kubernetes.io/hostname"}
+                    ]
+                }
+            }
+        }
+        await put(house, "shy-0", "chatty", "n0", spec=anti)
+        await put(house, "shy-1", "chatty", "n0", spec=anti)
+        await known(house, "shy-0", "shy-1")
+        labelled = {"kubernetes.io/hostname": "free"}
+        await house.node("free", labels=labelled)
+        await house.until(lambda: house.program.cache.nodes.row_of("free") is not None)
+
+        plan = await plans.plan(ASKED)
+
+        assert not {move.to_node for move in plan.moves} & {"empty"}
+        assert len(plan.moves) == 3
+        for move in plan.moves:
+            if move.pod.startswith("default/shy"):
+                assert move.to_node == "free", "its anti-affinity keeps it from nodes with early"
+
+
+async def test_a_full_node_takes_a_pod_when_another_makes_room_first() -> None:
+    async with uneven(nodes={"n0": "8", "n1": "250m"}) as (house, plans):
+        await put(house, "quiet-0", "quiet", "n1", cpu="100m")  # with early-n1: 200m of 250m
+        await known(house, "quiet-0")
+
+        plan = await plans.plan(ASKED)
+
+        assert moves(plan)[0][:2] in (("default/quiet-0", "n1"), ("default/early-n1", "n1"))
+        assert (plan.moves[1].from_node, plan.moves[1].to_node, plan.moves[1].waits_for) == ("n0", "n1", (0,))
+
+
+async def test_what_a_pod_disruption_budget_allows_is_told_and_kept() -> None:
+    async with uneven() as (house, plans):
+        path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        selector = {"matchLabels": {"app": "chatty"}}
+        await house.post(path, "chatty", {}, spec={"selector": selector, "maxUnavailable": 0}, status={})
+        await house.until(lambda: len(house.program.cache.objects.disruption_budgets("default")) == 1)
+
+        (left,) = (await plans.plan(ASKED)).left
+
+        assert "PodDisruptionBudget default/chatty allows no disruption now (3 pods)" in left.why
+
+
+async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured() -> None:
+    for whose, expected in (("own", 0), ("all", 1)):
+        async with uneven(configuration(pods=whose)) as (house, plans):
+            for number in range(3):
+                await house.delete(f"namespaces/default/pods/chatty-{number}")
+            for number in range(3):
+                await put(house, f"foreign-{number}", "chatty", "n0", scheduler="default-scheduler")
+            await known(house, "foreign-0", "foreign-1", "foreign-2")
+            await house.until(lambda: len(house.program.cache) == 5)
+
+            plan = await plans.plan(ASKED)
+
+            assert len(plan.moves) == expected
+            if not expected:
+                assert "another scheduler places it" in plan.left[0].why
+
+
+async def test_nominated_pods_count_on_the_nodes_they_are_promised() -> None:
+    async with uneven() as (house, plans):
+        (pod,) = [entry.pod for entry in house.program.cache if entry.pod.name == "chatty-0"]
+        for node in ("n1", "n2"):  # promised enough at 20:00 to leave no room for one of n0's
+            for number in range(2):
+                house.program.nominator.nominate(_renamed(pod, f"next-{node}-{number}"), node)
+
+        (left,) = (await plans.plan(ASKED)).left
+
+        assert left.node == "n0"
+        assert "for 3 every node lacks room or would pass its threshold" in left.why
+
+
+def _renamed(pod: Pod, name: str) -> Pod:
+    return msgspec.structs.replace(pod, name=name, uid=f"uid-{name}", node="")
+
+
+async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
+    async with uneven() as (_, plans):
+        with pytest.raises(
+            RepairRefusedError, match=r"threshold lgo: no dimension of the forecast; did you mean log\?"
+        ):
+            await plans.plan(RepairAsked(threshold_percent={"lgo": 90.0}))
+        with pytest.raises(RepairRefusedError, match="domain test: no such domain; did you mean tests"):
+            await plans.plan(RepairAsked(domain="test"))
+    text = configuration()
+    async with open_house(text) as house:
+        plans = RepairPlans(house.program, config.parse(text, "house"))
+        await house.node("n0")
+        with pytest.raises(RepairRefusedError, match="no profiles are in force yet"):
+            await plans.plan(ASKED)
+    text = one_domain()
+    async with open_house(text) as house:
+        with pytest.raises(RepairRefusedError, match="enable PeakForecast in one"):
+            await RepairPlans(house.program, config.parse(text, "house")).plan(ASKED)
+
+
+async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
+    async with uneven() as (_, plans):
+        refused: list[int] = []
+
+        async def ask() -> None:
+            try:
+                await plans.plan(ASKED)
+            except RepairRefusedError as error:
+                refused.append(error.status)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(ask)
+        assert refused == [429, 429]
+        assert len((await plans.plan(ASKED)).moves) == 1
+
+
+async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
+    async with uneven() as (house, plans):
+        explanations = ProgramExplanations(house.program, config.parse(configuration(), "house"))
+        sources = Sources(Health(), Metrics(), ProgramQueues(house.program, "me"), explanations, plans)
+        async with serve(ServerSettings(port=0), sources) as url:
+            code, text, _ = await _call("--server", url)
+            assert code == 0
+            assert "default/chatty-" in text
+            assert "log 120 % -> 80 % Mon 20:00" in text
+            assert "1 of 3 of default/chatty" in text
+            assert "domain tests: 1 move mends 1 of 1 node past 100 %" in text
+            assert text.rstrip().endswith("nothing was written: this is a preview")
+            code, text, _ = await _call("--server", url, "--threshold", "log=125", "-o", "json")
+            assert json.loads(text)["moves"] == []
+            code, text, _ = await _call("--server", url, "--threshold", "79", "--moves", "2", "-o", "wide")
+            assert (code, text.count("default/chatty-")) == (0, 2)
+            for wrong, message in (
+                (("--threshold", "lgo=90"), "did you mean log?"),
+                (("--threshold", "log=much"), "write DIMENSION=PERCENT"),
+                (("--threshold", "log=90", "--threshold", "log=80"), "given twice"),
+                (("--threshold", "2000"), "at most 1000"),
+            ):
+                code, _, error = await _call("--server", url, *wrong)
+                assert (code, message in error) == (2, True), error
+            code, _, error = await _call("--server", url, "--domain", "gpu")
+            assert (code, "no such domain" in error) == (1, True)
+
+
+async def test_a_dump_of_the_cluster_gets_the_same_plan(tmp_path: Path) -> None:
+    profiles, dump, text = tmp_path / "profiles", tmp_path / "dump.json", tmp_path / "config.yaml"
+    profiles.write_bytes(dumps(PROFILES))
+    text.write_text(configuration(str(profiles)))
+    async with uneven() as (house, plans):
+        expected = await plans.plan(ASKED)
+        dump.write_bytes(orjson.dumps({"items": [*await listed(house, "Node"), *await listed(house, "Pod")]}))
+
+    code, told, error = await _call("--snapshot", str(dump), "--config", str(text), "-o", "json")
+
+    assert code == 0, error
+    assert decode_plan(told.encode()) == expected
+    code, _, error = await _call("--snapshot", str(dump))
+    assert (code, "no profiles are in force yet" in error) == (1, True), error
+    dump.write_text('{"items": []}')
+    code, _, error = await _call("--snapshot", str(dump), "--config", str(text))
+    assert (code, "the dump has no nodes" in error) == (1, True), error
+
+
+async def listed(house: House, kind: str) -> list[dict[str, Any]]:
+    """As kubectl prints them."""
+    answer = await DirectTransport(house.server).request("GET", f"/api/v1/{kind.lower()}s")
+    return [{**item, "kind": kind} for item in orjson.loads(answer.body)["items"]]
+
+
+async def _call(*arguments: str) -> tuple[int, str, str]:
+    result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, ["repair", "plan", *arguments]))
+    return result.exit_code, result.stdout, result.stderr

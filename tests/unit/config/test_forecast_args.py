@@ -1,0 +1,99 @@
+"""What `config validate` says of PeakForecast's args: file, line, column, field and fix, before anything is built or asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from multisched import config
+from multisched.config_document import Problem
+
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+PROMETHEUS = {"type": "prometheus", "url": "http://prometheus:9090"}
+ARGS = "domains[0].profile.plugins.enabled[0].args"
+
+
+def refusals(args: dict[str, Any]) -> list[str]:
+    """What is wrong, without the place in the file, which every one of them has."""
+    plugin = {"name": "PeakForecast", "args": args}
+    domains = [{"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}]
+    problems: Sequence[Problem] = ()
+    try:
+        config.parse(f"{HEAD}domains: {json.dumps(domains)}", "house.yaml")
+    except config.ConfigError as error:
+        problems = error.problems
+    assert all((problem.file, problem.line) == ("house.yaml", 3) for problem in problems)
+    return [f"{problem.path.removeprefix(ARGS + '.')}: {problem.message}" for problem in problems]
+
+
+def history(*dimensions: dict[str, Any], sources: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+    return {"history": {"sources": sources or [PROMETHEUS], "dimensions": list(dimensions), **more}}
+
+
+CPU = {"name": "cpu", "ready": "cadvisor-cpu"}
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (
+            history({"name": "log", "query": "sum by (pod (x)"}),
+            "history.dimensions[0].query: does not parse: ( is not closed (query: sum by (pod (x))",
+        ),
+        (
+            history({"name": "log", "query": 'x{a="b}'}),
+            'history.dimensions[0].query: does not parse: the quote " is not closed (query: x{a="b})',
+        ),
+        (history({"name": "log", "query": " "}), "history.dimensions[0].query: is empty; write PromQL"),
+        (history(CPU, {"name": "log"}), "history.dimensions[1]: log is measured by no source; write ready or query"),
+        (
+            history({"name": "log"}, sources=[{"type": "metrics-api"}]),
+            "history.dimensions[0]: log is measured by no source",
+        ),
+        (history(CPU | {"ready": "cadvisor-cpuu"}), "dimensions[0].ready: 'cadvisor-cpuu' is not known; did you mean"),
+        (history(CPU | {"capacity": 0}), "history.dimensions[0].capacity: must be above zero; write a number"),
+        (history(CPU | {"capacity": {"number": "0"}}), "history.dimensions[0].capacity: must be above zero"),
+        (history(CPU | {"capacity": "40 M"}), "history.dimensions[0].capacity: "),
+        (
+            history(CPU | {"capacity": {"query": "max by (node) (x[5m])) "}}),
+            "history.dimensions[0].capacity: does not parse: ) closes nothing",
+        ),
+        ({"capacities": {"log": -1}}, "capacities.log: must be above zero"),
+        ({"dimensions": ["log"], "capacities": {"lgo": 1}}, "capacities.lgo: no dimension is called so; did you mean log?"),
+        ({"dimensions": ["log"], "weights": {"lgo": 1}}, "weights.lgo: no dimension is called so; did you mean log?"),
+        (history(CPU) | {"weights": {"disk": 1}}, "weights.disk: no dimension is called so; known here: cpu"),
+        ({"historyDir": "/not/here"}, "historyDir: /not/here: No such file or directory; name a readable directory"),
+        ({"files": ["/not/here.csv"]}, "files[0]: /not/here.csv: there is no such file; name a readable CSV file"),
+        (history(CPU) | {"fit": {"zone": "Europe/Berlni"}}, "fit.zone: 'Europe/Berlni' is no time zone; give an IANA name"),
+        (history(CPU) | {"fit": {"holidays": ["25.12."]}}, "fit.holidays: '25.12.' is no day; write it as"),
+        ({"fit": {"zone": "UTC"}}, "fit: says how what history reads is learned, and there is no history; remove it"),
+        (history(CPU, windowDays=0), "history.windowDays: 0 is no number of 0.0416667..3660"),
+        (history(CPU, stepSecond=5), "history.stepSecond: unknown; did you mean stepSeconds?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_told_at_its_field(args: dict[str, Any], told: str) -> None:
+    (found,) = refusals(args)
+    assert told in found
+
+
+def test_all_that_is_wrong_with_history_is_told_at_once() -> None:
+    found = refusals(history(CPU | {"capacity": 0}, {"name": "log", "query": "rate(x"}, windowDays=0))
+    assert [line.partition(":")[0] for line in found] == [
+        "history.dimensions[0].capacity",
+        "history.dimensions[1].query",
+        "history.windowDays",
+    ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'sum by (namespace, pod) (rate(x{path=~"/var/(log|lib)/.+[)]"}[$window]))',
+        'sum(x{a="it \\" is ("} or y{a=`\\(`}) # a comment with a ( of its own\n + 1',
+    ],
+)
+def test_brackets_in_texts_and_comments_close_nothing(query: str) -> None:
+    assert refusals(history({"name": "log", "query": query})) == []

@@ -1,0 +1,127 @@
+"""`repair:` in the args of PeakForecast, and what a question makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from domains.forecast.capacity import SettingError
+from domains.forecast.repair_settings import Movable, RepairSettings, limits_of, read_repair, unknown_dimensions
+from domains.forecast.settings import PeakSettings
+from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
+
+DIMENSIONS = ("cpu", "log")
+
+
+def test_nothing_said_is_the_defaults() -> None:
+    assert read_repair({}) == RepairSettings()
+    assert PeakSettings.from_config({}).repair is None
+    assert PeakSettings.from_config({"repair": {}}).repair == RepairSettings()
+
+
+def test_every_word_is_read() -> None:
+    document = {
+        "thresholdPercent": {"cpu": 90, "log": 80.5},
+        "movesPerWindow": 5,
+        "movesPerNode": 2,
+        "movesPerService": 1,
+        "swellPercent": 0,
+        "pods": "all",
+    }
+    found = read_repair(document)
+    assert found == RepairSettings(
+        threshold_percent={"cpu": 90.0, "log": 80.5},
+        moves_per_window=5,
+        moves_per_node=2,
+        moves_per_service=1,
+        swell_percent=0.0,
+        movable=Movable.ALL,
+    )
+    assert read_repair({"thresholdPercent": 85}).threshold_percent == {ALL_DIMENSIONS: 85.0}
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ([], "args.repair: write a mapping with thresholdPercent"),
+        ({"treshold": 5}, "args.repair.treshold: unknown; did you mean thresholdPercent?"),
+        (
+            {"thresholdPercent": "90%"},
+            "args.repair.thresholdPercent: '90%' is no threshold; write a percentage above 0",
+        ),
+        ({"thresholdPercent": {"log": 0}}, "args.repair.thresholdPercent.log: 0 is no threshold"),
+        ({"thresholdPercent": {"log": float("nan")}}, "thresholdPercent.log: nan is no threshold"),
+        ({"thresholdPercent": {"log": True}}, "thresholdPercent.log: True is no threshold"),
+        ({"thresholdPercent": {f"d{n}": 90 for n in range(65)}}, "has 65 entries, more than 64"),
+        ({"movesPerWindow": -1}, "args.repair.movesPerWindow: -1 is no whole number of 0..10000"),
+        ({"movesPerNode": 1.5}, "args.repair.movesPerNode: 1.5 is no whole number"),
+        ({"swellPercent": 200}, "args.repair.swellPercent: 200 is no number of 0..100"),
+        ({"pods": "foreign"}, "args.repair.pods: 'foreign' is not known; write one of own, all"),
+    ],
+)
+def test_bad_settings_are_named_with_the_fix(document: Any, words: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        PeakSettings.from_config({"repair": document})
+    assert words in str(caught.value)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(SettingError) as caught:
+        read_repair({"movesPerWindow": "many", "pods": 7})
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "shares"),
+    [
+        ({}, {}, (1.0, 1.0)),
+        ({"log": 80.0}, {}, (1.0, 0.8)),
+        ({"": 90.0, "log": 80.0}, {}, (0.9, 0.8)),
+        ({"log": 80.0}, {"log": 70.0}, (1.0, 0.7)),
+        ({"log": 80.0}, {"cpu": 70.0}, (0.7, 0.8)),
+        ({"": 90.0, "log": 80.0}, {"": 60.0}, (0.6, 0.6)),
+        ({"": 90.0, "log": 80.0}, {"": 60.0, "cpu": 50.0}, (0.5, 0.6)),
+    ],
+)
+def test_a_question_goes_before_the_settings(
+    stated: dict[str, float], asked: dict[str, float], shares: tuple[float, ...]
+) -> None:
+    limits = limits_of(RepairSettings(threshold_percent=stated), RepairAsked(threshold_percent=asked), DIMENSIONS)
+    assert limits.threshold == pytest.approx(shares)
+
+
+def test_budgets_and_swell_come_from_the_settings_unless_asked() -> None:
+    settings = RepairSettings(moves_per_window=9, moves_per_node=8, moves_per_service=7, swell_percent=5.0)
+    limits = limits_of(settings, RepairAsked(moves=0, moves_per_service=3), DIMENSIONS)
+    assert (limits.moves_per_window, limits.moves_per_node, limits.moves_per_service) == (0, 8, 3)
+    assert limits.swell == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            RepairAsked(threshold_percent={"lgo": 90.0}),
+            "threshold lgo: no dimension of the forecast; did you mean log?",
+        ),
+        (RepairAsked(threshold_percent={"zzz": 90.0}), "known here: cpu, log"),
+        (
+            RepairAsked(threshold_percent={"log": 2000.0}),
+            "threshold log=2000: write a percentage above 0 and at most 1000",
+        ),
+        (RepairAsked(threshold_percent={"": -1.0}), "threshold -1: write a percentage"),
+        (RepairAsked(moves=-1), "moves: -1 is not within 0..10000"),
+        (RepairAsked(moves_per_node=20_000), "moves per node: 20000 is not within"),
+    ],
+)
+def test_a_question_that_cannot_be_meant_is_refused(asked: RepairAsked, words: str) -> None:
+    with pytest.raises(RepairRefusedError) as caught:
+        limits_of(RepairSettings(), asked, DIMENSIONS)
+    assert words in str(caught.value)
+    assert caught.value.status == 422
+
+
+def test_thresholds_of_dimensions_that_no_profile_has_are_found() -> None:
+    settings = RepairSettings(threshold_percent={"": 90.0, "log": 80.0, "gpu": 70.0})
+    assert unknown_dimensions(settings, DIMENSIONS) == ("gpu",)
