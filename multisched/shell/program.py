@@ -311,13 +311,13 @@ class Program:
                 ApiEvictor(self.transport, self.limiter),
                 ConfigMapKeeper(self.transport, self.limiter, self._outside.lease_namespace, name),
                 self.events,
-                self._plan_repair,
+                self.plan_repair,
                 lambda: self.is_closing,
                 self.scheduler_names[worker.name][0],
             ),
         )
 
-    async def _plan_repair(self, asked: RepairAsked) -> RepairPlan:
+    async def plan_repair(self, asked: RepairAsked) -> RepairPlan:
         """As the cluster is now, in a thread."""
         from multisched.shell.repair_source import RepairPlans  # which rehearses with a program
 
