@@ -37,6 +37,8 @@ from multisched.testing.sim_loop import SimLoop, simulate
 from multisched.testing.virtual_workers import VirtualWorkers
 
 PODS = "/api/v1/namespaces/default/pods"
+REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
+REVISION_LABEL = "pod-template-hash"
 PACE_S = 0.05
 """Between two pods, so that each is placed before the next comes: the order of creation is the order of decisions."""
 SETTLE_MAX_S = 30.0
@@ -103,6 +105,14 @@ class _Replica(msgspec.Struct):
     """Where its latest pod stood that had a node."""
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    """A ReplicaSet."""
+
+    revision: int
+    name: str
+    uid: str
+
+
 class _Bindings:
     """`server.Interceptor`: which pod was bound to which node, at the moment it takes effect."""
 
@@ -142,6 +152,8 @@ class Run:
         self._replicas: dict[tuple[int, int], _Replica] = {}
         self._series: dict[str, int] = {}
         """Pod -> series of the usage."""
+        self._owners: dict[int, _Owner] = {}
+        """Service -> the ReplicaSet of its new pods."""
         self._stays: list[Stay] = []
         self._stopped: list[str] = []
         self._moves = 0
@@ -204,6 +216,8 @@ class Run:
             for number in range(len(have), wanted):
                 await self._create(self._replicas.setdefault((service, number), _Replica(service, number)))
         await self._settle()
+        for service in event.release:
+            await self._revise(service)
         counts = [0] * len(self._scenario.services)
         for service, _ in self._replicas:
             counts[service] += service in event.release
@@ -250,10 +264,20 @@ class Run:
         replica.pod = f"{service.name}-{replica.number}-{replica.generation}"
         series = self._scenario.series[replica.service][replica.number]
         self._series[replica.pod] = series
-        await self._post(PODS, _pod(replica.pod, service, series, self._policy.scheduler_name))
+        owner = self._owners.get(replica.service) or await self._revise(replica.service)
+        await self._post(PODS, _pod(replica.pod, service, series, owner, self._policy.scheduler_name))
         self._created += 1
         await asyncio.sleep(PACE_S)
         self._note_node(replica)
+
+    async def _revise(self, service: int) -> _Owner:
+        """The ReplicaSet of the service's next pods, another for each release as in a Deployment: default spreading goes by it."""
+        name = self._scenario.services[service].name
+        before = self._owners.get(service)
+        revision = 1 if before is None else before.revision + 1
+        made = await self._post(REPLICA_SETS, _replica_set(name, revision))
+        owner = self._owners[service] = _Owner(revision, made["metadata"]["name"], made["metadata"]["uid"])
+        return owner
 
     def _note_node(self, replica: _Replica) -> None:
         """Counts a move when the replica's pod stands elsewhere than the one before it did; once, however often asked."""
@@ -288,9 +312,11 @@ class Run:
             await asyncio.sleep(PACE_S)
         return is_done()
 
-    async def _post(self, path: str, document: Mapping[str, Any]) -> None:
+    async def _post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         answer = await self._api.request("POST", path, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
+        made: dict[str, Any] = orjson.loads(answer.body)
+        return made
 
     async def _reason(self, pod: str) -> str:
         answer = await self._api.request("GET", f"{PODS}/{pod}")
@@ -340,11 +366,31 @@ def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
 
 
-def _pod(name: str, service: Service, series: int, scheduler: str) -> dict[str, Any]:
+def _replica_set(service: str, revision: int) -> dict[str, Any]:
+    """Nobody keeps its count: the run does."""
+    labels = {"app": service, REVISION_LABEL: str(revision)}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": f"{service}:v1"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": f"{service}-{revision}", "labels": labels},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+def _pod(name: str, service: Service, series: int, owner: _Owner, scheduler: str) -> dict[str, Any]:
+    controller = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+    }
     metadata = {
         "name": name,
-        "labels": {"app": service.name, "multisched.io/service": service.name},
+        "labels": {"app": service.name, "multisched.io/service": service.name, REVISION_LABEL: str(owner.revision)},
         "annotations": {SERIES_ANNOTATION: str(series)},
+        "ownerReferences": [controller],
     }
     container = {"name": "main", "image": f"{service.name}:v1", "resources": {"requests": dict(service.requests)}}
     spec = {"schedulerName": scheduler, "containers": [container], "terminationGracePeriodSeconds": 0}
