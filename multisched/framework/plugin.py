@@ -589,23 +589,16 @@ class DutyProcess(Protocol):
 
 
 class DutyPorts(msgspec.Struct, frozen=True):
-<<<<<<< HEAD
-    """What a background duty works with: time, chance, a thread, and hands to move pods with."""
-=======
-    """What a background duty works with: time, chance, a thread and processes."""
->>>>>>> main
+    """What a background duty works with: time, chance, a thread, processes, and hands to move pods with."""
 
     clock: Clock
     rng: random.Random
     in_thread: InThread
-<<<<<<< HEAD
-    mover: Mover | None = None
-    """None where nothing may be moved."""
-=======
     process: Callable[[str, object], DutyProcess] | None = None
     """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the duty at the latest. None:
     there are none, as in virtual time; whoever would ask computes by `in_thread`."""
->>>>>>> main
+    mover: Mover | None = None
+    """None where nothing may be moved."""
 
 
 @runtime_checkable

@@ -21,12 +21,8 @@ from multisched.client.backoff import Backoff
 from multisched.client.pod_metrics import MetricsApi
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.measures import LoadReader, Meter, MeterSettings
-<<<<<<< HEAD
 from multisched.framework.moving import Mover
-from multisched.framework.plugin import DutyPlugin, DutyPorts, InThread
-=======
 from multisched.framework.plugin import DutyPlugin, DutyPorts, DutyProcess, DutyProcessError, InThread
->>>>>>> main
 from multisched.framework.ports import Clock
 from multisched.framework.registry import PluginSet, implements
 from multisched.model.wire import Transport
@@ -82,18 +78,13 @@ class Duties:
         state = self._states.setdefault((domain, plugin.name), DutyState(domain, plugin.name))
         rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
         backoff = Backoff(rng, base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
-<<<<<<< HEAD
-        ports = DutyPorts(self._clock, rng, self._threads(), mover)
-=======
->>>>>>> main
         while True:
             began_s = self._clock.monotonic()
             state.is_running = True
             try:
                 async with _processes(rng) as open_process:
-                    await plugin.carry_out(
-                        DutyPorts(self._clock, rng, self._threads(), open_process if self._has_processes else None)
-                    )
+                    process = open_process if self._has_processes else None
+                    await plugin.carry_out(DutyPorts(self._clock, rng, self._threads(), process, mover))
                 error = "it returned"
             except Exception as raised:
                 error = f"{type(raised).__name__}: {raised}"[:ERROR_CHARS_MAX]
