@@ -201,7 +201,7 @@ class WatchStream:
                 self.close()
                 return []
             if self._terms.bookmarks and now >= self._bookmark_s:
-                self._plan_bookmark(loop.time())
+                self._plan_bookmark(now)
                 return [self._bookmark(self._current(), {})]
             await self._wait(
                 loop, min(self._deadline_s, self._bookmark_s if self._terms.bookmarks else self._deadline_s)
