@@ -39,6 +39,9 @@ READ_FOR_REPAIR: Final = (
     ObjectKind.PERSISTENT_VOLUME,
     ObjectKind.PERSISTENT_VOLUME_CLAIM,
 )
+WEEK_DAYS: Final = 7 - 1 / 24
+"""With less than this no series has a sample in every hour of the week."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -304,4 +307,10 @@ def _load(settings: PeakSettings) -> History:
         logger.warning(
             "history lines left out", extra={"lines": history.problem_count, "first": str(history.problems[0])}
         )
+    if history.days < WEEK_DAYS:
+        found = (
+            f"{history.days:.1f} days of samples in {len(settings.files)} files, of {settings.window_days:g} asked for"
+        )
+        note = f"{found}; one quantile of each series stands for all hours of the week"
+        logger.warning("history is not whole", extra={"note": note})
     return history

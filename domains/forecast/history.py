@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from domains.forecast.history_file import LineProblem, read_history
-from domains.forecast.history_profiles import slot_profiles
+from domains.forecast.history_file import LineProblem, Samples, read_history
+from domains.forecast.history_profiles import DAY_S, slot_profiles
 from domains.forecast.profiles import Profiles
 
 MILLI: Final = 1000
@@ -32,6 +32,8 @@ class History(msgspec.Struct, frozen=True):
     problems: Sequence[LineProblem] = ()
     """The first bad lines, word for word."""
     problem_count: int = 0
+    days: float = 0.0
+    """From the oldest sample of the window to the newest."""
 
 
 def load_history(files: Sequence[str], *, percentile: float, window_days: float) -> History:
@@ -58,4 +60,10 @@ def _loaded(files: tuple[tuple[str, int, int], ...], percentile: float, window_d
         sample_count=samples.count,
         problems=tuple(samples.problems),
         problem_count=samples.problem_count,
+        days=_days(samples, window_days),
     )
+
+
+def _days(samples: Samples, window_days: float) -> float:
+    oldest_s = min((min(series.seconds) for series in samples.series.values()), default=samples.newest_s)
+    return min(window_days, max(0.0, (samples.newest_s - oldest_s) / DAY_S)) if samples.count else 0.0

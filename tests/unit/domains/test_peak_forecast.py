@@ -276,9 +276,12 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
     bench = Bench({"historyDir": str(tmp_path)})
 
     assert bench.plugin.statistics().ignored_lines == 2
-    (record,) = caplog.records
+    record, short = caplog.records
     assert record.message == "history lines left out"
     assert "line 3, column value" in record.__dict__["first"]
+    assert short.__dict__["note"] == (
+        "0.0 days of samples in 1 files, of 28 asked for; one quantile of each series stands for all hours of the week"
+    )
 
 
 @pytest.mark.parametrize(
