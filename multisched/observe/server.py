@@ -20,6 +20,7 @@ import orjson
 from aiohttp import web
 
 from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.views import NoViewError, ViewQuery
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
 from multisched.observe.explain_view import (
@@ -35,6 +36,7 @@ from multisched.observe.explain_view import (
 )
 from multisched.observe.health import Health, HealthReport
 from multisched.observe.metrics import Metrics
+from multisched.observe.plugin_view import ViewSource
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
 from multisched.observe.repair_view import PLAN_MOVES_MAX, PLAN_PARAMETERS, RepairSource, encode_plan, thresholds
 
@@ -45,6 +47,8 @@ REVIEWED_PREFIX: Final = "/multisched"
 (ClusterRole system:discovery), and what waits where is not for everyone."""
 EXPLAIN_PATH: Final = "/api/v1/explain"
 REPAIR_PATH: Final = "/api/v1/repair"
+VIEW_PATH: Final = "/api/v1/{view}/{name}"
+"""What plugins show."""
 REQUEST_BYTES_MAX: Final = 256 * 1024
 """Of a body: a manifest to be tried in thought."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
@@ -87,6 +91,7 @@ class Sources(msgspec.Struct, frozen=True):
     queue: QueueSource
     explain: ExplainSource
     repair: RepairSource
+    views: ViewSource
 
 
 @asynccontextmanager
@@ -131,6 +136,7 @@ class _Routes:
         application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
         application.router.add_post(f"{EXPLAIN_PATH}/what-if", self._what_if)
         application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
+        application.router.add_get(VIEW_PATH, self._view)
         return application
 
     @web.middleware
@@ -169,7 +175,7 @@ class _Routes:
             return None if _is_loopback_name(request.host) else _text(403, "this server answers to loopback names only")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        verdict = await authenticator.judge(token, request.method.lower(), _reviewed_path(request.path))
+        verdict = await authenticator.judge(token, request.method.lower(), reviewed_path(request.path))
         if verdict is Verdict.ALLOWED:
             return None
         status, message = _REFUSALS[verdict]
@@ -222,6 +228,15 @@ class _Routes:
             return _text(400, f"the manifest is no JSON: {error}")
         return await _told(self._sources.explain.what_if(document, replicas))
 
+    async def _view(self, request: web.Request) -> web.Response:
+        """Whatever the query says is the plugin's."""
+        query = ViewQuery(request.match_info["name"], dict(request.query))
+        try:
+            body = await self._sources.views.document(request.match_info["view"], query)
+        except NoViewError as error:
+            return _text(error.status, str(error))
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
     async def _repair_plan(self, request: web.Request) -> web.Response:
         """`?domain=NAME`, `threshold=log=90` as often as needed or `threshold=90`, `moves`, `movesPerNode`, `movesPerService`."""
         for name in request.query:
@@ -266,11 +281,11 @@ def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
     return number
 
 
-def _reviewed_path(path: str) -> str:
+def reviewed_path(path: str) -> str:
     """What rights are asked for. Whoever may read of one pod may read of all: roles would need a wildcard otherwise."""
-    for shared in (EXPLAIN_PATH, REPAIR_PATH):
-        if path.startswith(f"{shared}/"):
-            path = shared
+    parts = path.split("/")
+    if path.startswith("/api/v1/") and len(parts) > 4:
+        path = "/".join(parts[:4])
     return f"{REVIEWED_PREFIX}{path}" if path.startswith("/api") else path
 
 

@@ -230,6 +230,7 @@ class Program:
             self.volumes,
             preemptions=self.preemptor,
             measures=self._outside.measures,
+            rows=lambda: rows.rows,
         )
         profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)

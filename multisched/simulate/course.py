@@ -34,7 +34,7 @@ from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, P
 from multisched.simulate.usage_table import filled
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimLoop, simulate
-from multisched.testing.virtual_workers import VirtualWorkers
+from multisched.testing.virtual_workers import VirtualThreads, VirtualWorkers
 
 PODS = "/api/v1/namespaces/default/pods"
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
@@ -172,6 +172,7 @@ class Run:
             observer=lambda domain: self._observer,
             registry=run_registry(self._readings),
             workshop=VirtualWorkers(rng),
+            duty_threads=VirtualThreads,
         )
         return Program(configuration, surroundings)
 

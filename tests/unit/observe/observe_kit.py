@@ -14,6 +14,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.request import UserInfo
 from multisched.cluster.server import ApiServer
 from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
+from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.wire import Response, Transport
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfView
 from multisched.observe.health import Health
@@ -162,10 +163,18 @@ class OneExplanation:
         return WhatIfView(namespace="default", name="new", domain="job", replicas=replicas, placements=placements)
 
 
+class OneView:
+    """A ViewSource of the view `forecast`, which has the document `nodes` and echoes what it was asked."""
+
+    async def document(self, view: str, query: ViewQuery) -> bytes:
+        if (view, query.name) != ("forecast", "nodes"):
+            raise NoViewError(f"{view} has no {query.name}")
+        return orjson.dumps({"asked": dict(query.options)})
+
+
 @asynccontextmanager
 async def served(settings: ServerSettings, *, health: Health | None = None, pods: int = 1) -> AsyncIterator[str]:
     """The server on a free port of loopback."""
-    async with serve(
-        settings, Sources(health or Health(), Metrics(), OneQueue(pods), OneExplanation(), OneRepair())
-    ) as url:
+    sources = Sources(health or Health(), Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView())
+    async with serve(settings, sources) as url:
         yield url

@@ -15,7 +15,7 @@ from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.repair_view import decode_plan
-from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings
+from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, reviewed_path
 from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
 
 GUARDED = (
@@ -23,6 +23,7 @@ GUARDED = (
     "/api/v1/queue",
     "/api/v1/explain/pod/default/late",
     "/api/v1/repair/plan",
+    "/api/v1/forecast/nodes",
     "/api",
     "/",
     "/no/such/path",
@@ -116,6 +117,27 @@ async def test_an_explanation_is_told_as_it_was_asked_for() -> None:
         assert (await get(url, "/api/v1/explain/pod/default/other")) == (404, "pod default/other is not known here\n")
         assert (await get(url, "/api/v1/explain/pod/default/late?names=5001"))[0] == 400
         assert (await get(url, "/api/v1/explain/pod/default/broken")) == (500, "internal error\n")
+
+
+async def test_what_a_plugin_shows_is_handed_on_with_what_was_asked() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        assert await get(url, "/api/v1/forecast/nodes?domain=a&x=%2F") == (200, '{"asked":{"domain":"a","x":"/"}}')
+        assert await get(url, "/api/v1/forecast/stars") == (404, "forecast has no stars\n")
+        assert (await get(url, "/api/v1/forecast"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "reviewed"),
+    [
+        ("/api/v1/forecast/node", "/multisched/api/v1/forecast"),
+        ("/api/v1/explain/pod/a/b", "/multisched/api/v1/explain"),
+        ("/api/v1/queue", "/multisched/api/v1/queue"),
+        ("/api/v1//node", "/multisched/api/v1/"),
+        ("/metrics", "/metrics"),
+    ],
+)
+def test_who_may_read_one_document_of_a_kind_may_read_all(path: str, reviewed: str) -> None:
+    assert reviewed_path(path) == reviewed
 
 
 async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
