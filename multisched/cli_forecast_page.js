@@ -27,7 +27,7 @@
       if (Math.abs(value) >= size * 0.9995) return `${+(value / size).toPrecision(3)}${prefix}`;
     return `${+value.toPrecision(3)}`;
   };
-  const percent = (share) => (Number.isNaN(share) ? "-" : `${Math.round(100 * share)} %`);
+  const percent = (share) => (Number.isNaN(share) ? "-" : share < 100 ? `${Math.round(100 * share)} %` : "> 9999 %");
 
   // Codes: base64 of deflated differences along runs of `length`.
   const unpack = async (text, length) => {
@@ -193,7 +193,11 @@
     const more = moved.get(`${node}:${dimension}`);
     return Math.max(0, base(node, dimension)(slot) + (more ? more[slot] : 0));
   };
-  const capacityOf = (node, dimension) => fleet.nodes[node].capacity[dimension];
+  // Of a node that has none of it, whatever is used is too much; one that states none is not judged.
+  const capacityOf = (node, dimension) => {
+    const stated = fleet.nodes[node].capacity[dimension];
+    return stated === null ? 0 : Math.max(stated, 1e-9);
+  };
   // The fullest moment of a node with `extra` (by dimension, or null) added: {share, dimension, slot}.
   const fullest = (node, only = -1, extra = null) => {
     const worst = { share: NaN, dimension: -1, slot: 0 };
@@ -240,7 +244,8 @@
       drawn(group, "title", {}, `${fleet.nodes[node].node}: ${where}; ${fleet.nodes[node].pods} pods`);
       drawn(group, "rect", { class: `h${kind}`, x, y, width: side, height: side });
       if (side > 20 && !Number.isNaN(found.share))
-        drawn(group, "text", { class: `t${kind}`, x: x + side / 2, y: y + side / 2 + 3 }, String(Math.round(100 * found.share)));
+        drawn(group, "text", { class: `t${kind}`, x: x + side / 2, y: y + side / 2 + 3 },
+          found.share < 10 ? String(Math.round(100 * found.share)) : ">999");
     }
     byId("heat").replaceChildren(svg);
     const legend = byId("legend");

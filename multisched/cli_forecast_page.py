@@ -109,7 +109,7 @@ def _nodes_table(document: Document) -> str:
 
 
 def _of(plain: float, capacity: float | None) -> str:
-    return of_capacity(plain / capacity if capacity else None, plain)
+    return of_capacity(None if capacity is None else plain / max(capacity, 1e-9), plain)
 
 
 def _services_table(document: Document) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from multisched.cli_tables import as_table
+from multisched.cli_tables import as_table, one_line
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 HOURS: Final = 24
@@ -35,7 +35,9 @@ def services(found: Document, *, is_wide: bool) -> str:
 
 def service(found: Document, *, is_wide: bool) -> str:
     """Each dimension's week as a plot, a line per day."""
-    parts = [f"{found['service']}   per replica, hour by hour in {found['zone']}; profiles {found['version']}"]
+    parts = [
+        f"{one_line(found['service'])}   per replica, hour by hour in {found['zone']}; profiles {found['version']}"
+    ]
     for row in found["dimensions"]:
         head = f"{row['dimension']}   peak {amount(row['highest'])} at {row['at']}, mean {amount(row['mean'])}"
         told = f"{head}, from {row['origin']}, error {fraction(row['error'])}"
@@ -147,7 +149,7 @@ _SPREAD: Final = ("p50", "p90", "p99")
 def week(head: str, top: float, curve: Sequence[float | None], capacity: float | None = None) -> str:
     """A line per day, a sign per hour, and how high the day goes. `top`: what a full sign stands for."""
     per_day = len(curve) // len(DAYS)
-    lines = [head]
+    lines = [one_line(head)]
     for number, day in enumerate(DAYS):
         hours = _hours(curve[number * per_day : (number + 1) * per_day])
         bars = "".join(_bar(value, top) for value in hours)
@@ -208,5 +210,5 @@ def _more(rows: Sequence[object], limit: int) -> list[str]:
 
 def _footer(found: Document) -> str:
     domain = f"domain {found['domain']}; " if found.get("domain") else ""
-    told = found["state"] or f"profiles {found['version']}"
+    told = one_line(found["state"]) or f"profiles {found['version']}"
     return f"{domain}{told}; it is {found['now']} ({found['zone']})"

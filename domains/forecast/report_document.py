@@ -24,8 +24,8 @@ from multisched.framework.views import Document, ViewQuery
 
 CODES_MAX: Final = 8_000_000
 """Bytes of services' curves and history before they are deflated: 1,360 services in 5 dimensions by the hour."""
-LOADS_MAX: Final = 4_000_000
-"""Bytes of nodes' curves: 4,760 nodes in 5 dimensions by the hour."""
+LOADS_MAX: Final = 4_500_000
+"""Bytes of nodes' curves: 5,350 nodes in 5 dimensions by the hour."""
 DIGITS: Final = 5
 """Significant ones of amounts."""
 HISTORY_STEP, BAND_STEP = 2, 4

@@ -140,6 +140,10 @@ def test_amounts_have_three_digits(value: float | None, told: str) -> None:
     assert amount(value) == told
 
 
+def test_a_name_cannot_write_on_the_terminal() -> None:
+    assert "\x1b" not in week("cpu\x1b[2J", 1.0, [0.5] * 168)
+
+
 def test_weeks_of_other_slots_have_a_sign_per_hour_and_gaps_are_seen() -> None:
     by_quarter = week("head", 1.0, [1.0 if slot % 96 == 80 else 0.0 for slot in range(7 * 96)]).splitlines()
     assert by_quarter[1][7 + 20] == "█"

@@ -92,6 +92,15 @@ async def test_readers_without_scripts_have_tables_of_nodes_and_services() -> No
     assert "noscript" in read.tags
 
 
+async def test_a_node_that_has_none_of_what_is_used_is_too_full_and_one_that_states_none_is_not_judged() -> None:
+    document = await a_document()
+    place = next(at for at, one in enumerate(document["nodes"]["nodes"]) if one["node"] == "n1")
+    for capacity, told in ((0.0, "> 9999 %"), (None, None)):
+        document["nodes"]["nodes"][place]["capacity"][0] = capacity
+        row = next(row for row in Read(page_of(document)).rows if row[:1] == ["n1"])
+        assert row[3] == told or (told is None and not row[3].endswith("%"))
+
+
 async def test_without_nodes_and_history_there_are_services_all_the_same() -> None:
     document = await a_document() | {"nodes": None, "history": None, "domain": ""}
     read = Read(page_of(document))
