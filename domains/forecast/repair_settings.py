@@ -21,12 +21,13 @@ from typing import Any, Final
 import msgspec
 
 from domains.forecast.repair_case import RepairLimits
+from domains.forecast.repair_duty import CARRYING, CarrySettings, read_carrying
 from domains.forecast.settings_reader import Settings
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
 
 PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")
 """What a plan goes by. Carrying it out has words of its own."""
-REPAIR: Final = PLANNING
+REPAIR: Final = (*PLANNING, *CARRYING)
 """All words below `repair:`."""
 THRESHOLD_PERCENT: Final = 100.0
 THRESHOLD_PERCENT_MAX: Final = 1_000.0
@@ -55,6 +56,7 @@ class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
     swell_percent: float = 10.0
     """See `RepairLimits.swell`."""
     movable: Movable = Movable.OWN
+    carrying: CarrySettings = CarrySettings()
 
 
 def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
@@ -68,6 +70,7 @@ def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
         moves_per_service=settings.integer("movesPerService", defaults.moves_per_service, 0, MOVES_MAX),
         swell_percent=settings.number("swellPercent", defaults.swell_percent, 0.0, SWELL_PERCENT_MAX),
         movable=Movable(settings.choice("pods", Movable.OWN.value, [one.value for one in Movable])),
+        carrying=read_carrying(settings),
     )
     settings.done()
     return found
