@@ -26,10 +26,11 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.request import ApiRequest
 from multisched.cluster.server import ApiServer
 from multisched.cluster.watch import WatchStream
-from multisched.model.wire import Response
+from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, Surroundings
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_history
+from multisched.simulate.repairs import Doors, InPlace, Opening, Visit, is_at_rest, openings, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
 from multisched.testing.scenario import QuietObserver
@@ -69,6 +70,8 @@ class Course(msgspec.Struct, frozen=True):
     """Pods that stood nowhere at the end, and releases that stopped, with the scheduler's words."""
     failures: tuple[str, ...]
     """What plugins failed at."""
+    repairs: tuple[Visit, ...] = ()
+    """Windows in which the policy could repair."""
 
 
 class SuspendedClock:
@@ -135,6 +138,10 @@ class Run:
         self._bindings = _Bindings(self._clock)
         self._server.interceptors.append(self._bindings)
         self._api = DirectTransport(self._server)
+        self._repair = policy.repair
+        self._doors = Doors()
+        self._server.interceptors.append(self._doors)
+        self._visits: list[Visit] = []
         self._readings = self._first_readings()
         self._observer = QuietObserver()
         self._program = self._built(seed, history)
@@ -143,6 +150,8 @@ class Run:
         self._series: dict[str, int] = {}
         """Pod -> series of the usage."""
         self._stays: list[Stay] = []
+        self._ready: set[str] = set()
+        """Pods whose kubelet has said so; only where somebody asks."""
         self._stopped: list[str] = []
         self._moves = 0
         self._created = 0
@@ -150,7 +159,11 @@ class Run:
     def _built(self, seed: int, history: Path) -> Program:
         """The program, as `run` composes it, over in-process transport and virtual time."""
         rng = random.Random(seed)  # noqa: S311 - ties, a scenario's own
-        configuration = with_history(self._policy.configuration, history, self._scenario.usage.dimensions)
+        args = None
+        if self._repair is not None:
+            _, in_window = self._repair.moves(self._scenario.replicas)
+            args = {**self._repair.args, "movesPerWindow": in_window}
+        configuration = with_history(self._policy, history, self._scenario.usage.dimensions, args)
         surroundings = Surroundings(
             self._api,
             self._clock,
@@ -160,6 +173,7 @@ class Run:
             observer=lambda domain: self._observer,
             registry=run_registry(self._readings),
             workshop=VirtualWorkers(rng),
+            duty_threads=InPlace,
         )
         return Program(configuration, surroundings)
 
@@ -174,14 +188,23 @@ class Run:
             is_ready = await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
             assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
             await self._create_all()
-            for event in scenario.events:
-                self._clock.leap_to(event.at_s)
-                await self._happen(event)
+            for happening in self._happenings():
+                if isinstance(happening, Opening):
+                    await self._visit(happening)
+                else:
+                    self._clock.leap_to(happening.at_s)
+                    await self._happen(happening)
         finally:
             self._program.stop()
             async with asyncio.timeout(STOP_MAX_S):
                 await running
         return self._course()
+
+    def _happenings(self) -> list[Event | Opening]:
+        """Events and windows in the order of time; of the same moment, events first."""
+        windows = [] if self._repair is None else openings(self._repair, self._scenario)
+        timed = [*((event.at_s, event) for event in self._scenario.events), *((one.opens_s, one) for one in windows)]
+        return [happening for _, happening in sorted(timed, key=lambda pair: pair[0])]
 
     async def _create_all(self) -> None:
         self._read_moment()
@@ -231,6 +254,53 @@ class Run:
         replica.pod = before
         return False
 
+    # -- repair ----------------------------------------------------------------------------------------------------
+
+    async def _visit(self, window: Opening) -> None:
+        """Lets the program repair until it rests or the window closes, if all it may move in one window is still allowed."""
+        assert self._repair is not None, "windows are of a repair"
+        in_all, in_window = self._repair.moves(self._scenario.replicas)
+        self._clock.leap_to(window.opens_s)
+        if self._doors.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
+            return
+        self._read_moment()
+        for replica in self._replicas.values():
+            await self._be_ready(replica.pod)
+        begun, before = status_of(self._program), self._doors.count
+        self._doors.is_open = True
+        while self._clock.epoch_s() < window.closes_s and not is_at_rest(begun, status_of(self._program)):
+            await asyncio.sleep(PACE_S)
+            await self._replace_evicted()
+        self._doors.is_open = False
+        now = status_of(self._program)
+        has_plan = now.counts["plans"] > begun.counts["plans"]
+        has_stopped = now.counts["stopped"] > begun.counts["stopped"]
+        reason = "" if has_plan and not has_stopped else now.reason or "no plan was made"
+        self._visits.append(Visit(window.opens_s, self._doors.count - before, reason))
+
+    async def _replace_evicted(self) -> None:
+        """As the workloads' controllers do: a pod for each that was evicted, which is ready once it stands."""
+        standing = {replica.pod: replica for replica in self._replicas.values()}
+        while self._doors.evicted:
+            pod = self._doors.evicted.pop(0)
+            self._end_stay(pod, self._clock.epoch_s())
+            await self._create(standing[pod])
+        for replica in self._replicas.values():
+            if replica.pod in self._bindings.bound and replica.pod not in self._ready:
+                self._note_node(replica)
+                await self._be_ready(replica.pod)
+
+    async def _be_ready(self, pod: str) -> None:
+        """As its kubelet says."""
+        if pod not in self._bindings.bound or pod in self._ready:
+            return
+        conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")]
+        document = orjson.dumps({"status": {"phase": "Running", "conditions": conditions}})
+        path = f"{PODS}/{pod}/status"
+        answer = await self._api.request("PATCH", path, body=document, content_type=MERGE_PATCH)
+        assert answer.status == 200, answer.body
+        self._ready.add(pod)
+
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def _ordered(self, counts: Sequence[int]) -> list[int]:
@@ -250,7 +320,10 @@ class Run:
         replica.pod = f"{service.name}-{replica.number}-{replica.generation}"
         series = self._scenario.series[replica.service][replica.number]
         self._series[replica.pod] = series
-        await self._post(PODS, _pod(replica.pod, service, series, self._policy.scheduler_name))
+        document = _pod(replica.pod, service, series, self._policy.scheduler_name)
+        if self._repair is not None:
+            document["metadata"]["ownerReferences"] = [_owner(service)]
+        await self._post(PODS, document)
         self._created += 1
         await asyncio.sleep(PACE_S)
         self._note_node(replica)
@@ -316,7 +389,7 @@ class Run:
             self._end_stay(pod, float("inf"))
         told = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
-        return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures)
+        return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures, tuple(self._visits))
 
 
 def run_course(scenario: Scenario, policy: Policy, seed: int, history: Path) -> Course:
@@ -338,6 +411,12 @@ def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:
     }
     status = {"capacity": dict(node.allocatable), "allocatable": dict(node.allocatable)}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+
+
+def _owner(service: Service) -> dict[str, Any]:
+    """Of a kind that no plugin knows, so that pods are placed as those without an owner."""
+    kind = {"apiVersion": "simulate.multisched.io/v1alpha1", "kind": "SimulatedService", "controller": True}
+    return {**kind, "name": service.name, "uid": f"service-{service.name}"}
 
 
 def _pod(name: str, service: Service, series: int, scheduler: str) -> dict[str, Any]:
