@@ -202,8 +202,9 @@ class Run:
 
     def _happenings(self) -> list[Event | Opening]:
         """Events and windows in the order of time; of the same moment, events first."""
-        windows = [] if self._repair is None else openings(self._repair, self._scenario)
-        timed = [*((event.at_s, event) for event in self._scenario.events), *((one.opens_s, one) for one in windows)]
+        timed: list[tuple[float, Event | Opening]] = [(event.at_s, event) for event in self._scenario.events]
+        if self._repair is not None:
+            timed += [(one.opens_s, one) for one in openings(self._repair, self._scenario)]
         return [happening for _, happening in sorted(timed, key=lambda pair: pair[0])]
 
     async def _create_all(self) -> None:

@@ -54,7 +54,9 @@ def openings(repair: Repair, scenario: Scenario) -> list[Opening]:
     """Windows that open on judged days, in the order of time; what opens before and ends in them does not count."""
     days = (scenario.judged_to_s - scenario.judged_from_s) // DAY_S
     first = datetime.fromtimestamp(scenario.judged_from_s - DAY_S, UTC).date()
-    spans = {span for one in TroughWindows.from_config(repair.args["windows"]).windows for span in one.spans(first, days + 2)}
+    spans = {
+        span for one in TroughWindows.from_config(repair.args["windows"]).windows for span in one.spans(first, days + 2)
+    }
     inside = (span for span in spans if scenario.judged_from_s <= span.opens_s < scenario.judged_to_s)
     return [Opening(span.opens_s, span.closes_s) for span in sorted(inside)]
 
