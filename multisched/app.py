@@ -42,7 +42,7 @@ from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.shell.repair_source import RepairPlans
-from multisched.shell.telemetry import ProgramQueues, read
+from multisched.shell.telemetry import ProgramQueues, health_of, read
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,7 @@ async def _served(
     health.add_liveness("loop", heartbeat.check)
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
+    health.add_remark("plugins", lambda: health_of(program))
     authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
     served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
     sources = Sources(

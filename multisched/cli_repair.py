@@ -14,6 +14,7 @@ import msgspec
 from multisched.cli_explain import Dump, moment_of
 from multisched.cli_server import AskError, Server, ask
 from multisched.cli_tables import as_document, as_table
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import (
     ALL_DIMENSIONS,
     RepairAsked,
@@ -26,6 +27,13 @@ from multisched.framework.repair import (
 from multisched.observe.repair_view import decode_plan, thresholds
 from multisched.options import ExitCode
 
+READ_OF_A_DUMP: Final = (
+    ObjectKind.POD_DISRUPTION_BUDGET,
+    ObjectKind.RESOURCE_QUOTA,
+    ObjectKind.PERSISTENT_VOLUME,
+    ObjectKind.PERSISTENT_VOLUME_CLAIM,
+)
+"""Kinds without which a plan may promise what the cluster forbids."""
 TIMEOUT_S: Final = 300.0
 """A large cluster is copied first, and plans stand in line."""
 KEPT_SHOWN: Final = 5
@@ -73,12 +81,18 @@ def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
     from multisched.shell.repair_trial import plan_on
 
     moment = moment_of(dump)
+    seen = {kind for kind, _ in moment.objects}
+    absent = [kind.value for kind in READ_OF_A_DUMP if kind not in seen]
     try:
-        return plan_on(Rehearsal(dump.configuration, moment), asked)
+        found = plan_on(Rehearsal(dump.configuration, moment), asked)
     except PluginSetupError as error:
         raise AskError(str(error), ExitCode.USAGE) from error
     except RepairRefusedError as error:
         raise AskError("; ".join((str(error), *moment.notes)), _code(error.status)) from error
+    if not absent:
+        return found
+    note = f"the dump has no {', '.join(absent)} objects: if the cluster has some, have kubectl get list them too"
+    return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
 def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
@@ -129,7 +143,7 @@ def _peak(peak: RepairPeak) -> str:
 
 
 def _disruption(move: RepairMove) -> str:
-    budgets = "".join(f", {one.name} leaves {one.left}" for one in move.budgets)
+    budgets = "".join(f", PDB {one.name} leaves {one.left}" for one in move.budgets)
     return f"1 of {move.replicas} of {move.service}{budgets}"
 
 

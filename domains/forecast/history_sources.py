@@ -7,9 +7,15 @@ from domains.forecast.load_source import LoadSource
 from domains.forecast.prometheus_source import KnownPods, PrometheusSource
 from domains.forecast.refit import RefitSettings
 from domains.forecast.source import Source
-from domains.forecast.source_settings import CsvSettings, HistorySettings, LoadSettings, PrometheusSettings
+from domains.forecast.source_settings import (
+    CsvSettings,
+    HistorySettings,
+    LoadSettings,
+    PrometheusSettings,
+    SourceSettings,
+)
 from domains.forecast.usage_csv import CsvSource
-from multisched.framework.measures import Measures, MeterError
+from multisched.framework.measures import Measures, MeterError, Meters
 
 
 def open_sources(settings: HistorySettings, measures: Measures | None, known: KnownPods) -> list[Source]:
@@ -18,19 +24,32 @@ def open_sources(settings: HistorySettings, measures: Measures | None, known: Kn
     Without `measures` (what-if, simulations) only files are opened. Raises SettingError for certificates that cannot be used.
     """
     found: list[Source] = []
-    for one in settings.sources:
-        match one:
-            case CsvSettings():
-                found.append(CsvSource(one, settings.dimensions))
-            case PrometheusSettings() if measures is not None:
-                try:
-                    meter = measures.meter(one.meter)
-                except MeterError as error:
-                    raise SettingError(f"args.history.sources: {error}") from error
-                found.append(PrometheusSource(one, meter, settings.dimensions, known))
-            case LoadSettings() if measures is not None:
-                found.append(LoadSource(one, measures.load(), settings.dimensions, known, settings.step_s))
+    for one in openable(settings, measures):
+        if isinstance(one, LoadSettings):
+            assert measures is not None
+            found.append(LoadSource(one, measures.load(), settings.dimensions, known, settings.step_s))
+        else:
+            found.append(open_history(one, settings, measures, known))
     return found
+
+
+def openable(settings: HistorySettings, measures: Measures | None) -> list[SourceSettings]:
+    """What `open_sources` opens, in the same order."""
+    return [one for one in settings.sources if measures is not None or isinstance(one, CsvSettings)]
+
+
+def open_history(
+    one: CsvSettings | PrometheusSettings, settings: HistorySettings, meters: Meters | None, known: KnownPods
+) -> Source:
+    """One that can read again what it forgot. Raises SettingError."""
+    if isinstance(one, CsvSettings):
+        return CsvSource(one, settings.dimensions)
+    assert meters is not None
+    try:
+        meter = meters.meter(one.meter)
+    except MeterError as error:
+        raise SettingError(f"args.history.sources: {error}") from error
+    return PrometheusSource(one, meter, settings.dimensions, known)
 
 
 def refit_settings(settings: HistorySettings) -> RefitSettings:

@@ -1,7 +1,8 @@
 """Learning: what a refit makes of history, and where the latest profiles are kept between two lives of the program.
 
 Imported only where there is something to learn from, since it costs the start of the program more than all the rest of the
-domain. `learn` runs in a worker thread. The file is replaced whole, so that a reader never sees half of it.
+domain. `learn` runs in the process of the duty, or in a worker thread. The file is replaced whole, so that a reader never sees half
+of it.
 """
 
 from __future__ import annotations
@@ -9,23 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from domains.forecast.attributed import with_attribution
 from domains.forecast.attribution import AttributionSettings, attribute
 from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
 from domains.forecast.fit import fit
-from domains.forecast.history_sources import open_sources, refit_settings
+from domains.forecast.history_sources import open_sources, openable, refit_settings
 from domains.forecast.learning_settings import LearningSettings
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
-from domains.forecast.refit import Refit
+from domains.forecast.refit import Away, Refit
 from domains.forecast.service import service_of
 from domains.forecast.service_names import PodName
 from domains.forecast.source import Reading
+from domains.forecast.source_settings import CsvSettings, LoadSettings, PrometheusSettings, SourceSettings
 from multisched.framework.plugin import PluginContext
 
 PODS_PER_PIECE: Final = 2_000
@@ -35,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class Learner:
-    """Makes profiles of readings and keeps them in the file, if one is named."""
+    """Knows the profiles of before, and makes the refit that learns others."""
 
     def __init__(self, settings: LearningSettings, capacities: Mapping[str, Capacity | MeasuredCapacity]) -> None:
         self._settings = settings
@@ -60,21 +65,22 @@ class Learner:
         if not sources:
             return None
         ledger.keep_pods()
-        return Refit(sources, self.learn, adopt, refit_settings(history), self._known)
+        lesson = lesson_of(self._settings, openable(history, context.measures))
+        return Refit(
+            sources,
+            partial(learn, self._settings),
+            adopt,
+            refit_settings(history),
+            self._known,
+            away=Away("domains.forecast.learning_process:learning_assistant", lesson, pods),
+            measured=self._measure,
+        )
 
-    def learn(self, reading: Reading, version: int, now_s: float) -> Profiles:
-        """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
-        settings = self._settings.fit
-        profiles = fit(reading.usage, settings, version, now_s)
-        if reading.totals is not None:
-            found = attribute(reading.totals, AttributionSettings(zone=settings.zone, quantile=settings.quantile))
-            profiles = with_attribution(profiles, found)
+    def _measure(self, capacities: Mapping[str, Mapping[str, float]]) -> None:
         for name, capacity in self._measured.items():
-            answered = reading.capacities.get(name)
+            answered = capacities.get(name)
             if answered:  # an empty answer takes nothing away
                 capacity.measure(answered)
-        self._keep(profiles)
-        return profiles
 
     def _of_before(self) -> Profiles | None:
         """Raises SettingError where the file cannot be used and there is nothing else to learn from."""
@@ -91,17 +97,39 @@ class Learner:
                 logger.warning("profiles of before are not used", extra={"file": file, "error": text})
             return None
 
-    def _keep(self, profiles: Profiles) -> None:
-        """What cannot be written is told: the profiles are good all the same."""
-        file = self._settings.profiles_file
-        if not file:
-            return
-        beside = Path(f"{file}.new")
-        try:
-            beside.write_bytes(dumps(profiles))
-            os.replace(beside, file)
-        except OSError as error:
-            logger.warning("profiles are not kept", extra={"file": file, "error": str(error)})
+
+class Lesson(msgspec.Struct, frozen=True):
+    """What the process of the duty learns by. Picklable."""
+
+    settings: LearningSettings
+    sources: Mapping[int, CsvSettings | PrometheusSettings]
+    """Those that can be read there, by their place among all."""
+
+
+def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> Lesson:
+    return Lesson(settings, {place: one for place, one in enumerate(sources) if not isinstance(one, LoadSettings)})
+
+
+def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:
+    """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
+    profiles = fit(reading.usage, settings.fit, version, now_s)
+    if reading.totals is not None:
+        how = AttributionSettings(zone=settings.fit.zone, quantile=settings.fit.quantile)
+        profiles = with_attribution(profiles, attribute(reading.totals, how))
+    _keep(settings.profiles_file, profiles)
+    return profiles
+
+
+def _keep(file: str, profiles: Profiles) -> None:
+    """What cannot be written is told: the profiles are good all the same."""
+    if not file:
+        return
+    beside = Path(f"{file}.new")
+    try:
+        beside.write_bytes(dumps(profiles))
+        os.replace(beside, file)
+    except OSError as error:
+        logger.warning("profiles are not kept", extra={"file": file, "error": str(error)})
 
 
 async def known_pods(ledger: PeakLedger) -> dict[PodName, str]:

@@ -1,7 +1,9 @@
-"""The refit: reads history again and again, learns profiles from it, and puts them in force.
+"""The refit: has profiles learned from history again and again, and puts them in force.
 
 Owns when that happens and how it went. Promises that the last good profiles stay in force whatever a source or the fit does,
-and that nothing is computed on the loop. Run by the plugin's `carry_out`; read by metrics and `/readyz`.
+and that nothing is computed on the loop: a process of the duty reads and learns (`study`, in `learning_process`), and the loss of
+that is one failed refit. Sources that are looked at again and again stay here, for they cannot read again what they forgot. Run
+by the plugin's `carry_out`; read by metrics and `/readyz`.
 """
 
 from __future__ import annotations
@@ -9,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import anyio
 import msgspec
-import numpy as np
 
-from domains.forecast.coverage import profile_notes, reading_notes
 from domains.forecast.profiles import Profiles
-from domains.forecast.source import PollingSource, Reading, Source, SourceError, merged
+from domains.forecast.service_names import PodName
+from domains.forecast.source import PollingSource, Source, SourceError
+from domains.forecast.study import Findings, Learn, Order, Refused, Study
 from multisched.framework.measures import Grid
-from multisched.framework.plugin import DutyPorts
+from multisched.framework.plugin import DutyPorts, DutyProcess, DutyProcessError
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,20 @@ JITTER: Final = 0.1
 """Of each wait, added by chance: the replicas of a Deployment do not ask all at once."""
 ERROR_CHARS_MAX: Final = 1_000
 
-Learn = Callable[[Reading, int, float], Profiles]
-"""(reading, version, now in epoch seconds); runs in a worker thread."""
+PROCESS_GRACE_S: Final = 60.0
+"""Beyond the deadlines of reading and learning: until a process has started, and has handed over what it found."""
+
+Measured = Callable[[Mapping[str, Mapping[str, float]]], None]
+"""Dimension -> node -> capacity in plain units."""
+
+
+class Away(msgspec.Struct, frozen=True):
+    """How the study is made in a process."""
+
+    factory: str
+    settings: object
+    pods: Callable[[], Awaitable[Mapping[PodName, str]]]
+    """Pods there are -> service: what the process cannot know."""
 
 
 class RefitSettings(msgspec.Struct, frozen=True):
@@ -90,10 +104,18 @@ class Refit:
         adopt: Callable[[Profiles], None],
         settings: RefitSettings,
         in_force: Profiles | None = None,
+        *,
+        away: Away | None = None,
+        measured: Measured | None = None,
     ) -> None:
-        """`adopt` is called on the loop, between cycles. `in_force`: profiles of an earlier life, adopted by the caller."""
-        self._sources = tuple(sources)
-        self._learn = learn
+        """`adopt` is called on the loop, between cycles, and `measured` before it where capacities are asked for. `in_force`:
+        profiles of an earlier life, adopted by the caller. `away`: None computes in threads."""
+        self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
+        rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
+        self._study = Study(rest, learn)
+        self._away = away
+        self._process: DutyProcess | None = None
+        self._measured = measured
         self._adopt = adopt
         self._settings = settings
         self._state = RefitState()
@@ -109,9 +131,9 @@ class Refit:
     async def run(self, ports: DutyPorts) -> None:
         """Until cancelled. Raises nothing that a source or the fit can cause."""
         async with anyio.create_task_group() as tasks:
-            for source in self._sources:
-                if isinstance(source, PollingSource):
-                    tasks.start_soon(self._poll, source, ports)
+            for source in self._polled.values():
+                tasks.start_soon(self._poll, source, ports)
+            self._process = None  # that of an earlier life of the duty ended with it
             while True:
                 await self.once(ports)
                 await asyncio.sleep(self._wait_s(ports))
@@ -120,54 +142,57 @@ class Refit:
         """One refit; True if its profiles are in force now."""
         began_s = ports.clock.monotonic()
         try:
-            reading, profiles = await self._made(ports)
-            self._adopt(profiles)
-        except SourceError as error:
+            found = await self._found(ports)
+            if self._measured is not None:
+                self._measured(found.capacities)
+            self._adopt(found.profiles)
+        except (SourceError, DutyProcessError) as error:
             self._note_failure(str(error), ports)
             return False
-        except TimeoutError:
-            self._note_failure(f"not done within {self._settings.deadline_s:g} s", ports)
+        except TimeoutError as error:
+            self._note_failure(str(error) or f"not done within {self._settings.deadline_s:g} s", ports)
             return False
         except Exception as error:
             logger.exception("refit failed")
             self._note_failure(f"{type(error).__name__}: {error}", ports)
             return False
-        self._note_in_force(profiles)
-        self._covered = _covered(reading)
+        self._note_in_force(found.profiles)
+        self._covered = found.covered
         self._state.refits += 1
         self._state.failures_in_a_row, self._state.last_error = 0, ""
-        self._tell((*reading.notes, *reading_notes(reading, self._settings.steps), *profile_notes(profiles)))
+        self._tell(found.notes)
         self._state.duration_s = ports.clock.monotonic() - began_s
-        logger.info("profiles in force", extra={"version": profiles.version, "services": len(profiles.services)})
+        logger.info(
+            "profiles in force", extra={"version": found.profiles.version, "services": len(found.profiles.services)}
+        )
         return True
 
-    async def _made(self, ports: DutyPorts) -> tuple[Reading, Profiles]:
+    async def _found(self, ports: DutyPorts) -> Findings:
+        """Raises SourceError, TimeoutError, DutyProcessError, and where there is no process whatever the fit raises."""
         settings, now_s = self._settings, ports.clock.now().timestamp()
         # The step that has not ended yet is left for the next time.
         end = math.floor(now_s / settings.step_s)
         grid = Grid((end - settings.steps) * settings.step_s, settings.step_s, settings.steps)
+        order = Order(grid, self._state.version + 1, now_s, settings.deadline_s, self._covered)
         with anyio.fail_after(settings.deadline_s):
-            readings = [await source.read(grid, ports.in_thread) for source in self._sources]
-        reading = readings[0]
-        if len(readings) > 1:
-            reading = await ports.in_thread(lambda: merged(readings, settings.steps))
-        self._refuse_empty(reading)
-        version = self._state.version + 1
-        with anyio.fail_after(settings.deadline_s):
-            profiles = await ports.in_thread(lambda: self._learn(reading, version, now_s))
-        return reading, profiles
+            readings = {place: await one.read(grid, ports.in_thread) for place, one in self._polled.items()}
+        order = msgspec.structs.replace(order, readings=readings)
+        if self._away is None or ports.process is None:
+            found = await self._study.carry_out(order, ports.in_thread)
+        else:
+            found = await self._asked(self._away, order, ports)
+        if isinstance(found, Refused):
+            raise SourceError(found.text)
+        return found
 
-    def _refuse_empty(self, reading: Reading) -> None:
-        """A server that has lost its data, or the label that it is found by, must not take away what is known."""
-        covered = _covered(reading)
-        lost = sorted(self._covered - covered)
-        if lost:
-            raise SourceError(
-                f"dimension {lost[0]} had samples before and has none now; what was learned of it stays in force"
-            )
-        if not covered:
-            notes = f" ({reading.notes[0]})" if reading.notes else ""
-            raise SourceError(f"the sources have no sample in the window{notes}")
+    async def _asked(self, away: Away, order: Order, ports: DutyPorts) -> Findings | Refused:
+        if self._process is None:
+            assert ports.process is not None
+            self._process = ports.process(away.factory, away.settings)
+        order = msgspec.structs.replace(order, pods=await away.pods())
+        with anyio.fail_after(2 * order.deadline_s + PROCESS_GRACE_S):
+            found: Findings | Refused = await self._process.ask(order)
+        return found
 
     async def _poll(self, source: PollingSource, ports: DutyPorts) -> None:
         while True:
@@ -202,16 +227,6 @@ class Refit:
     def _note_in_force(self, profiles: Profiles) -> None:
         self._state.version, self._state.made_s = profiles.version, profiles.made_s
         self._state.newest_s = profiles.newest_s
-
-
-def _covered(reading: Reading) -> frozenset[str]:
-    """Dimensions with at least one sample."""
-    usage = reading.usage
-    found = {name for number, name in enumerate(usage.dimensions) if not np.isnan(usage.values[:, number]).all()}
-    if reading.totals is not None:
-        totals = reading.totals
-        found |= {name for n, name in enumerate(totals.dimensions) if not np.isnan(totals.values[:, n]).all()}
-    return frozenset(found)
 
 
 def _duration(seconds: float) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -69,8 +69,16 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
         pods=len(case.pods.names),
         movable=len(codes) - kept.total(),
         kept=dict(kept.most_common()),
-        notes=(*scene.notes, *unknown, *snapshot.notes),
+        notes=(*scene.notes, *unknown, *snapshot.notes, *_foreign(scene, snapshot, plan)),
     )
+
+
+def _foreign(scene: RepairScene, snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    """Moves whose end is in other hands."""
+    names = [snapshot.pods[step.move.pod].spec.scheduler_name for step in plan.steps]
+    foreign = Counter(name for name in names if name not in scene.scheduler_names)
+    for name, moves in sorted(foreign.items()):
+        yield f"{moves} of the moves are of pods that {name} places: where their replacements go is its choice"
 
 
 class _Telling:

@@ -134,13 +134,17 @@ class LoadReader(Protocol):
         ...
 
 
-class Measures(Protocol):
-    """How plugins come to what is measured. What is opened is closed with the program."""
+class Meters(Protocol):
+    """Opens meters. What is opened is closed with the program."""
 
     def meter(self, settings: MeterSettings) -> Meter:
         """Raises MeterError for certificates that cannot be used."""
         ...
 
-    def load(self) -> LoadReader: ...
-
     async def close(self) -> None: ...
+
+
+class Measures(Meters, Protocol):
+    """How plugins come to what is measured."""
+
+    def load(self) -> LoadReader: ...

@@ -14,6 +14,7 @@ commit · Reserve · Permit · PreBind · Bind · PostBind.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -23,7 +24,7 @@ import msgspec
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.events import EventRegistration
 from multisched.framework.ledger import Ledger
-from multisched.framework.measures import Measures
+from multisched.framework.measures import Measures, Meters
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
 from multisched.framework.objects_view import ObjectKind, ObjectsView
@@ -498,6 +499,53 @@ class HandoverPlugin(Plugin, Protocol):
         ...
 
 
+METRIC_SERIES_MAX = 256
+"""Of one metric of one plugin."""
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+
+
+class PluginMetric(msgspec.Struct, frozen=True):
+    """One metric at one moment, as plain numbers: the program adds the prefix `multisched_` and the label `domain`.
+
+    Label values come from a set that is small and known, never names of pods, nodes or services. ValueError for what cannot be shown.
+    """
+
+    name: str
+    """As `forecast_refits`; of a counter without `_total`, which is added. Beginning with a word of the plugin's own."""
+    text: str
+    values: Mapping[tuple[str, ...], float]
+    """Label values -> number; what is missing is not shown."""
+    labels: tuple[str, ...] = ()
+    is_counter: bool = False
+    """It only grows, from the start of the process; else a gauge."""
+
+    def __post_init__(self) -> None:
+        if not all(map(_METRIC_NAME.match, (self.name, *self.labels))) or "domain" in self.labels:
+            raise ValueError(f"metric {self.name!r} {self.labels}: write a-z, 0-9 and _; the label domain is added")
+        if len(self.values) > METRIC_SERIES_MAX:
+            raise ValueError(f"metric {self.name}: {len(self.values)} series, more than {METRIC_SERIES_MAX}")
+        if any(len(values) != len(self.labels) for values in self.values):
+            raise ValueError(f"metric {self.name}: a value for each of {self.labels}")
+
+
+@runtime_checkable
+class MetricsPlugin(Plugin, Protocol):
+    """A plugin that counts or knows something worth watching."""
+
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        """Everything at this moment (epoch seconds), the same names each time. Asked at each scrape, on the loop: within milliseconds."""
+        ...
+
+
+@runtime_checkable
+class HealthPlugin(Plugin, Protocol):
+    """A plugin whose own work may fail while it goes on with what it has: `/readyz?verbose` says so beside a check that stays good."""
+
+    def health(self, now_s: float) -> str:
+        """How it goes, in one sentence; empty: nothing to say. Cheap."""
+        ...
+
+
 class InThread(Protocol):
     """Runs what computes for seconds beside the loop."""
 
@@ -506,12 +554,49 @@ class InThread(Protocol):
         ...
 
 
+class ProcessPorts(msgspec.Struct, frozen=True):
+    """What an `Assistant` works with, in its own process."""
+
+    meters: Meters
+    in_thread: InThread
+
+
+class Assistant(Protocol):
+    """What a duty has made in a process of its own, so that nothing it computes takes the interpreter from the cycles.
+
+    Made by a function (`module:name`) of its settings, which are pickled, and of ProcessPorts. The process has a loop, low priority
+    and a bound on its memory; it ends with the program, whatever it does.
+    """
+
+    async def answer(self, question: Any) -> object:
+        """To one question at a time; both are pickled. What it raises ends the process; a refusal is better a value."""
+        ...
+
+
+class DutyProcessError(Exception):
+    """The process of a duty died, was killed or raised; the next question finds a new one, which remembers nothing."""
+
+
+class DutyProcess(Protocol):
+    """The duty's end of it."""
+
+    async def ask(self, question: object) -> Any:
+        """What the assistant answers. Starts the process if there is none, and kills it when the caller is cancelled.
+
+        Raises DutyProcessError.
+        """
+        ...
+
+
 class DutyPorts(msgspec.Struct, frozen=True):
-    """What a background duty works with: time, chance, a thread, and hands to move pods with."""
+    """What a background duty works with: time, chance, a thread, processes, and hands to move pods with."""
 
     clock: Clock
     rng: random.Random
     in_thread: InThread
+    process: Callable[[str, object], DutyProcess] | None = None
+    """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the duty at the latest. None:
+    there are none, as in virtual time; whoever would ask computes by `in_thread`."""
     mover: Mover | None = None
     """None where nothing may be moved."""
 

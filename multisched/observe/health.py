@@ -45,14 +45,20 @@ class HealthReport(msgspec.Struct, frozen=True):
     """What the checks said: name -> what is wrong, empty for a good one, in order of registration."""
 
     findings: dict[str, str]
+    remarks: dict[str, str] = {}
+    """Name -> what is to be known of something that is good all the same."""
 
     @property
     def is_good(self) -> bool:
         return not any(self.findings.values())
 
     def render(self) -> str:
-        """`[+]name ok` and `[-]name failed: why`, as kube-scheduler's `?verbose`."""
+        """`[+]name ok` and `[-]name failed: why`, as kube-scheduler's `?verbose`; remarks as `[+]name ok: what`."""
         lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in self.findings.items()]
+        lines += [
+            f"[+]{name} ok: {' '.join(text.split())}" if text else f"[+]{name} ok"
+            for name, text in self.remarks.items()
+        ]
         return "\n".join([*lines, "ok" if self.is_good else "failed", ""])
 
 
@@ -61,6 +67,7 @@ class Health(msgspec.Struct):
 
     _liveness: dict[str, Check] = msgspec.field(default_factory=dict)
     _readiness: dict[str, Check] = msgspec.field(default_factory=dict)
+    _remarks: dict[str, Check] = msgspec.field(default_factory=dict)
     _is_stopping: bool = False
 
     def add_liveness(self, name: str, check: Check) -> None:
@@ -72,6 +79,12 @@ class Health(msgspec.Struct):
         """A failing check takes the process out of rotation: caches not synced, API server silent."""
         assert name not in self._readiness, name
         self._readiness[name] = check
+
+    def add_remark(self, name: str, remark: Check) -> None:
+        """Told beside the checks of readiness, which it never fails: work that goes on with what it has."""
+        assert name not in self._remarks, name
+        assert name not in self._readiness, name
+        self._remarks[name] = remark
 
     def stop(self) -> None:
         """From now on not ready: shutting down."""
@@ -85,4 +98,4 @@ class Health(msgspec.Struct):
         if not findings:
             findings["start"] = "nothing is running yet"
         findings["shutdown"] = "shutting down" if self._is_stopping else ""
-        return HealthReport(findings)
+        return HealthReport(findings, {name: remark() for name, remark in self._remarks.items()})

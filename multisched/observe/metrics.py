@@ -7,12 +7,13 @@ for every pod is counted in plain numbers (`domain_metrics`), what the parts cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import anyio.to_thread
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 
 from multisched.observe.domain_metrics import WAIT_S, DomainCountsCollector, DomainMetrics
 from multisched.observe.families import NAMESPACE
@@ -35,6 +36,12 @@ class Metrics:
         self._source: Callable[[], Readings] = Readings
         self._domains: dict[str, DomainMetrics] = {}
         self._seldom = SeldomMetrics(self.registry)
+        self._readings.taken = self._taken()
+
+    def _taken(self) -> frozenset[str]:
+        """Names of our own, without the prefix: a plugin that used one would make the whole page unreadable."""
+        own = (*self._readings.collect(), *self._counts.collect(), *self._seldom.collect())
+        return frozenset(metric.name.removeprefix(f"{NAMESPACE}_") for metric in own)
 
     def domain(self, name: str) -> DomainMetrics:
         """The observer of one domain, made at first use."""
@@ -62,11 +69,15 @@ class SeldomMetrics:
     """What does not happen for every pod."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        made: list[Counter | Histogram] = []
+
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, namespace=NAMESPACE, registry=registry)
+            made.append(one := Counter(name, text, labels, namespace=NAMESPACE, registry=registry))
+            return one
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, namespace=NAMESPACE, registry=registry, buckets=buckets)
+            made.append(one := Histogram(name, text, labels, namespace=NAMESPACE, registry=registry, buckets=buckets))
+            return one
 
         failures = ("plugin", "extension_point", "domain")
         self.plugin_errors = counter("plugin_errors_total", "Plugin calls that failed.", *failures)
@@ -76,3 +87,9 @@ class SeldomMetrics:
         self.preemption_victims = histogram("preemption_victims", "Victims chosen for one pod.", _VICTIMS, "domain")
         text = "Marking and deleting the victims of one pod."
         self.preemption_duration = histogram("preemption_goroutines_duration_seconds", text, WAIT_S, *ended)
+        self._made = made
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        for one in self._made:
+            yield from one.collect()

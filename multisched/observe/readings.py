@@ -6,7 +6,7 @@ statistics and here, would cost time for every pod; this way it costs time for e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from multisched.framework.durations import Durations
+from multisched.framework.plugin import PluginMetric
 from multisched.observe.families import counter, gauge, histogram
 
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
@@ -59,13 +60,21 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     """Plugin -> pods it could not sign."""
     preemption_attempts: int = 0
     """Times a PostFilter plugin was asked to make room for a pod."""
-    forecast_fallbacks: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Reason -> scores given without a forecast."""
     records: Mapping[str, int] = msgspec.field(default_factory=dict)
     """What attempts left behind for explanations -> how many, or how many bytes."""
     is_lease_held: bool = False
     hints: Mapping[tuple[str, str, str], Durations] = msgspec.field(default_factory=dict)
     """(plugin, event, answer) -> how long the sampled queueing hints took."""
+    plugin_metrics: Sequence[PluginMetric] = ()
+    """What the plugins tell of themselves."""
+
+
+class DutyReading(msgspec.Struct, frozen=True):
+    """One plugin's work beside the cycles."""
+
+    failures: int
+    """Times it ended, which it should not."""
+    is_running: bool
 
 
 class ReflectorReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +109,8 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of write to a pod (pod_binding, pod_status_patch) -> those that are under way or wait to be sent."""
     calls_ended: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """(kind of write, success or error) -> how often; of pod_binding `bind_outcomes_total` tells more."""
+    duties: Mapping[tuple[str, str], DutyReading] = msgspec.field(default_factory=dict)
+    """(plugin, domain) -> how its duty fares."""
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
     """Unix time at which the server's certificate ends; None without one."""
@@ -110,6 +121,8 @@ class ReadingsCollector(Collector):
 
     def __init__(self) -> None:
         self._latest = Readings()
+        self.taken: Collection[str] = ()
+        """Names without the prefix that no plugin may use."""
 
     def take(self, readings: Readings) -> None:
         self._latest = readings
@@ -122,6 +135,8 @@ class ReadingsCollector(Collector):
         yield from _domain_gauges(now.domains)
         yield from _domain_counters(now.domains)
         yield from _durations(now)
+        yield from _duties(now.duties)
+        yield from _of_plugins(now.domains, self.taken)
 
 
 def _process(now: Readings) -> Iterator[Metric]:
@@ -205,8 +220,6 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield counter("class_cache", "Lookups of cached masks and raw scores.", ("result", "domain"), lookups)
     unsigned = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unsigned.items()}
     yield counter("unsigned_pods", "Pods a plugin could not sign.", ("plugin", "domain"), unsigned)
-    fallbacks = {(reason, name): n for name, d in domains.items() for reason, n in d.forecast_fallbacks.items()}
-    yield counter("forecast_fallback", "Scores without a forecast.", ("reason", "domain"), fallbacks)
 
 
 def _durations(now: Readings) -> Iterator[Metric]:
@@ -218,3 +231,26 @@ def _durations(now: Readings) -> Iterator[Metric]:
     yield histogram("queueing_hint_execution_duration_seconds", "One queueing hint (sampled).", label, hints)
     text = "One write to a PersistentVolume or claim by PreBind, with what was sent again, by its end."
     yield histogram("volume_write_duration_seconds", text, ("kind", "result"), now.volume_writes)
+
+
+def _duties(duties: Mapping[tuple[str, str], DutyReading]) -> Iterator[Metric]:
+    label = ("plugin", "domain")
+    failures = {key: duty.failures for key, duty in duties.items()}
+    yield counter("duty_failures", "Times a plugin's duty beside the cycles ended by an error.", label, failures)
+    running = {key: int(duty.is_running) for key, duty in duties.items()}
+    yield gauge("duty_running", "1 while a plugin's duty beside the cycles runs.", label, running)
+
+
+def _of_plugins(domains: Mapping[str, DomainReading], taken: Collection[str]) -> Iterator[Metric]:
+    """One family of each name: of several plugins that use it, those that describe it as the first does."""
+    families: dict[str, tuple[PluginMetric, dict[tuple[str, ...], float]]] = {}
+    for domain, reading in domains.items():
+        for metric in reading.plugin_metrics:
+            if metric.name in taken:
+                continue
+            first, values = families.setdefault(metric.name, (metric, {}))
+            if (first.labels, first.is_counter) == (metric.labels, metric.is_counter):
+                values |= {(*key, domain): value for key, value in metric.values.items()}
+    for metric, values in families.values():
+        family = counter if metric.is_counter else gauge
+        yield family(metric.name, metric.text, (*metric.labels, "domain"), values)

@@ -125,7 +125,7 @@ class DomainWorker:
         self.counters = DomainCounters()
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self.limit = BindLimit(bind_workers)
-        self._runner = runner
+        self.runner = runner
         self._cache = cache
         self._outside = outside
         self._cycles = cycles
@@ -267,14 +267,14 @@ class DomainWorker:
                 answers[plugin.name] = await plugin.answer(one.question)
         except TimeoutError:
             text = f"no answer within {plugin.answer_timeout_s} s"
-            answers[plugin.name] = self._runner.failure(plugin, "Answer", text)
+            answers[plugin.name] = self.runner.failure(plugin, "Answer", text)
         except IsolatedError as error:
-            answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
+            answers[plugin.name] = self.runner.failure(plugin, error.point, error.text)
         except ExtenderError as error:  # the pod is told the extender's words and no more, as upstream
-            self._runner.failure(plugin, "Answer", error)
+            self.runner.failure(plugin, "Answer", error)
             answers[plugin.name] = PluginFailure(Status.error(str(error)).by(plugin.name))
         except Exception as error:  # noqa: BLE001 - a plugin ends here
-            answers[plugin.name] = self._runner.failure(plugin, "Answer", error)
+            answers[plugin.name] = self.runner.failure(plugin, "Answer", error)
 
     def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
         now_s = self._outside.clock.monotonic()
@@ -521,15 +521,15 @@ class DomainWorker:
                     async with asyncio.timeout(self._bind_timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
                         reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
             except ExtenderError as error:  # told bare, as upstream, where an extender is no Bind plugin
-                self._runner.failure(plugin, "Bind", error)
+                self.runner.failure(plugin, "Bind", error)
                 return PluginFailure(Status.error(str(error)).by(plugin.name))
             except Exception as error:  # noqa: BLE001 - a plugin ends here
-                return self._runner.failure(plugin, "Bind", error)
+                return self.runner.failure(plugin, "Bind", error)
             if isinstance(reply, BindReply):
                 is_bare = not reply.message or any(plugin.name == extender.name for extender in self.plugins.extenders)
                 return reply if is_bare else replace(reply, message=sentence(plugin, "Bind", reply.message))
             if reply is not None:
-                return self._runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
+                return self.runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
         return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)
 
     def _may_still_bind(self, placed: Placed) -> bool:
@@ -559,7 +559,7 @@ class DomainWorker:
             try:
                 plugin.post_bind(bind.placed.view, pod, node)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
-                self._runner.failure(plugin, "PostBind", error)
+                self.runner.failure(plugin, "PostBind", error)
         self._event(pod, "Normal", "Scheduled", "Binding", f"Successfully assigned {pod.key} to {node}")
 
     def _lost(self, bind: _Bind) -> None:

@@ -1,7 +1,8 @@
 """The background duties of plugins, and what they measure with.
 
-Owns the tasks of `DutyPlugin`s and the connections that plugins opened by `PluginContext.measures`. Promises that a duty that
-raises or returns is told, counted and begun again after a while, and never takes the scheduler down. Called by `program`.
+Owns the tasks of `DutyPlugin`s, their processes, and the connections that plugins opened by `PluginContext.measures`. Promises
+that a duty that raises or returns is told, counted and begun again after a while, and never takes the scheduler down. Called by
+`program`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
-from collections.abc import Callable
-from typing import Final, TypeVar, cast
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 import msgspec
@@ -21,10 +22,12 @@ from multisched.client.pod_metrics import MetricsApi
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.measures import LoadReader, Meter, MeterSettings
 from multisched.framework.moving import Mover
-from multisched.framework.plugin import DutyPlugin, DutyPorts, InThread
+from multisched.framework.plugin import DutyPlugin, DutyPorts, DutyProcess, DutyProcessError, InThread
 from multisched.framework.ports import Clock
 from multisched.framework.registry import PluginSet, implements
 from multisched.model.wire import Transport
+from multisched.shell.duty_processes import ChildProcess
+from multisched.shell.duty_threads import DutyThreads
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +35,9 @@ RESTART_BASE_S: Final = 1.0
 RESTART_CAP_S: Final = 300.0
 STEADY_S: Final = 600.0
 """A duty that ran so long before it ended is begun again soon."""
-THREADS_MAX: Final = 2
-"""Threads of one duty, those that were left to themselves included; whoever needs another waits."""
 ERROR_CHARS_MAX: Final = 1_000
-
-T = TypeVar("T")
+PROCESSES_MAX: Final = 4
+"""Of one duty, from its beginning to its end."""
 
 
 class DutyState(msgspec.Struct):
@@ -55,10 +56,11 @@ class Duties:
     """Those of all domains."""
 
     def __init__(self, clock: Clock, rng: random.Random, threads: Callable[[], InThread] | None = None) -> None:
-        """`rng`: drawn from for each duty. `threads`: another way to compute, for simulations."""
+        """`rng`: drawn from for each duty. `threads`: another way to compute, for simulations, which have no processes."""
         self._clock = clock
         self._rng = rng
         self._threads = threads or DutyThreads
+        self._has_processes = threads is None
         self._states: dict[tuple[str, str], DutyState] = {}
 
     def states(self) -> list[DutyState]:
@@ -76,12 +78,13 @@ class Duties:
         state = self._states.setdefault((domain, plugin.name), DutyState(domain, plugin.name))
         rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
         backoff = Backoff(rng, base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
-        ports = DutyPorts(self._clock, rng, self._threads(), mover)
         while True:
             began_s = self._clock.monotonic()
             state.is_running = True
             try:
-                await plugin.carry_out(ports)
+                async with _processes(rng) as open_process:
+                    process = open_process if self._has_processes else None
+                    await plugin.carry_out(DutyPorts(self._clock, rng, self._threads(), process, mover))
                 error = "it returned"
             except Exception as raised:
                 error = f"{type(raised).__name__}: {raised}"[:ERROR_CHARS_MAX]
@@ -95,41 +98,23 @@ class Duties:
             await asyncio.sleep(backoff.next_s())
 
 
-class DutyThreads:
-    """Implements `framework.plugin.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
+@asynccontextmanager
+async def _processes(rng: random.Random) -> AsyncIterator[Callable[[str, object], DutyProcess]]:
+    """Opens processes for one life of a duty, and ends them with it."""
+    children: list[ChildProcess] = []
 
-    def __init__(self) -> None:
-        self._places = asyncio.Semaphore(THREADS_MAX)
+    def opened(factory: str, settings: object) -> DutyProcess:
+        if len(children) >= PROCESSES_MAX:
+            raise DutyProcessError(f"more than {PROCESSES_MAX} processes for one duty")
+        children.append(ChildProcess(factory, settings, rng.getrandbits(64)))
+        return children[-1]
 
-    async def __call__(self, work: Callable[[], T]) -> T:
-        """Waits for a place: the caller has a deadline, for a thread that hangs never gives its own back."""
-        await self._places.acquire()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def run() -> None:
-            result: T | None = None
-            error: BaseException | None = None
-            try:
-                result = work()
-            except BaseException as raised:  # noqa: BLE001 - told to the one who waits
-                error = raised
-            try:
-                loop.call_soon_threadsafe(self._ended, future, result, error)
-            except RuntimeError:
-                logger.debug("a thread of a duty ended after the loop")
-
-        threading.Thread(target=run, name="duty", daemon=True).start()
-        return await future
-
-    def _ended(self, future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
-        self._places.release()
-        if future.done():  # the caller was cancelled
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(cast(T, result))
+    try:
+        yield opened
+    finally:
+        with anyio.CancelScope(shield=True):
+            for child in children:
+                await child.close()
 
 
 class NetworkMeasures:

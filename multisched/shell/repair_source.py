@@ -17,7 +17,7 @@ from multisched.framework.plugin import InThread
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairAsked, RepairingPlugin, RepairPlan, RepairRefusedError
 from multisched.shell.domain import DomainWorker
-from multisched.shell.duties import DutyThreads
+from multisched.shell.duty_threads import DutyThreads
 from multisched.shell.program import Program
 
 if TYPE_CHECKING:

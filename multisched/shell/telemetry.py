@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from multisched.client.reflector import Reflector
 from multisched.framework.durations import Durations
+from multisched.framework.plugin import HealthPlugin, MetricsPlugin, PluginMetric
+from multisched.framework.registry import implements
+from multisched.framework.runner import PluginFailure
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
-from multisched.observe.readings import DomainReading, Readings, ReflectorReading
+from multisched.observe.readings import DomainReading, DutyReading, Readings, ReflectorReading
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.object_ingest import plural
@@ -133,6 +138,7 @@ def read(program: Program) -> Readings:
         },
         event_durations=_copied(program.event_times.durations),
         volume_writes=_copied(program.volumes.durations),
+        duties={(d.plugin, d.domain): DutyReading(d.failures, d.is_running) for d in program.duties.states()},
     )
 
 
@@ -168,20 +174,43 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         class_misses=worker.cycle.classes.misses,
         unsigned=worker.cycle.classes.unsigned,
         preemption_attempts=sum(getattr(p, "preemption_attempts", 0) for p in worker.plugins.post_filter),
-        forecast_fallbacks=_fallbacks(worker),
         records=worker.cycle.records.statistics(),
         hints=_copied(worker.queue.hint_durations()),
+        plugin_metrics=_plugin_metrics(program, worker),
         is_lease_held=worker.is_leading if lease is None else lease.may_bind(),
     )
 
 
-def _fallbacks(worker: DomainWorker) -> dict[str, int]:
-    """What plugins say of scores they gave without a forecast (attribute `fallbacks`)."""
-    counts: dict[str, int] = {}
-    for plugin in worker.plugins.score:
-        for reason, count in getattr(plugin, "fallbacks", {}).items():
-            counts[reason] = counts.get(reason, 0) + count
-    return counts
+def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric]:
+    """A plugin that fails here costs its own metrics of this scrape, and is told."""
+    now_s, found = program.clock.now().timestamp(), list[PluginMetric]()
+    for built in worker.plugins.built:
+        plugin = built.plugin
+        if implements(plugin, MetricsPlugin):
+            with contextlib.suppress(PluginFailure):
+                found += worker.runner.call(plugin, "Metrics", partial(plugin.metrics, now_s))
+    return found
+
+
+def health_of(program: Program) -> str:
+    """What `/readyz?verbose` tells of plugins that go on with what they have, and of duties that end again and again."""
+    now_s, told = program.clock.now().timestamp(), list[str]()
+    for worker in program.router.workers():
+        for built in worker.plugins.built:
+            plugin = built.plugin
+            if implements(plugin, HealthPlugin):
+                with contextlib.suppress(PluginFailure):
+                    text = worker.runner.call(plugin, "Health", partial(plugin.health, now_s))
+                    told += [f"{worker.name}/{plugin.name}: {text}"] if text else []
+    for duty in program.duties.states():
+        if duty.failures:
+            since_s = now_s - duty.last_error_s
+            how = "runs again" if duty.is_running else "is begun again soon"
+            told.append(
+                f"{duty.domain}/{duty.plugin}: its duty ended {duty.failures} times, the last {since_s:.0f} s ago, and {how}:"
+                f" {duty.last_error}"
+            )
+    return "; ".join(told)
 
 
 def _read_reflector(reflector: Reflector, unusable: int) -> ReflectorReading:

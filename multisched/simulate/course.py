@@ -38,6 +38,8 @@ from multisched.testing.sim_loop import SimLoop, simulate
 from multisched.testing.virtual_workers import VirtualWorkers
 
 PODS = "/api/v1/namespaces/default/pods"
+REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
+REVISION_LABEL = "pod-template-hash"
 PACE_S = 0.05
 """Between two pods, so that each is placed before the next comes: the order of creation is the order of decisions."""
 SETTLE_MAX_S = 30.0
@@ -95,6 +97,14 @@ class SuspendedClock:
         self._base_s += max(0.0, epoch_s - self.epoch_s())
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    """A ReplicaSet."""
+
+    revision: int
+    name: str
+    uid: str
+
+
 class _Replica(msgspec.Struct):
     """A replica of a service: which pod it is now."""
 
@@ -104,6 +114,8 @@ class _Replica(msgspec.Struct):
     generation: int = 0
     last_node: int = -1
     """Where its latest pod stood that had a node."""
+    owner: _Owner | None = None
+    """Of its pod."""
 
 
 class _Bindings:
@@ -149,6 +161,8 @@ class Run:
         self._replicas: dict[tuple[int, int], _Replica] = {}
         self._series: dict[str, int] = {}
         """Pod -> series of the usage."""
+        self._owners: dict[int, _Owner] = {}
+        """Service -> the ReplicaSet of its new pods."""
         self._stays: list[Stay] = []
         self._ready: set[str] = set()
         """Pods whose kubelet has said so; only where somebody asks."""
@@ -228,6 +242,8 @@ class Run:
             for number in range(len(have), wanted):
                 await self._create(self._replicas.setdefault((service, number), _Replica(service, number)))
         await self._settle()
+        for service in event.release:
+            await self._revise(service)
         counts = [0] * len(self._scenario.services)
         for service, _ in self._replicas:
             counts[service] += service in event.release
@@ -243,7 +259,7 @@ class Run:
                 stopped.add(service)
 
     async def _replace(self, replica: _Replica) -> bool:
-        before = replica.pod
+        before, owner = replica.pod, replica.owner
         await self._create(replica)
         if await self._until(lambda: replica.pod in self._bindings.bound, SETTLE_MAX_S):
             self._note_node(replica)
@@ -252,7 +268,7 @@ class Run:
         name = self._scenario.services[replica.service].name
         self._stopped.append(f"release of {name} stopped at {replica.pod}: {await self._reason(replica.pod)}")
         await self._remove(replica.pod)
-        replica.pod = before
+        replica.pod, replica.owner = before, owner
         return False
 
     # -- repair ----------------------------------------------------------------------------------------------------
@@ -285,7 +301,7 @@ class Run:
         while self._doors.evicted:
             pod = self._doors.evicted.pop(0)
             self._end_stay(pod, self._clock.epoch_s())
-            await self._create(standing[pod])
+            await self._create(standing[pod], standing[pod].owner)
         for replica in self._replicas.values():
             if replica.pod in self._bindings.bound and replica.pod not in self._ready:
                 self._note_node(replica)
@@ -315,19 +331,27 @@ class Run:
         ordered: list[int] = listed.tolist()
         return ordered
 
-    async def _create(self, replica: _Replica) -> None:
+    async def _create(self, replica: _Replica, owner: _Owner | None = None) -> None:
+        """A new pod of the service's present ReplicaSet, or of this one."""
         service = self._scenario.services[replica.service]
         replica.generation += 1
         replica.pod = f"{service.name}-{replica.number}-{replica.generation}"
         series = self._scenario.series[replica.service][replica.number]
         self._series[replica.pod] = series
-        document = _pod(replica.pod, service, series, self._policy.scheduler_name)
-        if self._repair is not None:
-            document["metadata"]["ownerReferences"] = [_owner(service)]
-        await self._post(PODS, document)
+        replica.owner = owner or self._owners.get(replica.service) or await self._revise(replica.service)
+        await self._post(PODS, _pod(replica.pod, service, series, replica.owner, self._policy.scheduler_name))
         self._created += 1
         await asyncio.sleep(PACE_S)
         self._note_node(replica)
+
+    async def _revise(self, service: int) -> _Owner:
+        """The ReplicaSet of the service's next pods, another for each release as in a Deployment: default spreading goes by it."""
+        name = self._scenario.services[service].name
+        before = self._owners.get(service)
+        revision = 1 if before is None else before.revision + 1
+        made = await self._post(REPLICA_SETS, _replica_set(name, revision))
+        owner = self._owners[service] = _Owner(revision, made["metadata"]["name"], made["metadata"]["uid"])
+        return owner
 
     def _note_node(self, replica: _Replica) -> None:
         """Counts a move when the replica's pod stands elsewhere than the one before it did; once, however often asked."""
@@ -362,9 +386,11 @@ class Run:
             await asyncio.sleep(PACE_S)
         return is_done()
 
-    async def _post(self, path: str, document: Mapping[str, Any]) -> None:
+    async def _post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         answer = await self._api.request("POST", path, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
+        made: dict[str, Any] = orjson.loads(answer.body)
+        return made
 
     async def _reason(self, pod: str) -> str:
         answer = await self._api.request("GET", f"{PODS}/{pod}")
@@ -414,17 +440,31 @@ def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
 
 
-def _owner(service: Service) -> dict[str, Any]:
-    """Of a kind that no plugin knows, so that pods are placed as those without an owner."""
-    kind = {"apiVersion": "simulate.multisched.io/v1alpha1", "kind": "SimulatedService", "controller": True}
-    return {**kind, "name": service.name, "uid": f"service-{service.name}"}
+def _replica_set(service: str, revision: int) -> dict[str, Any]:
+    """Nobody keeps its count: the run does."""
+    labels = {"app": service, REVISION_LABEL: str(revision)}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": f"{service}:v1"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": f"{service}-{revision}", "labels": labels},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
 
 
-def _pod(name: str, service: Service, series: int, scheduler: str) -> dict[str, Any]:
+def _pod(name: str, service: Service, series: int, owner: _Owner, scheduler: str) -> dict[str, Any]:
+    controller = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+    }
     metadata = {
         "name": name,
-        "labels": {"app": service.name, "multisched.io/service": service.name},
+        "labels": {"app": service.name, "multisched.io/service": service.name, REVISION_LABEL: str(owner.revision)},
         "annotations": {SERIES_ANNOTATION: str(series)},
+        "ownerReferences": [controller],
     }
     container = {"name": "main", "image": f"{service.name}:v1", "resources": {"requests": dict(service.requests)}}
     spec = {"schedulerName": scheduler, "containers": [container], "terminationGracePeriodSeconds": 0}

@@ -42,7 +42,7 @@ _PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
         "queueSort": "PrioritySort",
         "plugins": {
             "disabled": ["NodeResourcesBalancedAllocation"],
-            "enabled": [{"name": "NodeResourcesFit", "weight": 0}],
+            "enabled": [{"name": "NodeResourcesFit", "weight": 0}, {"name": "PodTopologySpread", "weight": 0}],
         },
     },
     "peak-forecast": {"base": "forecast"},

@@ -17,8 +17,11 @@ from domains.forecast.profiles_file import dumps
 from multisched import config
 from multisched.cli import app
 from multisched.cluster.direct import DirectTransport
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.model.cluster_objects import ResourceQuota
 from multisched.model.objects import Pod
+from multisched.model.wire import MERGE_PATCH
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.repair_view import decode_plan
@@ -129,6 +132,49 @@ async def test_what_a_pod_disruption_budget_allows_is_told_and_kept() -> None:
         assert "PodDisruptionBudget default/chatty allows no disruption now (3 pods)" in left.why
 
 
+async def test_a_quota_without_room_for_a_replacement_keeps_the_pods_of_its_namespace() -> None:
+    async with uneven() as (house, plans):
+        await house.post("namespaces/default/resourcequotas", "tight", {}, spec={"hard": {"pods": "5"}})
+        used = orjson.dumps({"status": {"hard": {"pods": "5"}, "used": {"pods": "5"}}})
+        path = "/api/v1/namespaces/default/resourcequotas/tight/status"
+        answer = await DirectTransport(house.server).request("PATCH", path, body=used, content_type=MERGE_PATCH)
+        assert answer.status == 200, answer.body
+        objects = house.program.cache.objects
+
+        def is_known() -> bool:
+            return any(one.used for one in objects.all(ObjectKind.RESOURCE_QUOTA) if isinstance(one, ResourceQuota))
+
+        await house.until(is_known)
+
+        (left,) = (await plans.plan(ASKED)).left
+
+        assert "the quota of its namespace has no room for the replacement beside it (3 pods)" in left.why
+
+
+async def test_without_a_repair_section_plans_go_by_defaults_and_quotas_are_not_read() -> None:
+    args = {"capacities": {"log": 100}, "dimensions": ["cpu", "log"]}
+    async with uneven(one_domain({"name": "PeakForecast", "args": args})) as (_, plans):
+        plan = await plans.plan(ASKED)
+        assert (len(plan.moves), plan.threshold_percent["log"]) == (1, 100.0)
+        assert "ResourceQuotas are not read" in plan.notes[-1]
+
+
+async def test_budgets_that_the_server_does_not_show_are_not_moved_past() -> None:
+    async with uneven() as (house, plans):
+        house.program.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
+        with pytest.raises(RepairRefusedError, match=r"PodDisruptionBudgets cannot be read \(forbidden\)"):
+            await plans.plan(ASKED)
+
+
+async def test_who_no_longer_waits_for_a_plan_holds_up_nobody() -> None:
+    async with uneven() as (_, plans):
+        for _ in range(8):
+            with anyio.move_on_after(0.001) as waited:
+                await plans.plan(ASKED)
+            assert waited.cancelled_caught
+        assert len((await plans.plan(ASKED)).moves) == 1
+
+
 async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured() -> None:
     for whose, expected in (("own", 0), ("all", 1)):
         async with uneven(configuration(pods=whose)) as (house, plans):
@@ -142,7 +188,9 @@ async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured()
             plan = await plans.plan(ASKED)
 
             assert len(plan.moves) == expected
-            if not expected:
+            if expected:
+                assert plan.notes[-1].startswith("1 of the moves are of pods that default-scheduler places")
+            else:
                 assert "another scheduler places it" in plan.left[0].why
 
 
@@ -239,7 +287,9 @@ async def test_a_dump_of_the_cluster_gets_the_same_plan(tmp_path: Path) -> None:
     code, told, error = await _call("--snapshot", str(dump), "--config", str(text), "-o", "json")
 
     assert code == 0, error
-    assert decode_plan(told.encode()) == expected
+    found = decode_plan(told.encode())
+    assert msgspec.structs.replace(found, notes=()) == expected
+    assert "the dump has no PodDisruptionBudget, ResourceQuota, PersistentVolume" in found.notes[-1]
     code, _, error = await _call("--snapshot", str(dump))
     assert (code, "no profiles are in force yet" in error) == (1, True), error
     dump.write_text('{"items": []}')

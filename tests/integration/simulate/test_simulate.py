@@ -92,12 +92,7 @@ def test_policies_stand_side_by_side_and_the_document_has_all_the_figures(tmp_pa
 
 def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path) -> None:
     """Requests are all alike and the release comes at a quiet hour: only use over time tells the services apart."""
-    alone = {
-        "plugins": {
-            "disabled": ["NodeResourcesBalancedAllocation"],
-            "enabled": [{"name": "NodeResourcesFit", "weight": 0}],
-        }
-    }
+    alone = {"plugins": {"enabled": [{"name": "PodTopologySpread", "weight": 0}]}}
     path = scenario(
         tmp_path,
         services=services(noisy=4, evening=4),
@@ -111,6 +106,20 @@ def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path)
 def test_least_allocated_evens_requests_and_nothing_else(tmp_path: Path) -> None:
     made, found = course(scenario(tmp_path), "least-allocated")
     assert [len(names) for names in standing(made, found)] == [3, 3, 3, 3]
+
+
+def test_replicas_of_a_service_spread_by_default_as_those_of_a_deployment_do(tmp_path: Path) -> None:
+    """By requests alone the large node would take both."""
+    nodes = [
+        {**NODES[0], "name": name, "count": 1, "allocatable": {"cpu": cpu, "memory": "32Gi"}}
+        for name, cpu in (("l", 64), ("s", 4))
+    ]
+    events = [{"at": "day 3 06:00", "release": ["evening"]}]
+    made, found = course(
+        scenario(tmp_path, nodes=nodes, services=services(evening=2), events=events), "least-allocated"
+    )
+    assert standing(made, found) == [["evening"], ["evening"]]
+    assert sorted(stay.node for stay in found.stays) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +229,13 @@ def test_the_examples_run(name: str) -> None:
     assert re.findall("note: (.*?);", table) == ["the history has 6.0 days, less than a week"]
 
 
-BLIND = {"base": "forecast", "plugins": {"enabled": [{"name": "PeakForecast", "weight": 0}]}}
+BLIND = {
+    "base": "forecast",
+    "plugins": {
+        "disabled": ["PodTopologySpread"],
+        "enabled": [{"name": "NodeResourcesFit", "weight": 1}, {"name": "PeakForecast", "weight": 0}],
+    },
+}
 """Placed by requests; the forecast has no say but in repair."""
 
 
@@ -236,10 +251,10 @@ def crowded(folder: Path, *policies: Any, **changes: Any) -> Path:
 
 def test_repair_moves_in_its_window_within_the_budget_and_lowers_the_tops(tmp_path: Path) -> None:
     section = repaired(("01:00", "03:00"), movesPer100Replicas=13)
-    path = crowded(tmp_path, {"name": "plain", "profile": BLIND}, section, seeds=1)
+    path = crowded(tmp_path, {"name": "plain", "profile": BLIND}, section, seeds=3)
     plain, mended = json.loads(run(path))["policies"]
     assert plain["mean"]["moves"] == 0
-    assert [run_["repairs"] for run_ in plain["seeds"]] == [[]]
+    assert [run_["repairs"] for run_ in plain["seeds"]] == [[], [], []]
     for before, after in zip(plain["seeds"], mended["seeds"], strict=True):
         assert 1 <= after["moves"] <= 3, "13 of 100, of 24 replicas"
         assert sum(one["moves"] for one in after["repairs"]) == after["moves"]

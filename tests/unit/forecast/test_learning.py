@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,10 +16,11 @@ from domains.forecast.forecast import Forecast
 from domains.forecast.learning import known_pods
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import WEEK_S
-from domains.forecast.profiles_file import dumps
+from domains.forecast.profiles_file import dumps, loads
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.plugin import DutyPlugin, PluginContext
 from multisched.framework.registry import implements
+from multisched.shell.duty_processes import ChildProcess
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.cycle.cycle_kit import make_node, make_pod
 from tests.unit.forecast.prometheus_kit import ports_at
@@ -103,6 +107,41 @@ async def test_the_next_life_begins_with_the_profiles_of_the_last(tmp_path: Path
     again = made.refit_state()
     assert again is not None
     assert again.version == 2
+
+
+async def test_a_process_of_its_own_learns_the_same_and_its_death_is_one_failed_refit(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    here, away = plugin(settings(tmp_path / "here"), ClusterCache()), plugin(settings(tmp_path), ClusterCache())
+    await learn(here)
+    children: list[ChildProcess] = []
+
+    def opened(factory: str, given: object) -> ChildProcess:
+        children.append(ChildProcess(factory, given, 0))
+        return children[-1]
+
+    ports = msgspec.structs.replace(ports_at(NOW_S), process=opened)
+    assert away._refit is not None
+    try:
+        assert await away._refit.once(ports), away.refit_state()
+        expected, found = here._ledger.predictor.book, away._ledger.predictor.book
+        assert expected is not None
+        assert found is not None
+        assert found.profiles.services == expected.profiles.services
+        np.testing.assert_array_equal(found.profiles.peak, expected.profiles.peak)
+        assert loads((tmp_path / "profiles").read_bytes()).version == 1, "kept for the next life"
+
+        [child] = children
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        assert not await away._refit.once(ports)
+        state = away.refit_state()
+        assert state is not None
+        assert (state.version, state.failures, state.last_error) == (1, 1, "its process died: exit code -9")
+        assert await away._refit.once(ports)
+        assert (child.started, len(children)) == (2, 1)
+    finally:
+        for child in children:
+            await child.close()
 
 
 async def test_profiles_that_were_exported_do_without_a_source(tmp_path: Path) -> None:

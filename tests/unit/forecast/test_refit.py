@@ -219,7 +219,7 @@ async def test_a_fit_that_fails_or_hangs_leaves_the_last_profiles_in_force() -> 
         assert [await refit.once(ports) for _ in range(2)] == [True, False]
         assert refit.state().last_error == "ZeroDivisionError: no weights"
         assert not await refit.once(ports)
-        assert refit.state().last_error == "not done within 0.5 s"
+        assert refit.state().last_error == "not learned within 0.5 s"
         ending.set()
         assert await refit.once(ports)
     assert force.adopted == [1, 2]

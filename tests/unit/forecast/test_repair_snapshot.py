@@ -2,89 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.forecast.capacity import UNKNOWN
-from domains.forecast.peak_ledger import PeakLedger
-from domains.forecast.predictor import Predictor
-from domains.forecast.profile_book import ProfileBook
-from domains.forecast.repair_answer import answer
 from domains.forecast.repair_case import NO_GANG
 from domains.forecast.repair_rules import ALONE, NOT_READY
-from domains.forecast.repair_settings import RepairSettings
-from domains.forecast.repair_snapshot import NO_LIMIT, UNREADABLE_BUDGET, Quotas, Snapshot, disruptions, take_snapshot
+from domains.forecast.repair_snapshot import NO_LIMIT, UNREADABLE_BUDGET, Quotas, disruptions
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.repair import RepairAsked, RepairRefusedError, RepairScene
+from multisched.framework.repair import RepairRefusedError
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
-from multisched.model.objects import CPU, MEMORY, PODS, Node, Owner, Pod, PodSpec
-from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.state.cluster_cache import ClusterCache
+from multisched.model.objects import CPU, MEMORY, PODS, PodSpec
+from multisched.model.selectors import LabelSelector
 from multisched.state.object_store import ObjectStore
-from tests.unit.domains.builders import all_rows, make_cache, make_node, make_profiles, row_of
-
-HOURS = np.arange(168)
-PROFILES = make_profiles(
-    ("cpu", "log"),
-    web={"cpu": np.full(168, 0.5), "log": np.where(HOURS % 24 == 20, 30.0, 3.0)},
-    batch={"cpu": 0.1 + 0.2 * (HOURS % 24 == 3), "log": np.full(168, 1.0)},
-)
-WEB = Owner("ReplicaSet", "web", "rs-web")
-OURS = frozenset({"ours"})
-DIMENSIONS = ("cpu", "log")
-
-
-def make_ledger(*, has_profiles: bool = True) -> PeakLedger:
-    book = ProfileBook(PROFILES, DIMENSIONS) if has_profiles else None
-    return PeakLedger("peaks", Predictor(DIMENSIONS, book), {})
-
-
-def node(name: str, *, cpu: int = 8_000, log: str = "100") -> Node:
-    annotations = {"multisched.io/capacity-log": log} if log else {}
-    return make_node(name, cpu=cpu, memory=1 << 35, pods=10, annotations=annotations)
-
-
-def pod(name: str, service: str = "web", at: str = "", **changes: Any) -> Pod:
-    """`cpu`, `namespace`, and fields of a Pod."""
-    spec = PodSpec(scheduler_name="ours", requests={CPU: changes.pop("cpu", 100)})
-    made = Pod(
-        changes.pop("namespace", "default"), name, f"uid-{name}", 1, spec=spec, owner=WEB, node=at, phase="Running",
-        labels={"multisched.io/service": service, "app": service}, is_ready=True,
-    )  # fmt: skip
-    return msgspec.structs.replace(made, **changes)
-
-
-class Town:
-    """Nodes and pods in a cache that tells a ledger of them."""
-
-    def __init__(self, nodes: Iterable[Node], pods: Iterable[Pod] = (), ledger: PeakLedger | None = None) -> None:
-        self.ledger = ledger if ledger is not None else make_ledger()
-        self.cache: ClusterCache = make_cache(nodes, self.ledger)
-        for one in pods:
-            self.cache.place(one)
-
-    def scene(self, rows: Sequence[str] | None = None, promised: Iterable[tuple[Pod, str]] = ()) -> RepairScene:
-        at = all_rows(self.cache) if rows is None else np.array(sorted(row_of(self.cache, r) for r in rows), np.intp)
-        return RepairScene(
-            domain="forecast",
-            nodes=self.cache.nodes,
-            rows=at,
-            standing=tuple((entry.pod, entry.row) for entry in self.cache if entry.row >= 0),
-            promised=tuple((one, row_of(self.cache, name)) for one, name in promised),
-            objects=self.cache.objects,
-            scheduler_names=OURS,
-            fits=lambda _: np.ones(len(at), np.bool_),
-        )
-
-    def snapshot(self, rows: Sequence[str] | None = None, promised: Iterable[tuple[Pod, str]] = ()) -> Snapshot:
-        return take_snapshot(self.scene(rows, promised), self.ledger, OURS)
-
+from tests.unit.domains.builders import row_of
+from tests.unit.forecast.repair_town import Town, make_ledger, node, pod, selector
 
 placements = st.lists(
     st.tuples(
@@ -197,10 +133,6 @@ def test_without_profiles_nodes_or_budgets_no_plan_is_made() -> None:
 # -- budgets -----------------------------------------------------------------------------------------------------------
 
 
-def selector(**labels: str) -> LabelSelector:
-    return LabelSelector(tuple(Requirement(key, Operator.IN, (value,)) for key, value in labels.items()))
-
-
 @pytest.mark.parametrize(
     ("budget", "members"),
     [
@@ -281,37 +213,3 @@ def test_quotas_that_are_not_judged_are_told() -> None:
     assert list(Quotas(store).notes(("shop",))) == ["1 ResourceQuotas with scopes are not judged, shop/q among them"]
     store.set_unreadable(ObjectKind.RESOURCE_QUOTA, "403")
     assert next(iter(Quotas(store).notes(()))).startswith("ResourceQuotas cannot be read (403)")
-
-
-def test_a_namespace_whose_quota_has_no_room_beside_a_pod_keeps_it() -> None:
-    crowd = [pod(f"p{n}", at="a") for n in range(4)]
-    town = Town([node("a"), node("b")], crowd)
-    town.cache.objects.set(
-        ObjectKind.RESOURCE_QUOTA, ResourceQuota(name="q", namespace="default", hard={"pods": 4}, used={"pods": 4})
-    )
-
-    plan = answer(town.scene(), RepairAsked(), town.ledger, RepairSettings())
-
-    assert plan.moves == ()
-    assert "the quota of its namespace has no room for the replacement beside it (4 pods)" in plan.left[0].why
-
-
-def test_each_move_tells_what_it_does_to_both_nodes() -> None:
-    crowd = [pod(f"p{n}", at="a") for n in range(5)]
-    town = Town([node("a"), node("b")], [*crowd, pod("q", "batch", "b")])
-    town.cache.objects.set(
-        ObjectKind.POD_DISRUPTION_BUDGET,
-        PodDisruptionBudget(name="web", namespace="default", selector=selector(app="web"), disruptions_allowed=2),
-    )
-
-    plan = answer(town.scene(), RepairAsked(threshold_percent={"log": 95.0}), town.ledger, RepairSettings())
-
-    first, second = plan.moves
-    told = [(round(m.from_before.percent), round(m.from_after.percent)) for m in plan.moves]
-    assert told == [(150, 120), (120, 90)]
-    assert [(round(m.to_before.percent), round(m.to_after.percent)) for m in plan.moves] == [(1, 31), (31, 61)]
-    assert first.from_before.at == "Mon 20:00"
-    assert [(m.budgets[0].name, m.budgets[0].left) for m in plan.moves] == [("default/web", 1), ("default/web", 0)]
-    assert round(second.from_peaks_percent["log"]) == 90
-    assert plan.threshold_percent == {"cpu": 100.0, "log": 95.0}
-    assert (round(plan.worst_before.percent), plan.least_moves, plan.mended) == (150, 2, ("a",))

@@ -51,3 +51,19 @@ async def test_a_loop_that_does_not_come_around_is_not_alive() -> None:
         clock.at_s = HEARTBEAT_AGE_MAX_S + 5
         assert heartbeat.check() == "the event loop last came around 25 s ago"
         tasks.cancel_scope.cancel()
+
+
+def test_a_remark_is_told_and_fails_nothing() -> None:
+    health = Health()
+    health.add_readiness("caches", lambda: "")
+    health.add_remark("plugins", lambda: "profiles 3, 2 h old; 4 refits failed,\nthe last 1 min ago: down")
+    health.add_remark("duties", lambda: "")
+    report = health.readiness()
+    assert report.is_good
+    assert report.render().splitlines() == [
+        "[+]caches ok",
+        "[+]shutdown ok",
+        "[+]plugins ok: profiles 3, 2 h old; 4 refits failed, the last 1 min ago: down",
+        "[+]duties ok",
+        "ok",
+    ]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import timeit
+from typing import Any
 
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.plugin import PluginMetric
 from multisched.model.objects import Pod
 from multisched.observe.metrics import Metrics
-from multisched.observe.readings import DomainReading, Readings, ReflectorReading
+from multisched.observe.readings import DomainReading, DutyReading, Readings, ReflectorReading
 
 POD = Pod(namespace="secret-namespace", name="secret-name", uid="secret-uid", version=1)
 
@@ -51,7 +53,11 @@ READINGS = Readings(
             conflicts_true=4,
             conflicts_false=5,
             unsigned={"Mine": 1},
-            forecast_fallbacks={"no-history": 6},
+            plugin_metrics=(
+                PluginMetric("forecast_fallback", "Pods without.", {("no-history",): 6}, ("reason",), is_counter=True),
+                PluginMetric("forecast_profiles_age_seconds", "How old.", {(): 60.5}),
+                PluginMetric("pending_pods", "Of our own.", {(): 1}),
+            ),
             records={"placed": 12, "sampled_bytes": 4096},
             is_lease_held=True,
         )
@@ -59,6 +65,7 @@ READINGS = Readings(
     reflectors={"pods": ReflectorReading(lists=1, events=9, malformed=2)},
     cached={"nodes": 300, "pods": 20, "assumed_pods": 1},
     events={"stored": 8, "dropped": 1},
+    duties={("PeakForecast", "job"): DutyReading(2, is_running=True)},
     log_lines_dropped=11,
 )
 
@@ -135,6 +142,9 @@ async def test_readings_are_shown_as_they_are() -> None:
         'multisched_attempt_records{domain="job",kind="sampled_bytes"} 4096.0',
         'multisched_lease_held{domain="job"} 1.0',
         'multisched_forecast_fallback_total{domain="job",reason="no-history"} 6.0',
+        'multisched_forecast_profiles_age_seconds{domain="job"} 60.5',
+        'multisched_duty_failures_total{domain="job",plugin="PeakForecast"} 2.0',
+        'multisched_duty_running{domain="job",plugin="PeakForecast"} 1.0',
         'multisched_malformed_objects_total{kind="pods"} 2.0',
         'multisched_events_total{result="dropped"} 1.0',
         "multisched_log_lines_dropped_total 11.0",
@@ -176,3 +186,33 @@ def test_counting_a_bind_costs_little() -> None:
     metrics = Metrics()
     best_s = min(timeit.repeat(lambda: bind_one(metrics), number=500, repeat=20)) / 500
     assert best_s < 30e-6, "the figure is 6 us on an idle core; twice the promised 15 leaves room for a busy machine"
+
+
+async def test_a_plugin_cannot_take_a_name_of_the_program_nor_split_a_family() -> None:
+    def of(*metrics: PluginMetric) -> DomainReading:
+        return DomainReading(plugin_metrics=metrics)
+
+    metrics = Metrics()
+    taken = PluginMetric("schedule_attempts", "Mine.", {(): 7}, is_counter=True)
+    shared, other = PluginMetric("mine", "One.", {(): 1}), PluginMetric("mine", "Another.", {(): 3}, is_counter=True)
+    metrics.read_from(lambda: Readings(domains={"a": of(taken, shared), "b": of(shared), "c": of(other)}))
+    lines = (await rendered(metrics)).splitlines()
+    assert [line for line in lines if line.startswith("multisched_mine")] == [
+        'multisched_mine{domain="a"} 1.0',
+        'multisched_mine{domain="b"} 1.0',
+    ]
+    assert not [line for line in lines if line.startswith("multisched_schedule_attempts_total") and " 7" in line]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": "Mine"}, "write a-z"),
+        ({"name": "mine", "labels": ("domain",), "values": {("x",): 1}}, "the label domain is added"),
+        ({"name": "mine", "labels": ("kind",), "values": {(): 1}}, "a value for each of"),
+        ({"name": "mine", "labels": ("n",), "values": {(str(n),): n for n in range(300)}}, "300 series"),
+    ],
+)
+def test_a_metric_that_cannot_be_shown_is_refused_where_it_is_made(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        PluginMetric(**{"text": "Of mine.", "values": {}, **fields})

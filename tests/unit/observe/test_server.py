@@ -14,10 +14,19 @@ from multisched.observe.certificates import CertificateError, ServerCertificate,
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
 from multisched.observe.queue_view import decode_queue
+from multisched.observe.repair_view import decode_plan
 from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings
 from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
 
-GUARDED = ("/metrics", "/api/v1/queue", "/api/v1/explain/pod/default/late", "/api", "/", "/no/such/path")
+GUARDED = (
+    "/metrics",
+    "/api/v1/queue",
+    "/api/v1/explain/pod/default/late",
+    "/api/v1/repair/plan",
+    "/api",
+    "/",
+    "/no/such/path",
+)
 VERBOSE = ("/livez?verbose", "/readyz?verbose")
 
 
@@ -118,6 +127,41 @@ async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
         assert (await post(url, "/api/v1/explain/what-if?replicas=1001", b"{}"))[0] == 400
         assert (await post(url, "/api/v1/explain/what-if", b"{}", kind="text/plain"))[0] == 415
         assert (await post(url, "/api/v1/explain/what-if", b" " * (REQUEST_BYTES_MAX + 1)))[0] == 413
+
+
+async def test_a_repair_plan_is_made_as_it_was_asked_for() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        query = "threshold=log=90&threshold=80&moves=5&movesPerService=0&domain=forecast"
+        status, text = await get(url, f"/api/v1/repair/plan?{query}")
+        assert status == 200
+        plan = decode_plan(text.encode())
+        assert plan.threshold_percent == {"log": 90.0, "": 80.0}
+        assert (plan.domain, plan.notes) == ("forecast", ("moves=5 None 0",))
+        assert (await get(url, "/api/v1/repair/plan"))[0] == 200
+        assert await get(url, "/api/v1/repair/plan?domain=nowhere") == (404, "domain nowhere: no such domain\n")
+        assert await get(url, "/api/v1/repair/plan?domain=broken") == (500, "internal error\n")
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("threshold=log", "threshold 'log': write DIMENSION=PERCENT such as log=90"),
+        ("threshold=log=-3", "write DIMENSION=PERCENT"),
+        ("threshold=log=nan", "write DIMENSION=PERCENT"),
+        ("threshold=inf", "write DIMENSION=PERCENT"),
+        ("threshold==90", "write DIMENSION=PERCENT"),
+        ("threshold=90&threshold=80", "the one for all is given twice"),
+        ("&".join(f"threshold=d{number}=90" for number in range(65)), "write DIMENSION=PERCENT"),
+        ("moves=-1", "moves must be a number of 0..10000"),
+        ("moves=10001", "moves must be a number of 0..10000"),
+        ("movesPerNode=ten", "movesPerNode must be a number"),
+        ("treshold=90", "treshold: unknown; known here: domain, threshold, moves, movesPerNode, movesPerService"),
+    ],
+)
+async def test_a_repair_plan_asked_for_wrongly_is_refused_with_the_fix(query: str, words: str) -> None:
+    async with served(ServerSettings(port=0)) as url:
+        status, text = await get(url, f"/api/v1/repair/plan?{query}")
+        assert (status, words in text) == (400, True), text
 
 
 async def test_a_handler_that_fails_costs_its_own_request() -> None:

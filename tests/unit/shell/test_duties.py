@@ -22,7 +22,8 @@ from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, imp
 from multisched.model.objects import Pod
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.priority_sort import PrioritySort
-from multisched.shell.duties import RESTART_CAP_S, STEADY_S, THREADS_MAX, Duties, DutyThreads, NetworkMeasures
+from multisched.shell.duties import RESTART_CAP_S, STEADY_S, Duties, NetworkMeasures
+from multisched.shell.duty_threads import THREADS_MAX, DutyThreads
 from multisched.shell.program import Program, Surroundings
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate

@@ -1,0 +1,115 @@
+"""A study: what one refit computes. Reads the sources, lays them over one another, and learns profiles from that.
+
+Owns the sources, which remember what they have read. Runs in the process of the duty where there is one (`learning_process`),
+else in threads of the program: the same code, with the same answers. Asked by `refit`, one order at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+import msgspec
+import numpy as np
+
+from domains.forecast.coverage import profile_notes, reading_notes
+from domains.forecast.profiles import Profiles
+from domains.forecast.service_names import PodName
+from domains.forecast.source import Reading, Source, SourceError, merged
+from multisched.framework.measures import Grid
+from multisched.framework.plugin import InThread
+
+Learn = Callable[[Reading, int, float], Profiles]
+"""(reading, version, now in epoch seconds); runs in a worker thread."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be learned. Picklable."""
+
+    grid: Grid
+    version: int
+    """Of the profiles that come of it."""
+    now_s: float
+    deadline_s: float
+    """For reading, and then for learning, each."""
+    covered: frozenset[str] = frozenset()
+    """Dimensions that had samples before, and must not have lost them all."""
+    pods: Mapping[PodName, str] = msgspec.field(default_factory=dict)
+    """Pods there are -> service."""
+    readings: Mapping[int, Reading] = msgspec.field(default_factory=dict)
+    """Of sources that have been read already, by their place among all: others stand in the study."""
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What came of it. Picklable."""
+
+    profiles: Profiles
+    covered: frozenset[str]
+    notes: tuple[str, ...]
+    """What was left out or guessed."""
+    capacities: Mapping[str, Mapping[str, float]]
+    """Dimension -> node -> capacity in plain units, where a query says it."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing came of it, as may happen with sources; they keep what they have."""
+
+    text: str
+
+
+class Study:
+    """See the module."""
+
+    def __init__(self, sources: Mapping[int, Source], learn: Learn) -> None:
+        """`sources`: by their place in the configuration, which is their precedence."""
+        self._sources = dict(sources)
+        self._learn = learn
+
+    async def carry_out(self, order: Order, in_thread: InThread) -> Findings | Refused:
+        """Raises TimeoutError where learning takes too long, and whatever the fit raises."""
+        try:
+            with anyio.fail_after(order.deadline_s):
+                reading = await self._read(order, in_thread)
+            refuse_empty(reading, order.covered)
+        except SourceError as error:
+            return Refused(str(error))
+        except TimeoutError:
+            return Refused(f"not read within {order.deadline_s:g} s")
+        try:
+            with anyio.fail_after(order.deadline_s):
+                profiles = await in_thread(lambda: self._learn(reading, order.version, order.now_s))
+        except TimeoutError as error:  # a process that computes for ever is not asked again
+            raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
+        notes = (*reading.notes, *reading_notes(reading, order.grid.steps), *profile_notes(profiles))
+        return Findings(profiles, covered_by(reading), notes, reading.capacities)
+
+    async def _read(self, order: Order, in_thread: InThread) -> Reading:
+        found = dict(order.readings)
+        for place, source in self._sources.items():
+            found[place] = await source.read(order.grid, in_thread)
+        readings = [found[place] for place in sorted(found)]
+        if len(readings) == 1:
+            return readings[0]
+        return await in_thread(lambda: merged(readings, order.grid.steps))
+
+
+def refuse_empty(reading: Reading, covered: frozenset[str]) -> None:
+    """A server that has lost its data, or the label that it is found by, must not take away what is known. Raises SourceError."""
+    now = covered_by(reading)
+    lost = sorted(covered - now)
+    if lost:
+        raise SourceError(
+            f"dimension {lost[0]} had samples before and has none now; what was learned of it stays in force"
+        )
+    if not now:
+        notes = f" ({reading.notes[0]})" if reading.notes else ""
+        raise SourceError(f"the sources have no sample in the window{notes}")
+
+
+def covered_by(reading: Reading) -> frozenset[str]:
+    """Dimensions with at least one sample."""
+    usage, totals = reading.usage, reading.totals
+    found = {name for number, name in enumerate(usage.dimensions) if not np.isnan(usage.values[:, number]).all()}
+    if totals is not None:
+        found |= {name for n, name in enumerate(totals.dimensions) if not np.isnan(totals.values[:, n]).all()}
+    return frozenset(found)

@@ -1,0 +1,53 @@
+"""Threads of duties: what computes for seconds beside the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+logger = logging.getLogger(__name__)
+
+THREADS_MAX: Final = 2
+"""Threads of one duty, those that were left to themselves included; whoever needs another waits."""
+
+T = TypeVar("T")
+
+
+class DutyThreads:
+    """Implements `framework.plugin.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(THREADS_MAX)
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Waits for a place: the caller has a deadline, for a thread that hangs never gives its own back."""
+        await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 - told to the one who waits
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._ended, future, result, error)
+            except RuntimeError:
+                logger.debug("a thread of a duty ended after the loop")
+
+        threading.Thread(target=run, name="duty", daemon=True).start()
+        return await future
+
+    def _ended(self, future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+        self._places.release()
+        if future.done():  # the caller was cancelled
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast(T, result))

@@ -1,0 +1,137 @@
+"""How even policies keep a fleet, through `multisched simulate`: `python -m tests.perf.simulate_quality --fleet DIR ... [--check]`.
+
+Each directory has `services.csv` (service,replicas,cpu_request,memory_request_gib) and `usage.csv` (timestamp,service,dimension,value
+over whole days, per replica). For each a scenario is written: NODES equal nodes whose capacity is such that the fleet's peak in the
+judged days fills 60 % of it and whose CPU is requested to 75 %, memory ample; all but the last nine days are known, those are
+judged. Orders of creation differ from directory to directory. Prints the means over directories and orders: per dimension the
+coefficient of variation of the nodes' load in the two busiest hours of each day (CV), and the highest load of any node (top);
+`--check` exits 1 when a mean of peak-forecast is beyond its bar. `--write DIR` keeps the scenarios, to be run by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+NODES: Final = 40
+JUDGED_DAYS: Final = 9
+PEAK_FILLS, REQUESTS_FILL = 0.6, 0.75
+RUN_S_MAX: Final = 900.0
+CHECKED: Final = "peak-forecast"
+BARS: Final = {
+    "cpu CV": 0.172, "cpu top": 0.945, "log CV": 0.255, "log top": 1.18, "net CV": 0.222, "net top": 1.04,
+}  # fmt: skip
+
+SCENARIO: Final = """\
+apiVersion: multisched.io/v1alpha1
+kind: Scenario
+name: {name}
+usage: {{files: [{usage}]}}
+services: {{file: {services}}}
+nodes:
+- name: node
+  count: {nodes}
+  allocatable: {{cpu: {cpu:.0f}m, memory: 1Pi, pods: 1000}}
+  capacity: {{{capacity}}}
+known: {{until: day {known}}}
+judged: {{from: day {judged}, to: day {days}}}
+policies: [{policies}]
+seeds: {seeds}
+"""
+
+
+def scenario_of(fleet: Path, nodes: int, policies: Sequence[str], seeds: Sequence[int]) -> str:
+    """The scenario, with the absolute paths of the fleet's files."""
+    with (fleet / "services.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    replicas = {row["service"]: int(row["replicas"]) for row in rows}
+    asked_milli = 1000 * sum(int(row["replicas"]) * float(row["cpu_request"]) for row in rows)
+    used: dict[str, dict[str, float]] = {}
+    with (fleet / "usage.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            total = used.setdefault(row["dimension"], {})
+            total[row["timestamp"]] = total.get(row["timestamp"], 0.0) + replicas[row["service"]] * float(row["value"])
+    times = sorted(next(iter(used.values())))
+    days = sorted({time[:10] for time in times})
+    judged = {time for time in times if time[:10] in days[-JUDGED_DAYS:]}
+    peaks = {name: max(total[time] for time in judged) for name, total in used.items()}
+    return SCENARIO.format(
+        name=f"fleet {fleet.name}",
+        usage=json.dumps(str((fleet / "usage.csv").resolve())),
+        services=json.dumps(str((fleet / "services.csv").resolve())),
+        nodes=nodes,
+        cpu=asked_milli / nodes / REQUESTS_FILL,
+        capacity=", ".join(f"{name}: {peak * 1000 / nodes / PEAK_FILLS:.0f}m" for name, peak in peaks.items()),
+        known=len(days) - JUDGED_DAYS,
+        judged=len(days) - JUDGED_DAYS + 1,
+        days=len(days),
+        policies=", ".join(policies),
+        seeds=list(seeds),
+    )
+
+
+def figures_of(scenario: Path, jobs: int) -> dict[str, list[dict[str, float]]]:
+    """Per policy and order: the figures by their names in BARS."""
+    command = [sys.executable, "-m", "multisched", "simulate", str(scenario), "-o", "json", "--jobs", str(jobs)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=RUN_S_MAX)
+    found = {}
+    for policy in json.loads(done.stdout)["policies"]:
+        found[policy["name"]] = [
+            {
+                f"{name} {what}": value
+                for name, one in run["dimensions"].items()
+                for what, value in (("CV", one["busiestHours"]["cv"]), ("top", one["worstSlot"]["load"]))
+            }
+            for run in policy["seeds"]
+        ]
+    return found
+
+
+def main() -> int:
+    """Prints the means; 1 if one of CHECKED is beyond its bar and --check was given."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--fleet", type=Path, nargs="+", required=True, help="directories with services.csv and usage.csv"
+    )
+    parser.add_argument("--policies", nargs="+", default=["least-allocated", "realtime", CHECKED])
+    parser.add_argument("--orders", type=int, default=1, help="orders of creation per fleet")
+    parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="a directory that keeps the scenarios")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    options = parser.parse_args()
+    found: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = options.write or Path(folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        for number, fleet in enumerate(options.fleet):
+            path = kept / f"{fleet.name}.yaml"
+            seeds = [number + 1_000 * order for order in range(options.orders)]
+            path.write_text(scenario_of(fleet, options.nodes, options.policies, seeds))
+            for policy, runs in figures_of(path, options.jobs).items():
+                found.setdefault(policy, []).extend(runs)
+    names = list(found[options.policies[0]][0])
+    means = {
+        policy: {name: float(np.mean([run[name] for run in runs])) for name in names} for policy, runs in found.items()
+    }
+    width = max(map(len, means))
+    print(f"{'':>{width}}" + "".join(f"{name:>9}" for name in names))
+    if all(name in BARS for name in names):
+        print(f"{'bar':>{width}}" + "".join(f"{BARS[name]:>9.3f}" for name in names))
+    for policy, mean in means.items():
+        print(f"{policy:>{width}}" + "".join(f"{mean[name]:>9.3f}" for name in names))
+    is_missed = any(value > BARS.get(name, np.inf) for name, value in means.get(CHECKED, {}).items())
+    return 1 if is_missed and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

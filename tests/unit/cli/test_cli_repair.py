@@ -1,0 +1,141 @@
+"""`multisched repair plan` as users and scripts meet it: its tables, and every wrong way to call it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from multisched.cli import app
+from multisched.cli_repair import LEFT_SHOWN, text_of
+from multisched.framework.repair import RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
+
+CALM = RepairPeak("cpu", "Mon 09:00", 70.0)
+HOT = RepairPeak("log", "Tue 20:00", 118.0)
+MENDED = RepairPeak("log", "Tue 20:00", 92.4)
+
+
+def call(*arguments: str, stdin: str | None = None) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["repair", "plan", *arguments], input=stdin)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def move(name: str = "shop/web-1", *, waits_for: tuple[int, ...] = ()) -> RepairMove:
+    return RepairMove(
+        pod=name,
+        uid=f"uid-{name}",
+        service="shop/web",
+        from_node="n1",
+        to_node="n2",
+        mends="n1",
+        gain_percent=25.6,
+        from_before=HOT,
+        from_after=MENDED,
+        to_before=CALM,
+        to_after=RepairPeak("log", "Wed 20:00", 71.0),
+        from_peaks_percent={"log": 92.4},
+        to_peaks_percent={"log": 71.0},
+        replicas=4,
+        budgets=(RepairBudget("shop/web", 1),),
+        waits_for=waits_for,
+    )
+
+
+def plan(*moves: RepairMove, left: int = 0, kept: dict[str, int] | None = None) -> RepairPlan:
+    return RepairPlan(
+        domain="forecast",
+        profiles_version=7,
+        threshold_percent={"cpu": 100.0, "log": 95.0},
+        moves=moves,
+        mended=("n1",) if moves else (),
+        left=tuple(RepairLeft(f"over-{number}", HOT, "no pod known here stands on it") for number in range(left)),
+        least_moves=1 if moves else 0,
+        worst_before=HOT if moves or left else CALM,
+        worst_after=MENDED,
+        nodes=30,
+        pods=99,
+        movable=90,
+        kept=kept or {},
+        notes=("something is not known",),
+    )
+
+
+def test_moves_are_told_in_order_with_what_they_do() -> None:
+    told = text_of(plan(move(), move("shop/web-2", waits_for=(0,))), is_wide=False).splitlines()
+    assert told[0].split("   ")[0:2] == ["#", "POD"]
+    assert [part.strip() for part in told[1].split("   ") if part.strip()] == [
+        "1",
+        "shop/web-1",
+        "n1",
+        "n2",
+        "25.6",
+        "log 118 % -> 92 % Tue 20:00",
+        "cpu 70 % Mon 09:00 -> log 71 % Wed 20:00",
+        "1 of 4 of shop/web, PDB shop/web leaves 1",
+    ]
+    assert "domain forecast: 2 moves (no plan has fewer than 1) mend 1 of 1 node past cpu 100 %, log 95 %" in told
+    assert "worst peak: log 118 % Tue 20:00 now, log 92 % Tue 20:00 after" in told
+    assert "30 nodes; 90 of their 99 pods may move; profiles 7" in told
+    assert told[-2:] == ["note: something is not known", "nothing was written: this is a preview"]
+
+
+def test_wide_tells_uids_and_what_waits_for_what() -> None:
+    told = text_of(plan(move(), move("shop/web-2", waits_for=(0,))), is_wide=True)
+    assert "WAITS FOR" in told
+    assert "uid-shop/web-2" in told
+
+
+def test_nothing_to_mend_is_one_sentence() -> None:
+    told = text_of(plan(), is_wide=False).splitlines()
+    assert told[0] == "domain forecast: no node's predicted peak passes cpu 100 %, log 95 %"
+
+
+def test_many_nodes_that_stay_over_are_cut_in_a_table_only() -> None:
+    many = plan(left=LEFT_SHOWN + 3)
+    assert "... and 3 more; -o wide has all" in text_of(many, is_wide=False)
+    assert f"over-{LEFT_SHOWN + 2} " in text_of(many, is_wide=True)
+
+
+def test_the_commonest_reasons_why_pods_stay_are_told() -> None:
+    kept = {f"reason {number}": 9 - number for number in range(7)}
+    told = text_of(plan(kept=kept), is_wide=False)
+    assert "  kept: 9, reason 0" in told
+    assert "  kept: 7 for 2 other reasons" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--threshold", "log"), "threshold 'log': write DIMENSION=PERCENT such as log=90, or 90 for all dimensions"),
+        (("--threshold", "log=0"), "write DIMENSION=PERCENT"),
+        (("--threshold", "90", "--threshold", "80"), "the one for all is given twice"),
+        (("--moves", "-1"), "--moves"),
+        (("--moves", "many"), "--moves"),
+        (("-o", "html"), "html"),
+        (("--config", "/etc/x.yaml"), "--config goes with --snapshot"),
+        (("--snapshot", "-"), "is no list of objects"),
+        (("--snapshot", "/none.json"), "/none.json cannot be read"),
+        (("--server", "ftp://x"), "write http://HOST:PORT"),
+    ],
+)
+def test_a_wrong_question_is_usage(arguments: tuple[str, ...], message: str) -> None:
+    code, _, errors = call(*arguments, stdin="nonsense")
+    assert (code, message in errors) == (2, True), errors
+
+
+def test_without_a_server_there_is_no_cluster() -> None:
+    code, _, errors = call("--server", "http://127.0.0.1:9")
+    assert (code, "no multisched answers at http://127.0.0.1:9" in errors) == (3, True)
+
+
+def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
+    config, dump = tmp_path / "config.yaml", tmp_path / "dump.json"
+    dump.write_text('{"items": []}')
+    config.write_text(
+        "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+        "domains: [{name: forecast, profile: {plugins: {enabled: [{name: PeakForecast, "
+        "args: {repair: {treshold: 90}}}]}}}]\n"
+    )
+    code, _, errors = call("--snapshot", str(dump), "--config", str(config))
+    assert (code, "args.repair.treshold: unknown; did you mean thresholdPercent?" in errors) == (2, True), errors

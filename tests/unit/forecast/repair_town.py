@@ -1,0 +1,79 @@
+"""A town of nodes and pods in a cache with a ledger, and a scene of it, for the tests of repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from domains.forecast.peak_ledger import PeakLedger
+from domains.forecast.predictor import Predictor
+from domains.forecast.profile_book import ProfileBook
+from domains.forecast.repair_snapshot import Snapshot, take_snapshot
+from multisched.framework.repair import RepairScene
+from multisched.model.objects import CPU, Node, Owner, Pod, PodSpec
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.state.cluster_cache import ClusterCache
+from tests.unit.domains.builders import all_rows, make_cache, make_node, make_profiles, row_of
+
+HOURS = np.arange(168)
+PROFILES = make_profiles(
+    ("cpu", "log"),
+    web={"cpu": np.full(168, 0.5), "log": np.where(HOURS % 24 == 20, 30.0, 3.0)},
+    batch={"cpu": 0.1 + 0.2 * (HOURS % 24 == 3), "log": np.full(168, 1.0)},
+)
+WEB = Owner("ReplicaSet", "web", "rs-web")
+OURS = frozenset({"ours"})
+DIMENSIONS = ("cpu", "log")
+
+
+def make_ledger(*, has_profiles: bool = True) -> PeakLedger:
+    book = ProfileBook(PROFILES, DIMENSIONS) if has_profiles else None
+    return PeakLedger("peaks", Predictor(DIMENSIONS, book), {})
+
+
+def node(name: str, *, cpu: int = 8_000, log: str = "100") -> Node:
+    annotations = {"multisched.io/capacity-log": log} if log else {}
+    return make_node(name, cpu=cpu, memory=1 << 35, pods=10, annotations=annotations)
+
+
+def pod(name: str, service: str = "web", at: str = "", **changes: Any) -> Pod:
+    """`cpu`, `namespace`, and fields of a Pod."""
+    spec = PodSpec(scheduler_name="ours", requests={CPU: changes.pop("cpu", 100)})
+    made = Pod(
+        changes.pop("namespace", "default"), name, f"uid-{name}", 1, spec=spec, owner=WEB, node=at, phase="Running",
+        labels={"multisched.io/service": service, "app": service}, is_ready=True,
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+class Town:
+    """Nodes and pods in a cache that tells a ledger of them."""
+
+    def __init__(self, nodes: Iterable[Node], pods: Iterable[Pod] = (), ledger: PeakLedger | None = None) -> None:
+        self.ledger = ledger if ledger is not None else make_ledger()
+        self.cache: ClusterCache = make_cache(nodes, self.ledger)
+        for one in pods:
+            self.cache.place(one)
+
+    def scene(self, rows: Sequence[str] | None = None, promised: Iterable[tuple[Pod, str]] = ()) -> RepairScene:
+        at = all_rows(self.cache) if rows is None else np.array(sorted(row_of(self.cache, r) for r in rows), np.intp)
+        return RepairScene(
+            domain="forecast",
+            nodes=self.cache.nodes,
+            rows=at,
+            standing=tuple((entry.pod, entry.row) for entry in self.cache if entry.row >= 0),
+            promised=tuple((one, row_of(self.cache, name)) for one, name in promised),
+            objects=self.cache.objects,
+            scheduler_names=OURS,
+            fits=lambda _: np.ones(len(at), np.bool_),
+        )
+
+    def snapshot(self, rows: Sequence[str] | None = None, promised: Iterable[tuple[Pod, str]] = ()) -> Snapshot:
+        return take_snapshot(self.scene(rows, promised), self.ledger, OURS)
+
+
+def selector(**labels: str) -> LabelSelector:
+    return LabelSelector(tuple(Requirement(key, Operator.IN, (value,)) for key, value in labels.items()))

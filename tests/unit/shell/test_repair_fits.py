@@ -1,0 +1,108 @@
+"""Where standing pods might stand is what all filters say of a cluster without the pod, class by class or one by one."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multisched.framework.node_view import Bools
+from multisched.model.objects import Pod
+from multisched.shell.domain import DomainWorker
+from multisched.shell.rehearsal import Moment, Rehearsal
+from multisched.shell.repair_fits import ROOM, StandingFits
+from tests.unit.explain.clusters import NOW, Document, clusters, configuration, hard_pods, make_node, make_pod
+
+PLANNER = "PeakForecast"
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def rehearsal_of(*documents: Document) -> tuple[Rehearsal, DomainWorker]:
+    items = [msgspec.Raw(orjson.dumps(document)) for document in documents]
+    rehearsal = Rehearsal(configuration(), Moment.of_dump(items, NOW))
+    (worker,) = rehearsal.program.router.workers()
+    return rehearsal, worker
+
+
+def standing(rehearsal: Rehearsal) -> list[Pod]:
+    return [entry.pod for entry in rehearsal.cache if entry.row >= 0]
+
+
+def said_row_by_row(documents: list[Document], pod: Pod) -> Bools:
+    """What every filter but the two says of each row, asked anew in a cluster that never had the pod."""
+    others = [one for one in documents if one["metadata"]["uid"] != pod.uid]
+    rehearsal, worker = rehearsal_of(*others)
+    rows = rehearsal.program.router.rows_of(worker).rows
+    asked = rehearsal.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
+    passes = np.zeros(len(rows), np.bool_)
+    for at, row in enumerate(rows.tolist()):
+        alone = worker.cycle.classes.alone(asked, 1, row)
+        passes[at] = alone is not None and all(
+            not column.codes.any() for column in alone.filters if column.plugin.name not in (ROOM, PLANNER)
+        )
+    return passes
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> list[Document]:
+    """Clusters in which pods that are hard to please stand, wherever somebody put them."""
+    documents = draw(clusters())
+    names = [one["metadata"]["name"] for one in documents if one["kind"] == "Node"]
+    for index in range(draw(st.integers(0, 4))):
+        hard = draw(hard_pods())
+        hard["metadata"] |= {"name": f"hard-{index}", "uid": f"pod-hard-{index}"}
+        hard["spec"]["nodeName"] = draw(st.sampled_from(names))
+        hard["spec"].pop("schedulingGates", None)
+        documents.append(hard)
+    return documents
+
+
+@settings(deadline=None, max_examples=60)
+@given(crowded())
+def test_every_filter_but_room_is_asked_about_every_node(documents: list[Document]) -> None:
+    rehearsal, worker = rehearsal_of(*documents)
+    fits = StandingFits(rehearsal, worker, PLANNER)
+    rows = rehearsal.program.router.rows_of(worker).rows
+    for pod in [*standing(rehearsal), *standing(rehearsal)]:
+        own = rehearsal.cache.nodes.row_of(pod.node)
+        elsewhere = rows != own  # where it stands itself nobody asks: a class's answer is one for all its pods
+        np.testing.assert_array_equal(fits(pod)[elsewhere], said_row_by_row(documents, pod)[elsewhere])
+    assert fits.notes() == ()
+    rehearsal.cache.validate()
+
+
+def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_about() -> None:
+    repelling = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "zone"}
+            ]
+        }
+    }
+    nodes = [make_node(name, labels={"zone": zone}) for name, zone in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "3"))]
+    pods = [
+        make_pod("web-0", node="a", affinity=repelling, labels={"app": "web"}),
+        make_pod("web-1", node="c", affinity=repelling, labels={"app": "web"}),
+    ]
+    rehearsal, worker = rehearsal_of(*nodes, *pods)
+    fits = StandingFits(rehearsal, worker, PLANNER)
+    names = [node.name for _, node in rehearsal.cache.nodes.live_rows()]
+    found = {pod.name: [n for n, ok in zip(names, fits(pod), strict=True) if ok] for pod in standing(rehearsal)}
+    assert found == {"web-0": ["a", "b", "d"], "web-1": ["c", "d"]}
+
+
+def test_a_full_node_still_fits_as_room_is_counted_by_the_planner() -> None:
+    nodes = [make_node("a", cpu="1"), make_node("full", cpu="100m")]
+    rehearsal, worker = rehearsal_of(*nodes, make_pod("web", node="a", cpu="500m"))
+    assert StandingFits(rehearsal, worker, PLANNER)(standing(rehearsal)[0]).all()
+
+
+def test_pods_alike_share_one_answer() -> None:
+    nodes = [make_node(f"n{number}") for number in range(3)]
+    pods = [make_pod(f"web-{number}", node=f"n{number % 3}") for number in range(9)]
+    rehearsal, worker = rehearsal_of(*nodes, *pods)
+    fits = StandingFits(rehearsal, worker, PLANNER)
+    answers = [fits(pod) for pod in standing(rehearsal)]
+    assert all(answer is answers[0] for answer in answers)
