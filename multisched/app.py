@@ -40,6 +40,7 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
 from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues, health_of, read
@@ -128,6 +129,7 @@ async def _served(
         ProgramQueues(program, identity),
         ProgramExplanations(program, configuration),
         repair=RepairPlans(program, configuration),
+        views=ProgramViews(program),
     )
     async with serve(served, sources) as url, anyio.create_task_group() as tasks:
         logger.info("serving", extra={"url": url})

@@ -9,17 +9,35 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from multisched import __version__
+from multisched.cli_forecast_app import forecast_app
+from multisched.cli_options import (
+    DEFAULT_SERVER,
+    CaFile,
+    ConfigFile,
+    Context,
+    Format,
+    Insecure,
+    Kubeconfig,
+    Output,
+    ServerUrl,
+    Snapshot,
+    TokenFile,
+    TokenKubeconfig,
+)
+from multisched.cli_options import answered as _answered
+from multisched.cli_options import configuration_of as _configuration
+from multisched.cli_options import fail as _fail
+from multisched.cli_options import refuse as _refuse
+from multisched.cli_options import source_of as _source
 from multisched.options import (
     NODES_MAX,
     ClusterOptions,
@@ -31,27 +49,12 @@ from multisched.options import (
 )
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from domains.forecast.profiles import Profiles
-    from multisched.cli_explain import Dump
-    from multisched.cli_server import Server
-    from multisched.config_schema import Configuration
+    pass
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_NAMESPACE = "kube-system"
-DEFAULT_SERVER = "http://127.0.0.1:10260"
 INTERRUPTED = 130
 """As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
-
-
-class Output(Enum):
-    """How tables are printed."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
 
 
 class DemoOutput(Enum):
@@ -78,9 +81,6 @@ app = typer.Typer(
 )
 config_app = typer.Typer(name="config", help="Check and print configuration.", no_args_is_help=True)
 plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile.", no_args_is_help=True)
-forecast_app = typer.Typer(
-    name="forecast", help="What learned profiles say of services over the week.", no_args_is_help=True
-)
 repair_app = typer.Typer(name="repair", help="Move pods off nodes that will be too full.", no_args_is_help=True)
 explain_app = typer.Typer(name="explain", invoke_without_command=True)
 app.add_typer(config_app)
@@ -89,14 +89,6 @@ app.add_typer(plugins_app)
 app.add_typer(forecast_app)
 app.add_typer(repair_app)
 
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(help="Kubeconfig file. Default: the pod's service account, else the user's own.", dir_okay=False),
-]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="Configuration file. Default: three domains with the defaults.")
-]
 Identity = Annotated[
     str | None, typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process and chance.")
 ]
@@ -109,23 +101,6 @@ ConvertOutput = Annotated[
         metavar="yaml|json|FILE",
         autocompletion=lambda: ["yaml", "json"],
     ),
-]
-Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
-ServerUrl = Annotated[str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")]
-TokenKubeconfig = Annotated[
-    Path | None, typer.Option(help="Take the bearer token from this kubeconfig.", exists=True, dir_okay=False)
-]
-TokenFile = Annotated[Path | None, typer.Option(help="Bearer token.", exists=True, dir_okay=False)]
-CaFile = Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)]
-Insecure = Annotated[
-    bool, typer.Option("--insecure-skip-tls-verify", help="Accept any certificate, for instance a self-signed one.")
-]
-ProfilesFile = Annotated[
-    Path, typer.Option("--profiles", help="The profilesFile of PeakForecast.", envvar="MULTISCHED_PROFILES")
-]
-Snapshot = Annotated[
-    Path | None,
-    typer.Option(help="Ask no server but this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
 ]
 
 
@@ -384,35 +359,6 @@ def convert(
         raise typer.Exit(int(ExitCode.PROBLEM))
 
 
-@forecast_app.command("services")
-def forecast_services(profiles: ProfilesFile, output: Format = Output.TABLE) -> None:
-    """List services with their peaks, and what is known of how good the profiles are."""
-    with _forecast(profiles) as (cli_forecast, read):
-        typer.echo(cli_forecast.services(read, output.value))
-
-
-@forecast_app.command("service")
-def forecast_service(
-    name: Annotated[str, typer.Argument(help="As `forecast services` lists it.")],
-    profiles: ProfilesFile,
-    output: Format = Output.TABLE,
-) -> None:
-    """Plot the week of one service."""
-    with _forecast(profiles) as (cli_forecast, read):
-        typer.echo(cli_forecast.service(read, name, output.value))
-
-
-@forecast_app.command("at")
-def forecast_at(
-    moment: Annotated[str, typer.Argument(help='"Tue 20:00", or "20:00" for the busiest of all days.')],
-    profiles: ProfilesFile,
-    output: Format = Output.TABLE,
-) -> None:
-    """Show what each service uses at one time of the week."""
-    with _forecast(profiles) as (cli_forecast, read):
-        typer.echo(cli_forecast.at(read, moment, output.value))
-
-
 @repair_app.command("plan")
 def repair_plan(
     threshold: Annotated[
@@ -429,6 +375,9 @@ def repair_plan(
     moves_per_node: Annotated[int | None, typer.Option(min=0, max=10_000, help="From or to one node.")] = None,
     moves_per_service: Annotated[int | None, typer.Option(min=0, max=10_000, help="Of one service.")] = None,
     domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Have the running process carry out just this plan, inside its window.")
+    ] = False,
     snapshot: Snapshot = None,
     config: ConfigFile = None,
     server: ServerUrl = DEFAULT_SERVER,
@@ -439,7 +388,7 @@ def repair_plan(
     ca_file: CaFile = None,
     insecure_skip_tls_verify: Insecure = False,
 ) -> None:
-    """Show the fewest moves that bring every node's predicted peak below its threshold. Nothing is written."""
+    """Show the fewest moves that bring every node's predicted peak below its threshold; with --apply make them."""
     from multisched import cli_repair, cli_server
 
     asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
@@ -447,7 +396,31 @@ def repair_plan(
         question = cli_repair.asked_for(
             threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
         )
-        typer.echo(cli_repair.plan(_source(snapshot, config, asked), question, output.value))
+        source = _source(snapshot, config, asked)
+        if not apply:
+            typer.echo(cli_repair.plan(source, question, output.value))
+            return
+        for part in cli_repair.apply(source, question, output.value):
+            typer.echo(part)
+
+
+@repair_app.command("status")
+def repair_status(
+    domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Show the window, the run under way, and what is left of the budget."""
+    from multisched import cli_repair, cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        typer.echo(cli_repair.status(asked, domain, output.value))
 
 
 @plugins_app.command("list")
@@ -461,22 +434,6 @@ def list_plugins(output: Format = Output.TABLE) -> None:
 # ---- what the commands share
 
 
-def _configuration(file: Path | None) -> Configuration:
-    from multisched import config
-
-    try:
-        return config.default() if file is None else config.load(file)
-    except config.ConfigError as error:
-        _refuse(error.problems)
-
-
-def _refuse(problems: Iterable[object]) -> NoReturn:
-    """Tells everything that is wrong with a file, and ends."""
-    for problem in problems:
-        typer.echo(str(problem), err=True)
-    raise typer.Exit(ExitCode.USAGE) from None
-
-
 def _write(target: Path, text: str, *, source: Path) -> None:
     """Writes a file; never over the one it was made of."""
     try:
@@ -485,43 +442,6 @@ def _write(target: Path, text: str, *, source: Path) -> None:
         target.write_text(text)
     except OSError as error:
         _fail(f"{target}: cannot be written: {error.strerror}", ExitCode.USAGE)
-
-
-@contextmanager
-def _answered() -> Iterator[None]:
-    """Turns what a server or a file does not give into a sentence and an exit code."""
-    from multisched.cli_server import AskError
-
-    try:
-        yield
-    except AskError as error:
-        _fail(str(error), error.code)
-
-
-@contextmanager
-def _forecast(file: Path) -> Iterator[tuple[ModuleType, Profiles]]:
-    """The profiles of a file, with the module that tells of them; what is not there becomes a sentence and an exit code."""
-    from multisched import cli_forecast
-
-    try:
-        read = cli_forecast.read(file)
-    except cli_forecast.ForecastError as error:
-        _fail(str(error), ExitCode.USAGE)
-    try:
-        yield cli_forecast, read
-    except cli_forecast.ForecastError as error:
-        _fail(str(error), ExitCode.PROBLEM)
-
-
-def _source(snapshot: Path | None, config: Path | None, server: Server) -> Server | Dump:
-    """Whom to ask: the server, or a dump with the configuration to look at it with."""
-    if snapshot is None:
-        if config is not None:
-            _fail("--config goes with --snapshot: a running multisched has its own", ExitCode.USAGE)
-        return server
-    from multisched.cli_explain import Dump
-
-    return Dump(snapshot, _configuration(config), datetime.now(UTC))
 
 
 def _own_namespace() -> str:
@@ -598,9 +518,3 @@ def _sentences(error: BaseException) -> Iterator[str]:
             yield from _sentences(inner)
     else:
         yield str(error)
-
-
-def _fail(message: str, code: ExitCode) -> NoReturn:
-    typer.echo(f"multisched: {message}", err=True)
-    sys.stderr.flush()
-    raise typer.Exit(int(code))

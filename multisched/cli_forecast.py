@@ -1,149 +1,181 @@
-"""`multisched forecast`: what learned profiles say, read from the file that PeakForecast keeps (`profilesFile`).
+"""`multisched forecast`: asks for documents of a forecast and tells them: of a running program, a dump, or a profiles file.
 
-Pure but for reading the file. Amounts are those of one replica, in the plain units of the dimension.
+Whatever is asked, the document is of one form (`domains.forecast.show`), and what it says is put into words by
+`cli_forecast_tables` and `cli_forecast_page`.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterator
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
-import numpy as np
+import msgspec
+import orjson
 
-from domains.forecast.profiles import DAYS, Origin, Profiles
-from domains.forecast.profiles_file import ProfilesFileError, loads
-from multisched.cli_tables import as_document, as_table
+from multisched import cli_forecast_tables as tables
+from multisched.cli_explain import Dump
+from multisched.cli_server import AskError, Server, ask
+from multisched.cli_tables import as_document
+from multisched.framework.views import Document, NoViewError, ViewQuery
+from multisched.options import ExitCode
 
-BARS: Final = " ▁▂▃▄▅▆▇█"
-HOURS: Final = 24
+VIEW: Final = "forecast"
+STEP_S: Final = 300
+"""Of histories that are drawn from files; longer slots than that have a mean and a highest sample of their own."""
+TIMEOUT_S: Final = 60.0
+"""The report of a large cluster takes seconds."""
 
 
-class ForecastError(ValueError):
-    """What was asked for is not there, or the file cannot be used; the message says what to do."""
+class Asked(msgspec.Struct, frozen=True):
+    """Whom to ask."""
+
+    source: Server | Dump | Path
+    """A path: of a profiles file."""
+    now: datetime
+    domain: str = ""
 
 
-def read(file: Path) -> Profiles:
-    """Raises ForecastError."""
+def services(asked: Asked, output: str) -> str:
+    """Raises AskError, as all of these."""
+    return _told(document(asked, "services"), output, tables.services)
+
+
+def service(asked: Asked, name: str, output: str) -> str:
+    return _told(document(asked, "service", name=name), output, tables.service)
+
+
+def nodes(asked: Asked, limit: int, output: str) -> str:
+    return _told(document(asked, "nodes"), output, tables.nodes, limit)
+
+
+def node(asked: Asked, name: str, limit: int, output: str) -> str:
+    return _told(document(asked, "node", name=name), output, tables.node, limit)
+
+
+def at(asked: Asked, moment: str, limit: int, output: str) -> str:
+    return _told(document(asked, "at", moment=moment), output, tables.at, limit)
+
+
+def backtest(asked: Asked, limit: int, output: str) -> str:
+    return _told(document(asked, "backtest"), output, tables.backtest, limit)
+
+
+def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
+    """The page, or what it is made of."""
+    from multisched.cli_forecast_page import page_of
+
+    found = document(asked, "report")
+    if usage:
+        found = _with_usage(found, usage)
+    return as_document(found, output) if output == "json" else page_of(found)
+
+
+def document(asked: Asked, what: str, **options: str) -> Document:
+    """What is answered, the same whoever is asked. Raises AskError."""
+    if asked.domain:
+        options["domain"] = asked.domain
+    query = ViewQuery(what, options)
+    match asked.source:
+        case Server():
+            body = _ask(asked.source, query)
+        case Dump():
+            body = _of_dump(asked.source, query)
+        case Path():
+            body = _of_file(asked.source, query, asked.now)
     try:
-        return loads(file.read_bytes())
-    except OSError as error:
-        raise ForecastError(f"{file}: {error.strerror}; name the profilesFile of PeakForecast") from error
-    except ProfilesFileError as error:
-        raise ForecastError(f"{file}: {error}") from error
-
-
-def services(profiles: Profiles, output: str) -> str:
-    """One row per service and dimension: its highest moment, what the profile is made of, and how far it was off."""
-    rows = [row for number in range(len(profiles.services)) for row in _rows(profiles, number)]
-    if output in ("json", "yaml"):
-        return as_document({**_head(profiles), "services": rows}, output)
-    cells = [
-        (r["service"], r["dimension"], r["origin"], _amount(r["peak"]), r["at"], _amount(r["mean"]), _share(r["error"]))
-        for r in rows
-    ]
-    head = ("service", "dimension", "from", "peak", "at", "mean", "error")
-    return as_table(head, cells, is_wide=output == "wide")
-
-
-def service(profiles: Profiles, name: str, output: str) -> str:
-    """One service: each dimension's week as a plot, a line per day. Raises ForecastError."""
-    number = profiles.numbers().get(name)
-    if number is None:
-        near = difflib.get_close_matches(name, profiles.services, n=3, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; multisched forecast services lists them"
-        raise ForecastError(f"no profile of {name}{hint}")
-    rows = list(_rows(profiles, number))
-    if output in ("json", "yaml"):
-        for row in rows:
-            at = profiles.dimensions.index(row["dimension"])
-            row |= {
-                curve: [_plain(value) for value in getattr(profiles, curve)[number, at].tolist()]
-                for curve in ("peak", "low", "high")
-            }
-        return as_document({**_head(profiles), "service": name, "dimensions": rows}, output)
-    return "\n\n".join([_told(profiles, name), *(_plot(profiles, number, row) for row in rows)])
-
-
-def at(profiles: Profiles, moment: str, output: str) -> str:
-    """What each service uses in one slot of the week, or at one time of every day; fullest first. Raises ForecastError."""
-    slots = _slots(profiles, moment)
-    use = profiles.peak[:, :, slots].max(axis=2)
-    # By the first dimension; sorted() keeps the order of equals.
-    order = sorted(range(len(use)), key=lambda number: -float(np.nan_to_num(use[number, :1], nan=-1.0).sum()))
-    rows: list[dict[str, Any]] = [
-        {"service": profiles.services[number]}
-        | {name: _plain(float(use[number, place])) for place, name in enumerate(profiles.dimensions)}
-        for number in order
-    ]
-    if output in ("json", "yaml"):
-        return as_document({**_head(profiles), "at": moment, "services": rows}, output)
-    cells = [(row["service"], *(_amount(row[name]) for name in profiles.dimensions)) for row in rows]
-    return as_table(("service", *profiles.dimensions), cells, is_wide=output == "wide")
-
-
-def _head(profiles: Profiles) -> dict[str, Any]:
-    return {
-        "version": profiles.version,
-        "madeSeconds": profiles.made_s,
-        "newestSeconds": profiles.newest_s,
-        "zone": profiles.zone,
-        "slotSeconds": profiles.slot_s,
-    }
-
-
-def _rows(profiles: Profiles, number: int) -> Iterator[dict[str, Any]]:
-    for place, dimension in enumerate(profiles.dimensions):
-        origin = Origin(int(profiles.origin[number, place]))
-        if origin is Origin.NONE:
-            continue
-        curve = profiles.peak[number, place]
-        yield {
-            "service": profiles.services[number],
-            "dimension": dimension,
-            "origin": origin.name.lower().replace("_", " "),
-            "peak": float(curve.max()),
-            "at": profiles.slot_name(int(curve.argmax())),
-            "mean": float(curve.mean()),
-            "error": _plain(float(profiles.error[number, place])),
-        }
-
-
-def _told(profiles: Profiles, name: str) -> str:
-    return f"{name}   per replica, hour by hour in {profiles.zone}; profiles {profiles.version}"
-
-
-def _plot(profiles: Profiles, number: int, row: dict[str, Any]) -> str:
-    curve = profiles.peak[number, profiles.dimensions.index(row["dimension"])]
-    by_hour = curve.reshape(len(DAYS), HOURS, -1).max(axis=2)
-    top = float(by_hour.max())
-    head = f"{row['dimension']}   peak {_amount(row['peak'])} at {row['at']}, mean {_amount(row['mean'])}"
-    lines = [f"{head}, from {row['origin']}, error {_share(row['error'])}"]
-    for day, hours in zip(DAYS, by_hour.tolist(), strict=True):
-        bars = "".join(BARS[math.ceil(value / top * (len(BARS) - 1)) if top > 0 else 0] for value in hours)
-        lines.append(f"  {day}  {bars}  {_amount(max(hours))}")
-    return "\n".join([*lines, "       0     6     12    18"])
-
-
-def _slots(profiles: Profiles, moment: str) -> list[int]:
-    """`Tue 20:00`, or `20:00` for that time of all days."""
-    names = [profiles.slot_name(slot) for slot in range(profiles.slots)]
-    wanted = " ".join(moment.split())
-    found = [slot for slot, name in enumerate(names) if wanted.lower() in (name.lower(), name.partition(" ")[2])]
-    if not found:
-        raise ForecastError(f'{moment!r} is no slot of these profiles; write "20:00" or "Tue 20:00"')
+        found: Document = orjson.loads(body)
+        found["version"], found["zone"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise AskError(f"{_name_of(asked)} is no multisched of this version: {error!r}", ExitCode.PROBLEM) from error
     return found
 
 
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _told(found: Document, output: str, tell: Any, *more: int) -> str:
+    if output in ("json", "yaml"):
+        return as_document(found, output)
+    text: str = tell(found, *more, is_wide=output == "wide")
+    return text
 
 
-def _amount(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1_000 else f"{value:,.0f}"
+def _name_of(asked: Asked) -> str:
+    return asked.source.url if isinstance(asked.source, Server) else str(asked.source)
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+def _ask(server: Server, query: ViewQuery) -> bytes:
+    path = f"/api/v1/{VIEW}/{query.name}"
+    if query.options:
+        path = f"{path}?{urlencode(query.options)}"
+    try:
+        return ask(server, path, timeout_s=TIMEOUT_S)
+    except AskError as error:
+        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
+
+
+def _of_dump(dump: Dump, query: ViewQuery) -> bytes:
+    import anyio
+
+    from multisched.cli_explain import moment_of
+    from multisched.framework.registry import PluginSetupError
+    from multisched.shell.plugin_views import ProgramViews
+    from multisched.shell.rehearsal import Rehearsal
+
+    moment = moment_of(dump)
+    try:
+        views = ProgramViews(Rehearsal(dump.configuration, moment).program)
+        return anyio.run(views.document, VIEW, query)
+    except PluginSetupError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+    except NoViewError as error:
+        raise AskError(f"{dump.path}: {error}", _code(error.status)) from error
+
+
+def _of_file(file: Path, query: ViewQuery, now: datetime) -> bytes:
+    from domains.forecast.picture import Picture
+    from domains.forecast.profiles_file import ProfilesFileError, loads
+    from domains.forecast.show import document_of
+
+    try:
+        profiles = loads(file.read_bytes())
+    except OSError as error:
+        text = f"{file}: {error.strerror}; name the profilesFile of PeakForecast"
+        raise AskError(text, ExitCode.USAGE) from error
+    except ProfilesFileError as error:
+        raise AskError(f"{file}: {error}", ExitCode.USAGE) from error
+    try:
+        return orjson.dumps(document_of(query)(Picture(profiles, now.timestamp())))
+    except NoViewError as error:
+        raise AskError(f"{file}: {error}", _code(error.status)) from error
+
+
+def _code(status: int) -> ExitCode:
+    return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
+
+
+def _with_usage(found: Document, files: Sequence[Path]) -> Document:
+    """The report with the history of these files, by its own slots; `history.notes` tell what was left out. Raises AskError."""
+    from domains.forecast.recent import DAYS, recent_of
+    from domains.forecast.report_document import with_history
+    from domains.forecast.slot_grid import DAY_S
+    from domains.forecast.source import SourceError
+    from domains.forecast.source_settings import Dimension
+    from domains.forecast.usage_csv import read_usage
+    from multisched.framework.measures import Grid
+
+    slot_s = int(found["slotSeconds"])
+    step_s = min(STEP_S, slot_s)
+    names: list[str] = found["dimensions"]
+    grid = Grid(0.0, float(step_s), (DAYS + 1) * DAY_S // step_s)
+    try:
+        reading = read_usage([str(file) for file in files], {name: Dimension(name) for name in names}, grid)
+    except SourceError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+    known = {one["service"] for one in found["services"]}
+    if known.isdisjoint(reading.usage.services):
+        theirs, ours = ", ".join(reading.usage.services[:3]), ", ".join(sorted(known)[:3])
+        text = f"{files[0]}: none of its services is in these profiles; it has {theirs or 'none'}, they have {ours or 'none'}"
+        raise AskError(text, ExitCode.USAGE)
+    drawn = with_history(found, recent_of(reading.usage, found["zone"], slot_s))
+    return {**drawn, "history": {**drawn["history"], "notes": list(reading.notes)}}

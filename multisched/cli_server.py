@@ -17,7 +17,7 @@ import msgspec
 from multisched.options import ExitCode
 
 TIMEOUT_S: Final = 10.0
-ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class AskError(Exception):

@@ -29,7 +29,11 @@ def as_table(head: Sequence[str], rows: Sequence[Sequence[object]], *, is_wide: 
     )
 
 
+def one_line(text: str) -> str:
+    """Without control characters: names and messages were written by others."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
 def _cell(value: object, *, is_wide: bool) -> str:
-    """One line without control characters: names and messages were written by others."""
-    text = "".join(c if c.isprintable() else " " for c in str(value)) or "-"
+    text = one_line(str(value)) or "-"
     return text if is_wide or len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"

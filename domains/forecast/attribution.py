@@ -4,8 +4,10 @@ Regression over combinations: whenever replicas come and go, a node's total chan
 of its own (daemons, what never moves), so only changes speak: a service that never moved is told as undetermined, and so are
 services that always moved together. Nothing is guessed. Pure; NaN stands for no measurement.
 
-Model: total[node, t] = shape[t] * (level[node] + sum over services of replicas[node, service, t] * weight[service]) + noise,
-weights >= 0; least squares over stretches without a move, weighted by their length and the node's noise.
+Model: total[node, t] = shape[t] * (level[node, time] + sum over services of replicas[node, service, t] * weight[service, time])
++ noise, where shape is what all nodes follow over the week and time is a part of the day (`timed_weights`): services have days
+of their own. Told is the mean over the week, >= 0; least squares over stretches without a move, weighted by their samples and
+the node's noise.
 """
 
 from __future__ import annotations
@@ -20,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.moves import Moves, Stretches, moves_of, node_blocks, stretches_of
-from domains.forecast.nonnegative import nonnegative
 from domains.forecast.quantiles import grouped_quantiles
 from domains.forecast.slot_grid import slots_of
+from domains.forecast.timed_weights import HOUR_S, IDLE_SHARE, Block, Solution, Times, solve, sums_of, times_of
 from domains.forecast.usage import NodeTotals
 
-HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
 SHAPE_MIN: Final = 0.1
 """Of its mean: hours of less use count as so much, else their noise would be blown up."""
@@ -33,18 +34,19 @@ CLIP_DEVIATIONS: Final = 5.0
 DEVIATION_PER_MEDIAN: Final = 1.4826
 NOISE_SHARE_MIN: Final = 1e-3
 """Of the mean variance, and of the mean total: no node counts as less noisy."""
-RIDGE: Final = 1e-6
-"""Of the diagonal: keeps the matrix definite, far below what decides a weight."""
 SHARE_MIN: Final = 0.01
 """Of a service's column in directions that are not determined: from there on it is confused with others."""
 PARTNER_MIN: Final = 0.1
 """Of what ties a service to itself there: who is tied to it so much is named."""
 CORRELATION_MIN: Final = 0.7
 """Of two weights' errors: who is named for a weight that is too noisy."""
-IDLE_SHARE: Final = 0.1
-"""Of the mean weight: an error is judged relative to at least so much, so that a weight of zero can be certain."""
+SPREAD_SAMPLES_MIN: Final = 12
+"""Of a stretch: with fewer, what is usual on its node tells which samples are spikes."""
+EXPECTED_SAMPLES_MIN: Final = 6
+"""Of a stretch and time: fewer follow their own mean too closely to tell how far samples lie above it."""
 
 Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
 
 
 class Verdict(IntEnum):
@@ -74,6 +76,8 @@ class AttributionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether use follows one shape of the day, or of the week where there are two, that all share."""
     zone: str = "UTC"
     """IANA name: days and weeks of the shape are those of its wall clock."""
+    rest_days: tuple[int, ...] = (5, 6)
+    """Of the week, Monday is 0: their hours are other times than those of working days."""
     quantile: float = 0.95
     """Of a node's samples over what is expected of it: `peak_share`."""
 
@@ -113,50 +117,15 @@ class Attribution(msgspec.Struct, frozen=True):
     """int64[services]"""
     undetermined: tuple[Undetermined, ...]
     shape: NDArray[np.float32]
-    """float32[dimensions, 168]: of the week, mean 1; use in that hour over the mean use."""
+    """float32[dimensions, 168]: of the week, mean 1; use in that hour over the mean use, of all together."""
+    own_shape: NDArray[np.float32]
+    """float32[services, dimensions, 168]: the same of each service; where its weight is not known, that of all."""
     peak_share: NDArray[np.float32]
     """float32[dimensions]: the quantile of what nodes use, over what their replicas and the hour let expect; at least 1."""
     zone: str
     """Of the shape."""
     newest_s: float
     """When the last step of the totals begins."""
-
-
-class _Normal(msgspec.Struct):
-    """The normal equations of one dimension; services by number."""
-
-    matrix: Matrix
-    right: NDArray[np.float64]
-    square: float = 0.0
-    freedom: int = 0
-    peak_shares: list[tuple[float, float]] = msgspec.field(default_factory=list)
-    """Of each block of nodes, and how many samples it is from."""
-
-
-class _Block(msgspec.Struct, frozen=True):
-    """Stretches of some nodes; arrays are by stretch."""
-
-    node: NDArray[np.int64]
-    count: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    """Samples over the node's variance."""
-    change: Matrix
-    """float64[stretches, services]: replicas less the node's mean."""
-    target: NDArray[np.float64]
-    """Total less the node's mean."""
-    peak_share: float
-
-
-class _Solution(msgspec.Struct, frozen=True):
-    """Of the services `seen`, by number."""
-
-    seen: NDArray[np.intp]
-    unit: NDArray[np.float64]
-    """Length of each service's changes; the matrices are in these units."""
-    correlation: Matrix
-    inverse: Matrix
-    weight: NDArray[np.float64]
-    error: NDArray[np.float64]
 
 
 def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
@@ -166,22 +135,19 @@ def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
     weight, error = (np.full((services, dimensions), np.nan, np.float32) for _ in range(2))
     verdict = np.zeros((services, dimensions), np.uint8)
     shape, peak_share = np.ones((dimensions, 168), np.float32), np.ones(dimensions, np.float32)
+    own_shape = np.ones((services, dimensions, 168), np.float32)
     undetermined: list[Undetermined] = []
     for number, dimension in enumerate(totals.dimensions):
-        values = np.where(
-            (totals.values[:, number] >= 0) & np.isfinite(totals.values[:, number]), totals.values[:, number], np.nan
-        )
-        values = values.astype(np.float64)
+        values = _believable(totals.values[:, number])
+        at_steps = np.ones(values.shape[1])
         if settings.has_shape and values.size:
             shape[number], at_steps = _shape(values, totals, settings.zone)
             values = values / at_steps
-        normal = _normal(_blocks(values, moves, settings.quantile), services)
-        shares, samples = np.array(normal.peak_shares or [(1.0, 1.0)]).T
-        peak_share[number] = max(1.0, float(np.average(shares, weights=samples)))
-        solution = _solve(normal)
-        clustered = _clustered(_blocks(values, moves, settings.quantile), solution, services)
-        found = _judge(solution, np.maximum(solution.error, clustered), moves, settings)
+        times = times_of(totals.start_s, totals.step_s, at_steps, settings.zone, settings.rest_days, services)
+        solution, peak_share[number] = _solved(values, moves, times, settings)
+        found = _judge(solution, moves, settings)
         weight[:, number], error[:, number], verdict[:, number], confused = found
+        own_shape[:, number] = _own_shape(solution, times, shape[number], services)
         undetermined += [
             Undetermined(moves.services[row], dimension, Verdict(verdict[row, number]), confused.get(row, ()))
             for row in np.flatnonzero(verdict[:, number]).tolist()
@@ -195,10 +161,41 @@ def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
         moves=moves.count,
         undetermined=tuple(undetermined),
         shape=shape,
+        own_shape=own_shape,
         peak_share=peak_share,
         zone=settings.zone,
         newest_s=totals.start_s + totals.step_s * max(totals.values.shape[2] - 1, 0),
     )
+
+
+def _believable(values: NDArray[np.float32]) -> Matrix:
+    return np.where((values >= 0) & np.isfinite(values), values, np.nan).astype(np.float64)
+
+
+def _solved(values: Matrix, moves: Moves, times: Times, settings: AttributionSettings) -> tuple[Solution, float]:
+    """Weights, and how far samples lie above what is expected of them, at least 1."""
+    shares: list[tuple[float, float]] = []
+
+    def blocks() -> Iterator[Block]:
+        shares.clear()
+        for block, share, samples in _blocks(values, moves, times, settings.quantile):
+            shares.append((share, samples))
+            yield block
+
+    solution = solve(sums_of(blocks(), times.count, len(moves.services)), times.share, blocks)
+    share, samples = np.array(shares or [(1.0, 1.0)]).T
+    return solution, max(1.0, float(np.average(share, weights=np.maximum(samples, 1.0))))
+
+
+def _own_shape(solution: Solution, times: Times, shape: NDArray[np.float32], services: int) -> NDArray[np.float32]:
+    """float32[services, 168], mean 1 over the window."""
+    own = np.repeat(shape[None, :], services, axis=0)
+    timed = solution.timed.T
+    mean = timed @ times.share
+    has_any = mean > 0
+    ratio = timed[has_any] / mean[has_any, None]
+    own[solution.seen[has_any]] *= ratio[:, times.of_hour].astype(np.float32)
+    return own
 
 
 def _shape(values: Matrix, totals: NodeTotals, zone: str) -> tuple[NDArray[np.float32], Matrix]:
@@ -223,109 +220,77 @@ def _shape(values: Matrix, totals: NodeTotals, zone: str) -> tuple[NDArray[np.fl
     return np.tile(share, 168 // period).astype(np.float32), share[hour]
 
 
-def _blocks(values: Matrix, moves: Moves, quantile: float) -> Iterator[_Block]:
-    """Stretches of each block of nodes, as changes against the node's own mean only."""
+def _blocks(values: Matrix, moves: Moves, times: Times, quantile: float) -> Iterator[tuple[Block, float, float]]:
+    """Stretches of each block of nodes; the quantile of samples over the mean of their stretch and time; how many there are."""
     for nodes in node_blocks(moves, len(values) if values.size else 0):
         stretches = stretches_of(moves, nodes, values.shape[1])
-        count, mean, noise, peak_share = _summary(values[nodes], stretches, quantile)
-        if not count.any():
-            continue
-        least = max(NOISE_SHARE_MIN * float(noise.mean()), (NOISE_SHARE_MIN * float(mean.mean())) ** 2) or 1.0
-        weight = count / np.maximum(noise, least)[stretches.node]
-        total = np.maximum(np.bincount(stretches.node, weight, len(noise)), 1e-300)
-        level = np.bincount(stretches.node, weight * mean, len(noise)) / total
-        sums = np.zeros((len(noise), len(moves.services)))
-        np.add.at(sums, stretches.node, weight[:, None] * stretches.replicas)
-        yield _Block(
-            node=stretches.node,
-            count=count,
-            weight=weight,
-            change=stretches.replicas - (sums / total[:, None])[stretches.node],
-            target=mean - level[stretches.node],
-            peak_share=peak_share,
-        )
-
-
-def _normal(blocks: Iterator[_Block], services: int) -> _Normal:
-    """Adds up the normal equations."""
-    normal = _Normal(np.zeros((services, services)), np.zeros(services))
-    for block in blocks:
-        weighted = block.change * block.weight[:, None]
-        normal.matrix += weighted.T @ block.change
-        normal.right += weighted.T @ block.target
-        normal.square += float((block.weight * block.target**2).sum())
-        normal.freedom += int((block.count > 0).sum()) - len(np.unique(block.node[block.count > 0]))
-        normal.peak_shares.append((block.peak_share, float(block.count.sum())))
-    return normal
-
-
-def _clustered(blocks: Iterator[_Block], solution: _Solution, services: int) -> NDArray[np.float64]:
-    """float64[services seen]: standard errors that hold where the noise of a node's stretches is alike (clustered by node).
-
-    Source: Liang and Zeger, Longitudinal data analysis using generalized linear models, Biometrika 73 (1986).
-    """
-    weight = np.zeros(services)
-    weight[solution.seen] = solution.weight
-    variance = np.zeros(len(solution.seen))
-    for block in blocks:
-        rest = block.weight * (block.target - block.change @ weight)
-        scores = np.zeros((int(block.node[-1]) + 1, len(solution.seen)))
-        np.add.at(scores, block.node, rest[:, None] * block.change[:, solution.seen])
-        variance += ((scores / solution.unit @ solution.inverse) ** 2).sum(axis=0)
-    return np.sqrt(variance) / solution.unit
+        count, mean, variance, share = _summary(values[nodes], stretches, times, quantile)
+        if count.any():
+            usual = float(np.average(mean, weights=count))
+            least = max(NOISE_SHARE_MIN * float(variance.mean()), (NOISE_SHARE_MIN * usual) ** 2) or 1.0
+            first = np.searchsorted(stretches.node, np.arange(len(variance)))
+            change = stretches.replicas - stretches.replicas[first][stretches.node]
+            block = Block(stretches.node, first, change, count, mean, np.maximum(variance, least))
+            yield block, share, float(count.sum())
 
 
 def _summary(
-    values: Matrix, stretches: Stretches, quantile: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
-    """Samples and mean of each stretch, the variance of each node within its stretches, and the quantile of samples over
-    the mean of their stretch; spikes clipped.
+    values: Matrix, stretches: Stretches, times: Times, quantile: float
+) -> tuple[Matrix, Matrix, Vector, float]:
+    """Samples and mean by stretch and time, the variance of each node around these means, and the quantile of samples over
+    them; spikes clipped.
 
     A spike is told by the median of its own stretch, so that no move is taken for one.
     """
-    stretch, flat = stretches.of_step.ravel(), np.where(stretches.is_settled, values, np.nan).ravel()
-    order = np.lexsort((flat, stretch))
-    known = np.bincount(stretch, np.isfinite(flat), len(stretches.node)).astype(np.int64)
-    first = np.searchsorted(stretch, np.arange(len(stretches.node)))
-    median = flat[order[np.minimum(first + known // 2, len(flat) - 1)]]
-    distance = np.abs(flat - median[stretch]).reshape(values.shape)
-    has_samples = np.isfinite(distance).any(axis=1)
-    deviation = np.zeros(len(values))
-    deviation[has_samples] = np.nanmedian(distance[has_samples], axis=1) * DEVIATION_PER_MEDIAN
-    limit = np.repeat(CLIP_DEVIATIONS * deviation, values.shape[1])
-    clipped = median[stretch] + np.clip(flat - median[stretch], -limit, limit)
+    cells = len(stretches.node) * times.count
+    cell = (stretches.of_step * times.count + times.of_step).ravel()
+    clipped = _clipped(values, stretches)
     is_known = np.isfinite(clipped)
     clipped = np.where(is_known, clipped, 0)
-    mean = np.bincount(stretch, clipped, len(stretches.node)) / np.maximum(known, 1)
-    rest = np.where(is_known, clipped - mean[stretch], 0).reshape(values.shape)
-    variance = (rest**2).sum(axis=1) / np.maximum(is_known.reshape(values.shape).sum(axis=1), 1)
-    is_used = is_known & (mean[stretch] > 0)
-    share = np.quantile(clipped[is_used] / mean[stretch][is_used], quantile) if is_used.any() else 1.0
-    return known.astype(np.float64), mean, variance, float(share)
+    count = np.bincount(cell, is_known, cells).astype(np.float64)
+    mean = np.bincount(cell, clipped, cells) / np.maximum(count, 1)
+    rest = np.where(is_known, clipped - mean[cell], 0).reshape(values.shape)
+    by_stretch = count.reshape(-1, times.count)
+    means_of_node = np.bincount(stretches.node, (by_stretch > 0).sum(axis=1), len(values))
+    freedom = is_known.reshape(values.shape).sum(axis=1) - means_of_node
+    variance = (rest**2).sum(axis=1) / np.maximum(freedom, 1)
+    is_used = is_known & (mean[cell] > 0) & (count[cell] >= EXPECTED_SAMPLES_MIN)
+    share = np.quantile(clipped[is_used] / mean[cell][is_used], quantile) if is_used.any() else 1.0
+    return by_stretch, mean.reshape(-1, times.count), variance, float(share)
 
 
-def _solve(normal: _Normal) -> _Solution:
-    """Weights of the services that changed at all, and their standard errors, all stretches taken for independent."""
-    length = np.sqrt(np.diag(normal.matrix))
-    seen = np.flatnonzero(length > 1e-9 * max(float(length.max(initial=0.0)), 1e-300))
-    unit = length[seen]
-    correlation = normal.matrix[np.ix_(seen, seen)] / np.outer(unit, unit)
-    definite = correlation + RIDGE * np.eye(len(seen))
-    right = normal.right[seen] / unit
-    scaled = nonnegative(definite, right)
-    inverse = np.linalg.inv(definite)
-    rest = normal.square - 2 * scaled @ right + scaled @ correlation @ scaled
-    noise = max(1.0, rest / max(normal.freedom - len(seen), 1))
-    return _Solution(seen, unit, correlation, inverse, scaled / unit, np.sqrt(noise * np.diag(inverse)) / unit)
+def _clipped(values: Matrix, stretches: Stretches) -> Vector:
+    """float64[nodes * steps]: NaN where a move happened, and samples no further from the median of their stretch than is
+    usual in it or on its node."""
+    stretch, flat = stretches.of_step.ravel(), np.where(stretches.is_settled, values, np.nan).ravel()
+    known = np.bincount(stretch, np.isfinite(flat), len(stretches.node)).astype(np.int64)
+    median = _medians(flat, stretch, known)
+    distance = np.abs(flat - median[stretch])
+    by_node = distance.reshape(values.shape)
+    has_samples = np.isfinite(by_node).any(axis=1)
+    deviation = np.zeros(len(values))
+    deviation[has_samples] = np.nanmedian(by_node[has_samples], axis=1)
+    own = np.where(known >= SPREAD_SAMPLES_MIN, _medians(distance, stretch, known), 0)
+    limit = CLIP_DEVIATIONS * DEVIATION_PER_MEDIAN * np.maximum(deviation[stretches.node], own)
+    clipped: Vector = median[stretch] + np.clip(flat - median[stretch], -limit[stretch], limit[stretch])
+    return clipped
+
+
+def _medians(flat: Vector, stretch: NDArray[np.int64], known: NDArray[np.int64]) -> Vector:
+    """float64[stretches]: the upper of two middle ones; NaN without any."""
+    order = np.lexsort((flat, stretch))
+    first = np.searchsorted(stretch, np.arange(len(known)))
+    medians: Vector = flat[order[np.minimum(first + known // 2, len(flat) - 1)]]
+    return medians
 
 
 def _judge(
-    solution: _Solution, spread: NDArray[np.float64], moves: Moves, settings: AttributionSettings
+    solution: Solution, moves: Moves, settings: AttributionSettings
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8], dict[int, tuple[str, ...]]]:
     """Weights, standard errors and verdicts per service; who is confused with whom."""
     weight, error = np.full(len(moves.services), np.nan), np.full(len(moves.services), np.nan)
     verdict = np.where(moves.count < settings.moves_min, Verdict.STILL, Verdict.UNMEASURED).astype(np.uint8)
-    seen, found = solution.seen, solution.weight
+    seen, found, spread = solution.seen, solution.weight, solution.error
     if not len(seen):
         return weight, error, verdict, {}
     tie = _ties(solution.correlation, settings.separation_min)
@@ -338,7 +303,7 @@ def _judge(
     is_known = verdict[seen] == Verdict.DETERMINED
     weight[seen[is_known]] = found[is_known]
     names = [moves.services[row] for row in seen]
-    return weight, error, verdict, _partners(tie, solution.inverse, is_confused, is_noisy, names, seen)
+    return weight, error, verdict, _partners(tie, solution.covariance, is_confused, is_noisy, names, seen)
 
 
 def _ties(correlation: Matrix, separation_min: float) -> Matrix:
@@ -351,7 +316,7 @@ def _ties(correlation: Matrix, separation_min: float) -> Matrix:
 
 def _partners(
     tie: Matrix,
-    inverse: Matrix,
+    covariance: Matrix,
     is_confused: NDArray[np.bool_],
     is_noisy: NDArray[np.bool_],
     names: list[str],
@@ -359,12 +324,12 @@ def _partners(
 ) -> dict[int, tuple[str, ...]]:
     """Service number -> names of those it cannot be told from."""
     partners: dict[int, tuple[str, ...]] = {}
-    error = np.sqrt(np.diag(inverse))
+    error = np.sqrt(np.diag(covariance))
     for place in np.flatnonzero(is_confused | is_noisy).tolist():
         if is_confused[place]:
             is_tied = np.abs(tie[place]) > PARTNER_MIN * tie[place, place]
         else:
-            is_tied = np.abs(inverse[place]) > CORRELATION_MIN * error[place] * error
+            is_tied = np.abs(covariance[place]) > CORRELATION_MIN * error[place] * error
         is_tied[place] = False
         if is_tied.any():
             partners[int(seen[place])] = tuple(names[other] for other in np.flatnonzero(is_tied).tolist())

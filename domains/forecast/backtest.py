@@ -5,30 +5,17 @@ Pure functions; the fit asks them which kind a series gets, the command line sho
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.fit_settings import FitSettings
+from domains.forecast.profiles import Backtest
 from domains.forecast.quantiles import Series
 from domains.forecast.season import means_of, season_curves
 from domains.forecast.slot_grid import DAY_S, Numbers, SlotGrid
 from domains.forecast.slot_quantiles import flat_curves, slot_curves
 
 HOLDOUT_DAYS_MIN = 1.0
-
-Errors = NDArray[np.float32]
-"""Mean pinball loss of the peak quantile on the held-out days, over the mean of the series; NaN: not tested."""
-
-
-class Backtest(msgspec.Struct, frozen=True):
-    """Errors by kind of profile, all of one shape."""
-
-    regression: Errors
-    slot_quantile: Errors
-    flat_quantile: Errors
-    holdout_days: Errors
-    """How many days each series was judged on; NaN: none."""
 
 
 def known_days(values: Series, step_s: float) -> NDArray[np.float64]:

@@ -68,3 +68,24 @@ def profile_notes(profiles: Profiles) -> Iterator[str]:
                 f"{name}: {len(flat)} of {known} services have too few days of samples, and one quantile stands for their"
                 f" whole week: {shown}{more}"
             )
+
+
+def weight_notes(reading: Reading, profiles: Profiles) -> Iterator[str]:
+    """Of which services the totals of nodes tell no weight: they moved too seldom, with others, or too little."""
+    if reading.totals is None:
+        return
+    services = sorted({stay.service for stay in reading.totals.stays})
+    numbers = profiles.numbers()
+    for name in reading.totals.dimensions:
+        column = profiles.dimensions.index(name) if name in profiles.dimensions else -1
+        unknown = [
+            service
+            for service in services
+            if column < 0 or service not in numbers or profiles.origin[numbers[service], column] == Origin.NONE
+        ]
+        if unknown:
+            more = ", …" if len(unknown) > NAMES_SHOWN else ""
+            yield (
+                f"{name}: who stood where tells no weight of {len(unknown)} of {len(services)} services, and they count as"
+                f" using nothing of it: {', '.join(unknown[:NAMES_SHOWN])}{more}"
+            )

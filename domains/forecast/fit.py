@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.backtest import Backtest, backtest, known_days
+from domains.forecast.backtest import backtest, known_days
 from domains.forecast.fit_settings import FitSettings
-from domains.forecast.profiles import WEEK_S, Origin, Profiles
+from domains.forecast.profiles import WEEK_S, Backtest, Origin, Profiles
 from domains.forecast.quantiles import Series
 from domains.forecast.season import season_curves
 from domains.forecast.slot_grid import DAY_S, SlotGrid, slot_grid
@@ -37,9 +37,15 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     shape = (len(usage.services), len(usage.dimensions))
     curves = np.empty((3, len(series), grid.slots), np.float32)
     origin, error = np.empty(len(series), np.uint8), np.empty(len(series), np.float32)
+    tested = np.empty((4, len(series)), np.float32)
+    # Series that begin together are fitted together: they share their factorisations (`season`).
+    order = np.argsort((series == series).argmax(axis=1) if series.size else np.zeros(len(series)), kind="stable")
     for begin in range(0, len(series), CHUNK):
-        part = slice(begin, begin + CHUNK)
-        curves[:, part], origin[part], error[part] = _fit_chunk(_clean(series[part], grid), step_s, grid, settings)
+        part = order[begin : begin + CHUNK]
+        curves[:, part], origin[part], error[part], judged = _fit_chunk(
+            _clean(series[part], grid), step_s, grid, settings
+        )
+        tested[:, part] = msgspec.structs.astuple(judged)
     low, peak, high = (_frozen(curve.reshape(*shape, grid.slots)) for curve in curves)
     return Profiles(
         version=version,
@@ -54,6 +60,7 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
         error=_frozen(error.reshape(shape)),
         zone=settings.zone,
         slot_s=settings.slot_s,
+        tested=Backtest(*_frozen(tested.reshape(4, *shape))),
     )
 
 
@@ -119,8 +126,8 @@ def _frozen(values: NDArray[_Scalar]) -> NDArray[_Scalar]:
 
 def _fit_chunk(
     values: Series, step_s: float, grid: SlotGrid, settings: FitSettings
-) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float32]]:
-    """Curves float32[3, series, slots], their origins and their errors."""
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float32], Backtest]:
+    """Curves float32[3, series, slots], their origins, their errors, and the errors that the choice was made by."""
     days = known_days(values, step_s)
     judged = backtest(values, step_s, grid, settings)
     origin = np.full(len(values), Origin.SLOT_QUANTILE, np.uint8)
@@ -137,4 +144,4 @@ def _fit_chunk(
         curves[:, slotted] = slot_curves(values[slotted], days[slotted], grid, settings, settings.levels)
     if len(seasonal):
         curves[:, seasonal] = season_curves(values[seasonal], grid, settings, settings.levels)
-    return curves, origin, error.astype(np.float32)
+    return curves, origin, error.astype(np.float32), judged

@@ -25,11 +25,14 @@ from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext
+from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext, PluginMetric
+from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
+    from domains.forecast.figures import Figures
     from domains.forecast.learning import Learner
+    from domains.forecast.node_loads import NodeLoad
     from domains.forecast.refit import RefitState
     from domains.forecast.repair_control import RepairControl
     from domains.forecast.repair_settings import RepairSettings
@@ -99,6 +102,7 @@ class Forecast:
     """What score and filter have in common. PostBind counts the pods that were placed without a profile of their own."""
 
     name = "PeakForecast"
+    view = "forecast"
     depends_on = Dependency.ROW
     reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
@@ -110,6 +114,7 @@ class Forecast:
             self.reads_objects = (*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA)
         self._history = _load(settings)
         self._learner = _learner(settings)
+        self._domain, self._nodes = context.domain, context.nodes
         profiles = self._history.profiles
         if profiles is None and self._learner is not None:
             profiles = self._learner.known
@@ -133,6 +138,8 @@ class Forecast:
         self._begin()
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
         """Reason -> pods bound without a profile of their own since the start: the metric forecast_fallback_total."""
+        self._rows = ledger.rows if context.rows is None else context.rows
+        self._figures: Figures | None = None
         self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
         self._node_row = context.nodes.row_of
         self._repair = None if settings.repair is None else self._repair_control(settings.repair, context)
@@ -211,6 +218,23 @@ class Forecast:
         """How the refit goes; None where there is none."""
         return None if self._refit is None else self._refit.state()
 
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        """See `figures`, which the start of the program does without."""
+        if self._figures is None:
+            from domains.forecast.figures import Figures
+
+            self._figures = Figures(self._ledger, self._rows, self.fallbacks)
+        return self._figures.all(now_s, self.refit_state(), self.node_loads())
+
+    def node_loads(self) -> Mapping[str, NodeLoad]:
+        """What nodes of the domain really use, by dimension, as far as a source says so."""
+        return {} if self._refit is None or self._refit.loads is None else self._refit.loads.latest()
+
+    def health(self, now_s: float) -> str:
+        """How old the profiles are, and what failed; empty where nothing is learned."""
+        state = self.refit_state()
+        return "" if state is None else state.detail(now_s)
+
     def tell(self, pod: Pod, row: int) -> str:
         """Where the row is fullest over the week, with the pod."""
         found = self.worst(pod, row)
@@ -222,6 +246,21 @@ class Forecast:
         return (
             f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
         )
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from domains.forecast.picture import Picture, take_fleet
+        from domains.forecast.show import document_of
+
+        make, now_s = document_of(query), ports.clock.now().timestamp()
+        state = self.refit_state()
+        told = "" if state is None else state.detail(now_s)
+        asked = query.options.get("name", "") if query.name == "node" else ""
+        if self._ledger.predictor.book is None:
+            raise NoViewError(f"no profiles are in force yet{f': {told}' if told else ''}", status=503)
+        fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
+        picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet)
+        return lambda: make(picture)
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 
@@ -359,7 +398,7 @@ def _load(settings: PeakSettings) -> History:
                 extra={"note": f"historyDir {settings.history_dir} holds no file *.csv"},
             )
         return History()
-    history = load_history(settings.files, percentile=settings.percentile, window_days=settings.window_days)
+    history = load_history(settings.files, fit=settings.fit_of_files(), window_days=settings.window_days)
     if history.problem_count:
         logger.warning(
             "history lines left out", extra={"lines": history.problem_count, "first": str(history.problems[0])}

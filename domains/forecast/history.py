@@ -1,4 +1,4 @@
-"""History: the profiles that CSV files give, read once, and what was left out on the way.
+"""History: the profiles that CSV files give, learned once, at the start, and what was left out on the way.
 
 Immutable and independent of any clock: the window reaches back from the newest sample.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from domains.forecast.history_file import LineProblem, read_history
-from domains.forecast.history_profiles import slot_profiles
+from domains.forecast.history_file import HistoryError, LineProblem
 from domains.forecast.profiles import Profiles
+
+if TYPE_CHECKING:
+    from domains.forecast.fit_settings import FitSettings
 
 MILLI: Final = 1000
 """Amounts of nodes and requests are integers in thousandths of the plain unit, so that sums of them are exact."""
@@ -34,11 +36,11 @@ class History(msgspec.Struct, frozen=True):
     problem_count: int = 0
 
 
-def load_history(files: Sequence[str], *, percentile: float, window_days: float) -> History:
-    """Reads the files, unless this process has read the same ones before and they are unchanged since: a simulation builds
-    the program once for every order. Raises HistoryError.
+def load_history(files: Sequence[str], *, fit: FitSettings, window_days: float) -> History:
+    """Reads the files, unless this process has read the same ones before and they are unchanged since: what-if builds the
+    domain anew for each question. Raises HistoryError.
     """
-    return _loaded(tuple((name, *_stamp(name)) for name in files), percentile, window_days)
+    return _loaded(tuple((name, *_stamp(name)) for name in files), fit, window_days)
 
 
 def _stamp(name: str) -> tuple[int, int]:
@@ -51,11 +53,15 @@ def _stamp(name: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=HISTORIES_KEPT)
-def _loaded(files: tuple[tuple[str, int, int], ...], percentile: float, window_days: float) -> History:
-    samples = read_history([name for name, _, _ in files])
-    return History(
-        slot_profiles(samples, percentile=percentile, window_days=window_days),
-        sample_count=samples.count,
-        problems=tuple(samples.problems),
-        problem_count=samples.problem_count,
-    )
+def _loaded(files: tuple[tuple[str, int, int], ...], settings: FitSettings, window_days: float) -> History:
+    from domains.forecast.fit import fit
+    from domains.forecast.source import SourceError
+    from domains.forecast.usage_csv import read_recorded
+
+    try:
+        found = read_recorded([name for name, _, _ in files], window_days)
+    except SourceError as error:
+        raise HistoryError(str(error)) from error
+    newest_s = found.usage.start_s + found.usage.step_s * found.usage.values.shape[2]
+    profiles = fit(found.usage, settings, 0, newest_s)
+    return History(profiles, found.samples, found.problems, found.problem_count)

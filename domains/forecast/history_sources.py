@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from domains.forecast.capacity import SettingError
-from domains.forecast.load_source import LoadSource
+from domains.forecast.load_source import Heard, LoadSource
 from domains.forecast.prometheus_source import KnownPods, PrometheusSource
 from domains.forecast.refit import RefitSettings
 from domains.forecast.source import Source
@@ -18,7 +18,9 @@ from domains.forecast.usage_csv import CsvSource
 from multisched.framework.measures import Measures, MeterError, Meters
 
 
-def open_sources(settings: HistorySettings, measures: Measures | None, known: KnownPods) -> list[Source]:
+def open_sources(
+    settings: HistorySettings, measures: Measures | None, known: KnownPods, heard: Heard | None = None
+) -> list[Source]:
     """In the order of the configuration, which is their precedence. Nothing is asked yet.
 
     Without `measures` (what-if, simulations) only files are opened. Raises SettingError for certificates that cannot be used.
@@ -27,7 +29,7 @@ def open_sources(settings: HistorySettings, measures: Measures | None, known: Kn
     for one in openable(settings, measures):
         if isinstance(one, LoadSettings):
             assert measures is not None
-            found.append(LoadSource(one, measures.load(), settings.dimensions, known, settings.step_s))
+            found.append(LoadSource(one, measures.load(), settings.dimensions, known, settings.step_s, heard))
         else:
             found.append(open_history(one, settings, measures, known))
     return found

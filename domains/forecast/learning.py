@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from domains.forecast.attributed import with_attribution
 from domains.forecast.attribution import AttributionSettings, attribute
@@ -23,9 +24,11 @@ from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
 from domains.forecast.fit import fit
 from domains.forecast.history_sources import open_sources, openable, refit_settings
 from domains.forecast.learning_settings import LearningSettings
+from domains.forecast.node_loads import NodeLoads
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
 from domains.forecast.profiles_file import ProfilesFileError, dumps, loads
+from domains.forecast.recent import recent_of
 from domains.forecast.refit import Away, Refit
 from domains.forecast.service import service_of
 from domains.forecast.service_names import PodName
@@ -61,7 +64,8 @@ class Learner:
         async def pods() -> Mapping[PodName, str]:
             return await known_pods(ledger)
 
-        sources = open_sources(history, context.measures, pods)
+        loads = NodeLoads(ledger, ledger.rows if context.rows is None else context.rows)
+        sources = open_sources(history, context.measures, pods, loads.note_uses)
         if not sources:
             return None
         ledger.keep_pods()
@@ -74,6 +78,19 @@ class Learner:
             self._known,
             away=Away("domains.forecast.learning_process:learning_assistant", lesson, pods),
             measured=self._measure,
+            loads=loads,
+            covered=self._covered(),
+        )
+
+    def _covered(self) -> frozenset[str]:
+        """Dimensions of before of which something is known, and which are still asked for."""
+        if self._known is None:
+            return frozenset()
+        asked = {one.name for one in self._settings.dimensions}
+        return frozenset(
+            name
+            for number, name in enumerate(self._known.dimensions)
+            if name in asked and np.isfinite(self._known.peak[:, number]).any()
         )
 
     def _measure(self, capacities: Mapping[str, Mapping[str, float]]) -> None:
@@ -112,10 +129,13 @@ def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:
     """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
-    profiles = fit(reading.usage, settings.fit, version, now_s)
+    asked = settings.fit
+    profiles = fit(reading.usage, asked, version, now_s)
     if reading.totals is not None:
-        how = AttributionSettings(zone=settings.fit.zone, quantile=settings.fit.quantile)
+        how = AttributionSettings(zone=asked.zone, rest_days=asked.rest_days, quantile=asked.quantile)
         profiles = with_attribution(profiles, attribute(reading.totals, how))
+    recent = recent_of(reading.usage, asked.zone, asked.slot_s)
+    profiles = msgspec.structs.replace(profiles, recent=recent)
     _keep(settings.profiles_file, profiles)
     return profiles
 

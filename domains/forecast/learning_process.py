@@ -10,13 +10,14 @@ from functools import partial
 
 from domains.forecast.history_sources import open_history
 from domains.forecast.learning import Lesson, learn
+from domains.forecast.node_loads import Look, Seen
 from domains.forecast.service_names import PodName
 from domains.forecast.study import Findings, Order, Refused, Study
 from multisched.framework.plugin import ProcessPorts
 
 
 class LearningAssistant:
-    """Implements `framework.plugin.Assistant`: an Order in, Findings or Refused out."""
+    """Implements `framework.plugin.Assistant`: an Order in, Findings or Refused out; a Look in, Seen or Refused out."""
 
     def __init__(self, lesson: Lesson, ports: ProcessPorts) -> None:
         """Raises SettingError, for certificates that went bad since the start."""
@@ -29,7 +30,9 @@ class LearningAssistant:
         }
         self._study = Study(sources, partial(learn, lesson.settings))
 
-    async def answer(self, question: Order) -> Findings | Refused:
+    async def answer(self, question: Order | Look) -> Findings | Seen | Refused:
+        if isinstance(question, Look):
+            return await self._study.look(question)
         self._pods = question.pods
         return await self._study.carry_out(question, self._in_thread)
 

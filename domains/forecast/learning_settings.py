@@ -10,6 +10,7 @@ import msgspec
 
 from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
 from domains.forecast.fit_settings import FitSettings
+from domains.forecast.settings import QUANTILE_MAX
 from domains.forecast.settings_reader import Settings
 from domains.forecast.source_settings import Dimension, HistorySettings, QueryCapacity, read_history_settings
 from domains.forecast.windows import DAYS
@@ -17,8 +18,6 @@ from domains.forecast.windows import DAYS
 FIT: Final = ("zone", "confidence", "halfLifeDays", "holidays", "restDays")
 HOLIDAYS_MAX: Final = 1_000
 HALF_LIFE_DAYS_MAX: Final = 3_660
-QUANTILE_MAX: Final = 0.999
-"""The largest sample of all is no quantile."""
 
 
 class LearningSettings(msgspec.Struct, frozen=True):
@@ -50,8 +49,8 @@ def read_learning(args: Mapping[str, Any], percentile: float) -> LearningSetting
     if not isinstance(file, str):
         raise SettingError("args.profilesFile: write the path of a file")
     fit, history = _fit(args, percentile), _history(args)
-    if args.get("fit") is not None and history is None:
-        raise SettingError("args.fit: says how what history reads is learned, and there is no history; remove it")
+    if args.get("fit") is not None and history is None and not (args.get("files") or args.get("historyDir")):
+        raise SettingError("args.fit: says how history or files are learned, and there are none; remove it")
     return LearningSettings(fit, file, history)
 
 

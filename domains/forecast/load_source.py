@@ -6,7 +6,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,10 @@ SAMPLES_MAX: Final = 50_000_000
 """Services times steps that are kept, at 8 bytes each: the oldest go."""
 
 
+Heard = Callable[[float, Sequence[PodUse]], Awaitable[None]]
+"""(epoch seconds, what pods use)"""
+
+
 class LoadSource:
     """Implements `PollingSource`: CPU in cores and memory in bytes, of the dimensions of these names."""
 
@@ -36,12 +40,14 @@ class LoadSource:
         dimensions: Sequence[Dimension],
         known: KnownPods,
         step_s: float,
+        heard: Heard | None = None,
     ) -> None:
-        """`step_s`: of the grid that `read` is asked with."""
+        """`step_s`: of the grid that `read` is asked with. `heard`: told of each look."""
         self.interval_s = float(settings.step_s)
         self._reader = reader
         self._known = known
         self._step_s = step_s
+        self._heard = heard
         self._dimensions = [d for d in dimensions if d.name in (CPU, MEMORY)]
         self._steps: dict[int, dict[str, tuple[float, ...]]] = {}
         """Step -> service -> of each dimension the sum (or highest) of means over replicas; last, how many looks."""
@@ -54,6 +60,8 @@ class LoadSource:
             pods = await self._reader.pods()
         except MeterError as error:
             raise SourceError(f"{self.name}: {error}") from error
+        if self._heard is not None:
+            await self._heard(now_s, pods)
         names = ServiceNames(await self._known(), Owners())
         seen = self._steps.setdefault(int(now_s // self._step_s), {})
         for service, values in self._means(pods, names).items():

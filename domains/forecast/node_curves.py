@@ -8,6 +8,7 @@ one vector operation for all of a tile. Memory: 8 bytes per row, dimension and s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -69,11 +70,29 @@ class NodeCurves:
             self._grow(int(rows.max()) + 1)
         return self._exact[rows]
 
+    def peaks(self, rows: Rows) -> PerRow:
+        """In FLOAT_QUANTA: the fullest slot, without bringing floats up to date."""
+        if len(rows):
+            self._grow(int(rows.max()) + 1)
+        found: PerRow = self._peaks[:, rows].astype(np.float64)
+        stale = np.flatnonzero(np.isin(rows, np.fromiter(self._stale, np.intp, len(self._stale))))
+        for begin in range(0, len(stale), TILE_ROWS):
+            at = stale[begin : begin + TILE_ROWS]
+            found[:, at] = self._exact[rows[at]].max(axis=2).T * FLOAT_QUANTA
+        return found
+
+    def at_slot(self, rows: Rows, slot: int) -> PerRow:
+        """In FLOAT_QUANTA: what they use then."""
+        if len(rows):
+            self._grow(int(rows.max()) + 1)
+        found: PerRow = self._exact[rows, :, slot].T * np.float64(FLOAT_QUANTA)
+        return found
+
     def outlook(self, rows: Rows, curve: Curve) -> Outlook:
         """What comes of the rows (ascending) if the pod comes there."""
         if len(rows):
             self._grow(rows.item(-1) + 1)
-        self._renew()
+        self._renew(sorted(self._stale))
         own = curve.floats
         if len(rows) <= FEW_ROWS:
             powers, peaks = self._look_closely(rows, own)
@@ -116,12 +135,17 @@ class NodeCurves:
                 powers[:, asked], peaks[:, asked] = power[:, at], peak[:, at]
         return powers, peaks
 
-    def _renew(self) -> None:
-        """Brings the floats of changed rows up to date."""
-        if not self._stale:
+    def renew(self, rows_max: int) -> bool:
+        """Brings the floats of so many changed rows up to date, ahead of whoever looks; True if there are more."""
+        self._renew(sorted(self._stale)[:rows_max])
+        return bool(self._stale)
+
+    def _renew(self, changed: Sequence[int]) -> None:
+        """Brings the floats of these rows (ascending) up to date."""
+        if not changed:
             return
-        stale = np.array(sorted(self._stale), np.intp)
-        self._stale.clear()
+        stale = np.array(changed, np.intp)
+        self._stale.difference_update(changed)
         nothing = np.zeros(self._shape, np.float32)
         for start in range(0, len(stale), TILE_ROWS):
             rows = stale[start : start + TILE_ROWS]

@@ -9,15 +9,16 @@ read yet (the audit's twins), rows are counted when they are read, or ahead of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from domains.forecast.capacity import UNKNOWN, Capacity, MeasuredCapacity, default_capacity
 from domains.forecast.flat_peaks import ROWS_FIRST, Amounts, FlatPeaks
 from domains.forecast.node_curves import NodeCurves, Outlook
-from domains.forecast.predictor import Demand, Predictor
+from domains.forecast.predictor import SOURCES, Demand, Predictor
 from domains.forecast.profile_book import FLOAT_QUANTA, Curve
 from multisched.framework.node_view import Rows, columns_at
 from multisched.model.objects import Node, Pod
@@ -115,6 +116,10 @@ class PeakLedger:
         """uid -> (row, demand): the same under whatever profiles, so that new ones never look like a difference."""
         return dict(self._held)
 
+    def holdings(self) -> dict[str, tuple[int, Demand]]:
+        """uid -> (row, demand): a copy, a millisecond's work for a hundred thousand pods."""
+        return dict(self._held)
+
     def holds(self, uid: str, row: int) -> bool:
         """True if the pod counts on the row."""
         entry = self._held.get(uid)
@@ -171,9 +176,11 @@ class PeakLedger:
         if self._curves is None:
             return False
         self._begin_counting()
+        if not self._due:
+            return self._curves.renew(CATCH_UP_ROWS)
         for row in list(self._due)[:CATCH_UP_ROWS]:
             self._settle(row)
-        return bool(self._due)
+        return True
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -221,6 +228,33 @@ class PeakLedger:
         fleet = np.where(self._fleet > 0, self._fleet, np.inf).reshape(-1, 1)
         return self._total * self.predictor.book.quantum_milli / fleet
 
+    def rows(self) -> Rows:
+        """Those that have nodes, ascending."""
+        return np.array(sorted(self._nodes), np.intp)
+
+    def node_names(self, rows: Rows) -> Iterator[tuple[int, str]]:
+        """(row, name) of those that have nodes."""
+        for row in rows.tolist():
+            node = self._nodes.get(row)
+            if node is not None:
+                yield row, node.name
+
+    def row_of(self, uid: str) -> int | None:
+        """Where the pod counts."""
+        entry = self._held.get(uid)
+        return None if entry is None else entry[0]
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that are still to be counted after profiles changed."""
+        return len(self._due) if self._is_counting else len(self._nodes)
+
+    def sources(self, rows: Rows) -> NDArray[np.int64]:
+        """int64[len(SOURCES)]: pods on these rows (which are counted) by what speaks for them."""
+        self._grow_to(rows)
+        found: NDArray[np.int64] = self._sources[:, rows].sum(axis=1, dtype=np.int64)
+        return found
+
     def __len__(self) -> int:
         """Pods that are held."""
         return len(self._held)
@@ -236,12 +270,15 @@ class PeakLedger:
         self._flat = FlatPeaks(len(dimensions))
         self._curves = None if book is None else NodeCurves(len(dimensions), book.profiles.slots)
         self._total = np.zeros((len(dimensions), 1 if book is None else book.profiles.slots), np.int64)
+        self._sources: NDArray[np.int32] = np.zeros((len(SOURCES), len(self._version)), np.int32)
         self._due: dict[int, list[Demand]] = {}
         self._is_counting = False
         if book is None:
             self._is_counting = True
             for row, demand in self._counted():
-                self._flat.add(row, self.predictor.of(demand).peaks, 1)
+                prediction = self.predictor.of(demand)
+                self._flat.add(row, prediction.peaks, 1)
+                self._sources[prediction.source, row] += 1
 
     def _begin_counting(self) -> None:
         """From here on sums follow every pod that comes or goes; rows that hold pods already are due."""
@@ -260,6 +297,7 @@ class PeakLedger:
             assert self._curves is not None
             for demand, pods in Counter(demands).items():
                 self._curves.add(row, self._curve(demand), pods)
+                self._sources[self.predictor.of(demand).source, row] += pods
 
     def _curve(self, demand: Demand) -> Curve:
         curve = self.predictor.of(demand).curve
@@ -270,14 +308,18 @@ class PeakLedger:
         self._grow(row + 1)
         self._version[row] += 1
         self.sequence += 1
-        if self._curves is None:
-            self._flat.add(row, self.predictor.of(demand).peaks, sign)
+        if not self._is_counting:
             return
-        if self._is_counting:
+        prediction = self.predictor.of(demand)
+        if self._curves is None:
+            self._flat.add(row, prediction.peaks, sign)
+        else:
             self._settle(row)
-            curve = self._curve(demand)
+            curve = prediction.curve
+            assert curve is not None, "a predictor with profiles predicts curves"
             self._curves.add(row, curve, sign)
             self._total += curve.quanta if sign > 0 else -curve.quanta
+        self._sources[prediction.source, row] += sign
 
     def _grow_to(self, rows: Rows) -> None:
         """Rows ascend."""
@@ -292,6 +334,7 @@ class PeakLedger:
             size *= 2
         more = size - len(self._version)
         self._version += [0] * more
+        self._sources = np.pad(self._sources, ((0, 0), (0, more)))
         self._capacity = np.pad(self._capacity, ((0, 0), (0, more)), constant_values=UNKNOWN)
 
 

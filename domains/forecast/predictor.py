@@ -25,6 +25,9 @@ NAMESPACE = "namespace"
 FALLBACK_REASONS = (NO_SERVICE, NO_HISTORY, PARTIAL_HISTORY, CLASS, NAMESPACE)
 """Why something stands in for the service's own profile. Requests do: the pod names no service; nothing is known of it; its
 CPU or its memory is not known. The profile of its class does, or the mean of its namespace."""
+OWN = "own"
+SOURCES = (OWN, *FALLBACK_REASONS)
+"""What speaks for a pod."""
 
 PREDICTIONS_MAX = 65_536
 """Distinct predictions that are remembered, so that equal pods share one."""
@@ -45,7 +48,7 @@ class Demand(NamedTuple):
 class Prediction:
     """What one pod adds to its node. Never changed."""
 
-    __slots__ = ("column", "curve", "demand", "fallback", "mark", "peaks")
+    __slots__ = ("column", "curve", "demand", "fallback", "mark", "peaks", "source")
 
     def __init__(self, demand: Demand, peaks: tuple[int, ...], fallback: str, curve: Curve | None = None) -> None:
         self.demand = demand
@@ -53,6 +56,8 @@ class Prediction:
         """Milli-units per dimension: what requests say, without profiles; else unused."""
         self.fallback = fallback
         """Of FALLBACK_REASONS; empty where the service's own profile speaks."""
+        self.source = SOURCES.index(fallback or OWN)
+        """In SOURCES."""
         self.curve = curve
         """None without profiles."""
         self.column = np.array(peaks, np.float64).reshape(-1, 1)

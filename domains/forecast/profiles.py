@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from domains.forecast.recent import Recent
 
 WEEK_S: Final = 7 * 86_400
 SLOT_S_DEFAULT: Final = 3_600
@@ -38,6 +41,20 @@ class Origin(IntEnum):
     """A share of node totals, by which replicas stood where when."""
 
 
+Errors = NDArray[np.float32]
+"""Mean pinball loss of the peak quantile on the held-out days, over the mean of the series; NaN: not tested."""
+
+
+class Backtest(msgspec.Struct, frozen=True):
+    """Errors by kind of profile, all of one shape. Which of them was chosen: `Profiles.origin`."""
+
+    regression: Errors
+    slot_quantile: Errors
+    flat_quantile: Errors
+    holdout_days: Errors
+    """How many days each series was judged on; NaN: none."""
+
+
 class Profiles(msgspec.Struct, frozen=True):
     """All services. Arrays are read only, and of one shape: [services, dimensions, slots]."""
 
@@ -57,10 +74,16 @@ class Profiles(msgspec.Struct, frozen=True):
     origin: NDArray[np.uint8]
     """uint8[services, dimensions]: an `Origin`."""
     error: NDArray[np.float32]
-    """float32[services, dimensions]: mean pinball loss of the peak on the last days, over the series' mean; NaN: not tested."""
+    """float32[services, dimensions]: mean pinball loss of the peak on the last days, over the series' mean; of what is ATTRIBUTED
+    the standard error of its weight, over the weight; NaN: not known."""
     zone: str = "UTC"
     """IANA name of the time zone of the slots."""
     slot_s: int = SLOT_S_DEFAULT
+    tested: Backtest | None = None
+    """float32[services, dimensions] each: what the choice of `origin` was made by; None: files of before do not tell."""
+
+    recent: Recent | None = None
+    """What was measured in the last days, to be shown beside them; not in files."""
 
     def __post_init__(self) -> None:
         shape = (len(self.services), len(self.dimensions), self.slots)
@@ -74,6 +97,9 @@ class Profiles(msgspec.Struct, frozen=True):
             found = getattr(self, name).shape
             if found != shape[:2]:
                 raise ValueError(f"{name}: {found} in place of {shape[:2]}")
+        for errors in () if self.tested is None else msgspec.structs.astuple(self.tested):
+            if errors.shape != shape[:2]:
+                raise ValueError(f"tested: {errors.shape} in place of {shape[:2]}")
 
     @property
     def slots(self) -> int:

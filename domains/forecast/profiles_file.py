@@ -6,7 +6,8 @@ Header: MessagePack, deflated. Body: deflated; for each series float32 least pea
 high, error, then its origin; then for all series one code of 8 bits per slot of the peak, of low and of high. Codes of the peak
 are steps above the least one, stored less the hour before and the day before (modulo 256); those of low and high are signed
 steps away from the peak. 255 is NaN in the peak, -128 in the others. All but the curves is exact; for them see
-`PEAK_ERROR_MAX` and `BAND_ERROR_MAX`.
+`PEAK_ERROR_MAX` and `BAND_ERROR_MAX`. What the backtest found (three digits of it) stands in the header, where programs that do
+not know it pass over it; files that lack it are read all the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.profiles import WEEK_S, Origin, Profiles
+from domains.forecast.profiles import WEEK_S, Backtest, Origin, Profiles
 
 MAGIC: Final = b"MSPROFIL"
 FORMAT_VERSION: Final = 1
@@ -39,6 +40,11 @@ PEAK_ERROR_MAX: Final = 0.5 / PEAK_CODES
 BAND_ERROR_MAX: Final = 0.5 / BAND_CODES
 """Of the largest distance between the series' low (or high) and its peak: how far they may be off beside the peak's error, 3.3 %."""
 SERIES_BYTES: Final = 21
+TESTED_BYTES: Final = 7
+"""Of what the backtest found, per series."""
+TESTED_MAX: Final = 60_000.0
+"""A larger error is written as this one: float16 ends there."""
+DAYS_NAN: Final = 255
 _PREFIX: Final = struct.Struct("<8sHI")
 _LEVEL: Final = 9
 _HELP: Final = "export the profiles anew"
@@ -60,6 +66,9 @@ class _Header(msgspec.Struct, frozen=True):
     dimensions: tuple[str, ...]
     zone: str
     slot_s: int
+    tested: bytes = b""
+    """float16[3, services, dimensions] of errors, then uint8[services, dimensions] of quarters of days, 255 is NaN; or nothing.
+    Left out where the header would grow too large."""
 
 
 def dumps(profiles: Profiles) -> bytes:
@@ -72,8 +81,12 @@ def dumps(profiles: Profiles) -> bytes:
         profiles.dimensions,
         profiles.zone,
         profiles.slot_s,
+        _tested_bytes(profiles.tested),
     )
-    packed = zlib.compress(msgspec.msgpack.encode(header), _LEVEL)
+    encoded = msgspec.msgpack.encode(header)
+    if len(encoded) > HEADER_BYTES_MAX:
+        encoded = msgspec.msgpack.encode(msgspec.structs.replace(header, tested=b""))
+    packed = zlib.compress(encoded, _LEVEL)
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, len(packed)) + packed + zlib.compress(_body(profiles), _LEVEL)
 
 
@@ -111,6 +124,32 @@ def _header(data: bytes) -> _Header:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ProfilesFileError(f"header: zone {header.zone!r} is no time zone here; {_HELP}") from error
     return header
+
+
+def _tested_bytes(tested: Backtest | None) -> bytes:
+    if tested is None:
+        return b""
+    errors = [
+        np.minimum(error, TESTED_MAX) for error in (tested.regression, tested.slot_quantile, tested.flat_quantile)
+    ]
+    quarters = np.clip(np.rint(tested.holdout_days * 4), 0, 254)
+    days = np.where(np.isnan(quarters), DAYS_NAN, np.nan_to_num(quarters)).astype(np.uint8)
+    return np.stack(errors).astype("<f2").tobytes() + days.tobytes()
+
+
+def _tested(data: bytes, shape: tuple[int, ...]) -> Backtest | None:
+    series = shape[0] * shape[1]
+    if not data:
+        return None
+    if len(data) != TESTED_BYTES * series:
+        raise ProfilesFileError(f"header: {len(data)} bytes of errors in place of {TESTED_BYTES * series}; {_HELP}")
+    errors = np.frombuffer(data, "<f2", 3 * series).reshape(3, *shape).astype(np.float32)
+    quarters = np.frombuffer(data, np.uint8, series, 6 * series).reshape(shape)
+    days = np.where(quarters == DAYS_NAN, np.float32(np.nan), quarters.astype(np.float32) / 4)
+    found = Backtest(errors[0], errors[1], errors[2], days)
+    for array in msgspec.structs.astuple(found):
+        array.flags.writeable = False
+    return found
 
 
 def _slots(header: _Header) -> int:
@@ -224,4 +263,5 @@ def _profiles(header: _Header, body: bytes, shape: tuple[int, int, int]) -> Prof
         *arrays,
         zone=header.zone,
         slot_s=header.slot_s,
+        tested=_tested(header.tested, shape[:2]),
     )

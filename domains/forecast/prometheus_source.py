@@ -11,7 +11,9 @@ from typing import Final
 
 import anyio
 import msgspec
+import numpy as np
 
+from domains.forecast.node_loads import Look, Seen
 from domains.forecast.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
 from domains.forecast.service_names import Naming, Owners, PodName, ServiceNames
 from domains.forecast.source import (
@@ -76,6 +78,34 @@ class PrometheusSource:
             raise SourceError(str(_first(errors))) from errors
         self._keep(round_)
         return self._reading(round_)
+
+    async def look(self, asked: Look) -> Seen:
+        """See `LookingSource`: each dimension's query, over the step that ends at that moment."""
+        seen = Seen()
+        for dimension in self._dimensions:
+            latest: dict[PodName, float] = {}
+
+            def take(piece: Piece, dimension: Dimension = dimension, latest: dict[PodName, float] = latest) -> None:
+                has_samples = np.diff(piece.ends, prepend=0) > 0
+                values = dict(zip(np.flatnonzero(has_samples).tolist(), piece.values.tolist(), strict=True))
+                if dimension.per is Per.NODE:
+                    names = node_names_of(piece, self._labels)
+                    seen.by_node[dimension.name] = {names[number]: value for number, value in values.items()}
+                    return
+                for number, value in values.items():
+                    series = piece.labels[number]
+                    latest[series.get(self._labels.namespace, ""), series.get(self._labels.pod, "")] = value
+
+            moment = Grid(asked.now_s, asked.step_s, 1)
+            try:
+                await self._ask(dimension.promql(asked.step_s), moment, take, dimension.name)
+            except MeterError as error:
+                raise SourceError(str(error)) from error
+            placed = [(asked.places[pod], value) for pod, value in latest.items() if pod in asked.places]
+            if placed:
+                rows, values = zip(*placed, strict=True)
+                seen.by_row[dimension.name] = np.array(rows, np.int64), np.array(values, np.float64)
+        return seen
 
     def _keep(self, round_: _Round) -> None:
         self._kept = round_.tables

@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 import msgspec
 
+from domains.forecast.node_loads import Look, NodeLoads, Seen
 from domains.forecast.profiles import Profiles
 from domains.forecast.service_names import PodName
 from domains.forecast.source import PollingSource, Source, SourceError
@@ -31,6 +32,8 @@ RETRY_S: Final = 30.0
 JITTER: Final = 0.1
 """Of each wait, added by chance: the replicas of a Deployment do not ask all at once."""
 ERROR_CHARS_MAX: Final = 1_000
+LOOK_S: Final = 60.0
+"""Between two looks at what nodes use, and no less than a step."""
 
 PROCESS_GRACE_S: Final = 60.0
 """Beyond the deadlines of reading and learning: until a process has started, and has handed over what it found."""
@@ -107,19 +110,24 @@ class Refit:
         *,
         away: Away | None = None,
         measured: Measured | None = None,
+        loads: NodeLoads | None = None,
+        covered: frozenset[str] = frozenset(),
     ) -> None:
         """`adopt` is called on the loop, between cycles, and `measured` before it where capacities are asked for. `in_force`:
-        profiles of an earlier life, adopted by the caller. `away`: None computes in threads."""
+        profiles of an earlier life, adopted by the caller. `away`: None computes in threads. `loads`: told what nodes use,
+        where a source can be asked about the moment. `covered`: dimensions that `in_force` knows and that are still asked for."""
         self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
         rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
         self._study = Study(rest, learn)
         self._away = away
         self._process: DutyProcess | None = None
+        self._is_under_way = False
         self._measured = measured
+        self.loads = loads
         self._adopt = adopt
         self._settings = settings
         self._state = RefitState()
-        self._covered: frozenset[str] = frozenset()
+        self._covered = covered
         """Dimensions that had samples when profiles were last learned."""
         if in_force is not None:
             self._note_in_force(in_force)
@@ -134,12 +142,21 @@ class Refit:
             for source in self._polled.values():
                 tasks.start_soon(self._poll, source, ports)
             self._process = None  # that of an earlier life of the duty ended with it
+            if self.loads is not None and self._study.looks:
+                tasks.start_soon(self._look_at, self.loads, ports)
             while True:
                 await self.once(ports)
                 await asyncio.sleep(self._wait_s(ports))
 
     async def once(self, ports: DutyPorts) -> bool:
         """One refit; True if its profiles are in force now."""
+        self._is_under_way = True
+        try:
+            return await self._once(ports)
+        finally:
+            self._is_under_way = False
+
+    async def _once(self, ports: DutyPorts) -> bool:
         began_s = ports.clock.monotonic()
         try:
             found = await self._found(ports)
@@ -177,22 +194,52 @@ class Refit:
         with anyio.fail_after(settings.deadline_s):
             readings = {place: await one.read(grid, ports.in_thread) for place, one in self._polled.items()}
         order = msgspec.structs.replace(order, readings=readings)
-        if self._away is None or ports.process is None:
+        process = self._opened(ports)
+        if process is None or self._away is None:
             found = await self._study.carry_out(order, ports.in_thread)
         else:
-            found = await self._asked(self._away, order, ports)
+            order = msgspec.structs.replace(order, pods=await self._away.pods())
+            with anyio.fail_after(2 * order.deadline_s + PROCESS_GRACE_S):
+                found = await process.ask(order)
         if isinstance(found, Refused):
             raise SourceError(found.text)
         return found
 
-    async def _asked(self, away: Away, order: Order, ports: DutyPorts) -> Findings | Refused:
-        if self._process is None:
-            assert ports.process is not None
-            self._process = ports.process(away.factory, away.settings)
-        order = msgspec.structs.replace(order, pods=await away.pods())
-        with anyio.fail_after(2 * order.deadline_s + PROCESS_GRACE_S):
-            found: Findings | Refused = await self._process.ask(order)
-        return found
+    def _opened(self, ports: DutyPorts) -> DutyProcess | None:
+        """The process that computes; None where there is none to be had."""
+        if self._process is None and self._away is not None and ports.process is not None:
+            self._process = ports.process(self._away.factory, self._away.settings)
+        return self._process
+
+    async def _look_at(self, loads: NodeLoads, ports: DutyPorts) -> None:
+        """What nodes use at the moment, again and again while no refit is under way."""
+        every_s = max(LOOK_S, self._settings.step_s)
+        while True:
+            await asyncio.sleep(every_s)
+            if not self._is_under_way:
+                await self._look(loads, ports, every_s)
+
+    async def _look(self, loads: NodeLoads, ports: DutyPorts, deadline_s: float) -> None:
+        now_s = ports.clock.now().timestamp()
+        asked = Look(now_s, self._settings.step_s, deadline_s, await loads.places())
+        process = self._opened(ports)
+        seen: Seen | Refused
+        try:
+            if process is None:
+                seen = await self._study.look(asked)
+            else:
+                with anyio.fail_after(deadline_s + PROCESS_GRACE_S):
+                    seen = await process.ask(asked)
+        except (DutyProcessError, TimeoutError) as error:
+            seen = Refused(str(error) or "no answer in time")
+        if isinstance(seen, Refused):
+            self._note_poll("history", seen.text)
+        else:
+            loads.note(now_s, seen)
+
+    def _note_poll(self, source: str, text: str) -> None:
+        self._state.polls_failed += 1
+        logger.warning("the load was not read", extra={"source": source, "error": text[:ERROR_CHARS_MAX]})
 
     async def _poll(self, source: PollingSource, ports: DutyPorts) -> None:
         while True:
@@ -200,10 +247,7 @@ class Refit:
                 with anyio.fail_after(source.interval_s):
                     await source.poll(ports.clock.now().timestamp())
             except (SourceError, TimeoutError) as error:
-                self._state.polls_failed += 1
-                logger.warning(
-                    "the load was not read", extra={"source": source.name, "error": str(error)[:ERROR_CHARS_MAX]}
-                )
+                self._note_poll(source.name, str(error))
             await asyncio.sleep(source.interval_s)
 
     def _wait_s(self, ports: DutyPorts) -> float:

@@ -248,8 +248,7 @@ class Carrier:
         self._told = self._hold(pod)  # what is more important may have taken the place
         if self._told:
             return Event.RESERVE_REFUSED
-        before = self._found(pod.node, len(peers))
-        begun = Begun(pod.owner.uid, tuple(one.uid for one in peers), before)
+        begun = Begun(pod.owner.uid, tuple(one.uid for one in peers), len(peers))
         self.record = msgspec.structs.replace(self.record, begun=begun)
         return Event.MAY_LEAVE
 
@@ -322,10 +321,11 @@ class Carrier:
         self._release()
         replacement = self._replacement(begun)
         ready = sum(one.is_ready and not one.is_deleting for one in self._mover.peers(begun.owner))
+        before = self._found(task.source, begun.ready)
         after = self._found("" if replacement is None else replacement.node, ready)
         dimensions = self.record.dimensions
         threshold = tuple(share for _, share in self.record.threshold)
-        self._told = should_stop(task.foretold(dimensions), begun.before, after, threshold=threshold)
+        self._told = should_stop(task.foretold(dimensions), before, after, threshold=threshold)
         return Event.CHECK_FAILED if self._told else Event.CHECK_PASSED
 
     def _found(self, node: str, ready: int) -> Found:

@@ -7,15 +7,18 @@ that nobody resumes leaves every replica to its own controller.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import Final
 
 import msgspec
 
-from domains.forecast.repair_run import Foretold, Found, Run, State
+from domains.forecast.repair_run import Foretold, Run, State
 from domains.forecast.windows import Span
 from multisched.framework.ports import ObjectRef
 from multisched.framework.repair import RepairMove
+
+logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 PEERS_MAX: Final = 5_000
@@ -83,7 +86,8 @@ class Begun(msgspec.Struct, frozen=True):
     """uid of its controller."""
     known: tuple[str, ...]
     """uids of all its replicas then: a replacement is none of them."""
-    before: Found
+    ready: int
+    """Replicas then."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +179,10 @@ def loaded(document: bytes | None) -> Record:
         return Record()
     try:
         record = _DECODER.decode(document)
-    except msgspec.DecodeError:
+    except msgspec.DecodeError as error:
+        logger.warning("what was stored of repair cannot be read, and counts for nothing", extra={"error": str(error)})
         return Record()
-    return record if record.format == FORMAT else Record()
+    if record.format != FORMAT:
+        logger.warning("what was stored of repair is of another version", extra={"format": record.format})
+        return Record()
+    return record

@@ -1,7 +1,8 @@
 """The seasonal regression: Fourier terms of the day and the week, ridge, in closed form, many series at once.
 
 Pure functions. A series is first reduced to the means of its bins (an hour of a certain day). One design matrix holds for
-all series; series with the same bins missing share one factorisation, and without gaps that is all of them. Outliers are
+all series; those that begin and end on the same days share one factorisation, and bins missing in between are filled with what
+is fitted, again and again, which comes to the same as leaving them out. Outliers are
 clipped to what the fit can explain and fitted again (the modified residuals of Huber and Dutter), which leaves the matrix
 alone. The peak is the mean plus the quantile of the samples' own residuals at that time of day: evenings vary more than nights.
 """
@@ -35,8 +36,12 @@ QUIET_SHARE: Final = 0.5
 LEVEL_PENALTY: Final = 1e-6
 SIDEBAND_PENALTIES: Final = (0.1, 3.0, 300.0, 1000.0)
 """By distance from the daily harmonic, in bins of one hour: what differs from day to day must be shown by more than a week."""
-HOLES_SHARE_MAX: Final = 0.05
-"""Of a series' bins: with more missing, it is fitted by a factorisation of its own."""
+FEW_HOLES: Final = 0.05
+"""Of a series' bins: so few missing are filled well enough by the passes against outliers."""
+MANY_HOLES: Final = 0.5
+"""With more missing a series is fitted by a factorisation of its own: each filling leaves that share of the error."""
+FILL_PASSES: Final = 1
+"""Fillings more in each pass, where more than few bins are missing: eleven in all, which leave 5e-4 of half."""
 REST_HARMONICS: Final = 6
 REST_PENALTY: Final = 3.0
 PENALTY_HARMONIC: Final = 4.0
@@ -97,28 +102,35 @@ def season_mean(values: Series, grid: SlotGrid, settings: FitSettings) -> NDArra
     sums = np.add.reduceat(np.where(is_known, values, np.float32(0)), grid.bin_begin, axis=1)
     has_samples = counts > 0
     means = np.where(has_samples, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
-    has_bin = _without_holes(has_samples)
     fitted = np.empty((len(values), grid.slots), np.float32)
-    patterns, member_of = np.unique(np.packbits(has_bin, axis=1), axis=0, return_inverse=True)
-    for number in range(len(patterns)):
+    has_bin, share = _spans(has_samples, grid.slots_per_day)
+    fills = np.where((share > FEW_HOLES) & (share <= MANY_HOLES), FILL_PASSES, 0)
+    keys = np.concatenate([np.packbits(has_bin, axis=1), fills[:, None].astype(np.uint8)], axis=1)
+    _, first, member_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    for number, example in enumerate(first.tolist()):
         members = np.flatnonzero(member_of.ravel() == number)
-        bins = np.flatnonzero(has_bin[members[0]])
-        fitted[members] = _fit_bins(means[np.ix_(members, bins)], bins, grid, settings)
+        bins = np.flatnonzero(has_bin[example])
+        fitted[members] = _fit_bins(means[np.ix_(members, bins)], bins, int(fills[example]), grid, settings)
     return fitted
 
 
-def _without_holes(has_samples: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Series whose few missing bins lie between others count as whole: the passes fill them with what they fit.
+def _spans(has_samples: NDArray[np.bool_], day: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """The bins that each series is fitted to, and the share of them that is missing: those from its first to its last.
 
-    So only where a series begins, ends, or has much missing does it need a factorisation of its own.
+    A series that begins or ends within a day (days end with the grid) gives that day's bins up, or those of a quarter of it
+    where less than a week is left, so that few spans differ. A series with many bins missing is fitted to those it has.
     """
-    bins = np.arange(has_samples.shape[1])
+    bins = has_samples.shape[1]
     first = has_samples.argmax(axis=1)
-    last = has_samples.shape[1] - 1 - has_samples[:, ::-1].argmax(axis=1)
-    span = (bins >= first[:, None]) & (bins <= last[:, None])
-    missing = span.sum(axis=1) - has_samples.sum(axis=1)
-    is_whole = missing <= HOLES_SHARE_MAX * (last + 1 - first)
-    return np.where(is_whole[:, None], span, has_samples)
+    last = bins - has_samples[:, ::-1].argmax(axis=1)
+    unit = np.where(last - first >= 9 * day, day, max(1, day // 4))
+    whole_first, whole_last = bins - (bins - first) // unit * unit, bins - -(-(bins - last) // unit) * unit
+    is_long = whole_last - whole_first >= 2 * day
+    first = np.where((first > 0) & is_long, whole_first, first)
+    last = np.where((last < bins) & is_long, whole_last, last)
+    span = (np.arange(bins) >= first[:, None]) & (np.arange(bins) < last[:, None])
+    share = 1 - (has_samples & span).sum(axis=1) / np.maximum(last - first, 1)
+    return np.where((share <= MANY_HOLES)[:, None], span, has_samples), share
 
 
 def _in_own_units(values: Series) -> tuple[Series, NDArray[np.float32]]:
@@ -137,12 +149,15 @@ def means_of(values: Series) -> NDArray[np.float32]:
     return means.astype(np.float32)
 
 
-def _fit_bins(bins: Series, known: NDArray[np.intp], grid: SlotGrid, settings: FitSettings) -> NDArray[np.float32]:
-    """float32[series, slots] of series[series, bins]; NaN where a bin is a hole."""
+def _fit_bins(
+    bins: Series, known: NDArray[np.intp], fills: int, grid: SlotGrid, settings: FitSettings
+) -> NDArray[np.float32]:
+    """float32[series, slots] of series[series, bins]; NaN where a bin is a hole, which is filled `fills` times more a pass."""
     slot = grid.bin_slot[known]
     smoother = _smoother(slot, grid.bin_age_days[known], grid, settings)
     hour = slot % grid.slots_per_day
     kind = hour + grid.slots_per_day * grid.is_rest_day[slot]
+    is_hole = np.isnan(bins)
     fitted = _without_absurd(bins, kind, 2 * grid.slots_per_day) @ smoother
     for _ in range(CLIP_PASSES):
         at_bins = np.take(fitted, slot, axis=1)
@@ -154,6 +169,8 @@ def _fit_bins(bins: Series, known: NDArray[np.intp], grid: SlotGrid, settings: F
         limit = np.take(by_hour, hour, axis=1)
         clipped = np.where(size <= REJECT_RATIO * limit, np.clip(residual, -limit, limit), np.float32(0))
         fitted = (at_bins + clipped) @ smoother
+        for _ in range(fills):
+            fitted = np.where(is_hole, np.take(fitted, slot, axis=1), at_bins + clipped) @ smoother
     return fitted
 
 

@@ -14,12 +14,17 @@ from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError, 
 from domains.forecast.history_file import RESOURCES_MAX, HistoryError, history_files
 
 if TYPE_CHECKING:
+    from domains.forecast.fit_settings import FitSettings
     from domains.forecast.learning_settings import LearningSettings
     from domains.forecast.repair_settings import RepairSettings
 
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
 """Defaults: four weeks see every weekday four times."""
 WINDOW_DAYS_MAX = 3660
+QUANTILE_MAX = 0.999
+"""The largest sample of all is no quantile."""
+FILES_HOURS_MIN = 1e-6
+"""Whoever names files means them: one sample says something."""
 SETTINGS = (
     "historyDir",
     "files",
@@ -70,6 +75,17 @@ class PeakSettings(msgspec.Struct, frozen=True):
     """None: nothing is learned while the program runs."""
     repair: RepairSettings | None = None
     """None: plans go by the defaults."""
+
+    def fit_of_files(self) -> FitSettings:
+        """How profiles are made of `files`: as of `history`, but that less than an hour of samples counts as well."""
+        from domains.forecast.fit_settings import FitSettings
+
+        chosen = (
+            FitSettings(quantile=min(self.percentile / 100, QUANTILE_MAX))
+            if self.learning is None
+            else self.learning.fit
+        )
+        return msgspec.structs.replace(chosen, known_hours_min=FILES_HOURS_MIN)
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:

@@ -7,7 +7,7 @@ folds are filled in worker threads, one piece at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -17,6 +17,9 @@ from domains.forecast.service_names import PodName, ServiceNames
 from domains.forecast.usage import NodeTotals, Samples, Usage
 from multisched.framework.measures import Grid, Piece
 from multisched.framework.plugin import InThread
+
+if TYPE_CHECKING:
+    from domains.forecast.node_loads import Look, Seen
 
 SERVICES_MAX = 50_000
 """Services of a reading; more are pods that were taken for services."""
@@ -65,6 +68,15 @@ class PollingSource(Source, Protocol):
 
     async def poll(self, now_s: float) -> None:
         """Looks once. Raises SourceError."""
+        ...
+
+
+@runtime_checkable
+class LookingSource(Source, Protocol):
+    """A source that can be asked about the moment, too."""
+
+    async def look(self, asked: Look) -> Seen:
+        """What is used on nodes at that moment. Raises SourceError."""
         ...
 
 

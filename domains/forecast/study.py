@@ -12,10 +12,12 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.coverage import profile_notes, reading_notes
+from domains.forecast.coverage import profile_notes, reading_notes, weight_notes
+from domains.forecast.node_loads import Look, Seen
 from domains.forecast.profiles import Profiles
 from domains.forecast.service_names import PodName
-from domains.forecast.source import Reading, Source, SourceError, merged
+from domains.forecast.source import LookingSource, Reading, Source, SourceError, merged
+from domains.forecast.spikes import RATIO, without_spikes
 from multisched.framework.measures import Grid
 from multisched.framework.plugin import InThread
 
@@ -80,17 +82,47 @@ class Study:
                 profiles = await in_thread(lambda: self._learn(reading, order.version, order.now_s))
         except TimeoutError as error:  # a process that computes for ever is not asked again
             raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
-        notes = (*reading.notes, *reading_notes(reading, order.grid.steps), *profile_notes(profiles))
+        told = (reading_notes(reading, order.grid.steps), profile_notes(profiles), weight_notes(reading, profiles))
+        notes = (*reading.notes, *(note for notes in told for note in notes))
         return Findings(profiles, covered_by(reading), notes, reading.capacities)
+
+    @property
+    def looks(self) -> bool:
+        """True if some source can say what is used at the moment."""
+        return any(isinstance(one, LookingSource) for one in self._sources.values())
+
+    async def look(self, asked: Look) -> Seen | Refused:
+        """What is used at the moment, as the first source that measures a dimension says."""
+        found = Seen()
+        try:
+            with anyio.fail_after(asked.deadline_s):
+                for source in reversed(list(self._sources.values())):
+                    if isinstance(source, LookingSource):
+                        seen = await source.look(asked)
+                        found.by_row |= seen.by_row
+                        found.by_node |= seen.by_node
+        except SourceError as error:
+            return Refused(str(error))
+        except TimeoutError:
+            return Refused(f"no answer within {asked.deadline_s:g} s")
+        return found
 
     async def _read(self, order: Order, in_thread: InThread) -> Reading:
         found = dict(order.readings)
         for place, source in self._sources.items():
             found[place] = await source.read(order.grid, in_thread)
         readings = [found[place] for place in sorted(found)]
-        if len(readings) == 1:
-            return readings[0]
-        return await in_thread(lambda: merged(readings, order.grid.steps))
+        return await in_thread(lambda: _cleaned(readings, order.grid.steps))
+
+
+def _cleaned(readings: list[Reading], steps: int) -> Reading:
+    """All of them in one, without samples that cannot be true."""
+    reading = readings[0] if len(readings) == 1 else merged(readings, steps)
+    usage, count = without_spikes(reading.usage)
+    if not count:
+        return reading
+    note = f"{count} single samples are over {RATIO:g} times as high as their series ever is; they count as gaps"
+    return msgspec.structs.replace(reading, usage=usage, notes=(*reading.notes, note))
 
 
 def refuse_empty(reading: Reading, covered: frozenset[str]) -> None:

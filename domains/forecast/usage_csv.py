@@ -7,6 +7,7 @@ without a line are gaps. Bounds: LINE_BYTES_MAX per line, SAMPLES_MAX over all f
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +21,18 @@ from domains.forecast.history_file import BadField, LineProblem, epoch_seconds, 
 from domains.forecast.service_names import stripped
 from domains.forecast.source import NOTES_MAX, SERVICES_MAX, Reading, SourceError, Table, first_step, joined, usage_of
 from domains.forecast.source_settings import DIMENSIONS_MAX, Aggregation, CsvSettings, Dimension
+from domains.forecast.usage import Usage
 from multisched.framework.measures import Grid
 from multisched.framework.plugin import InThread
 
 SAMPLES_MAX: Final = 20_000_000
 """Lines that are kept over all files, at 24 bytes each while they are read."""
+CELLS_MAX: Final = 200_000_000
+"""Names times dimensions times steps of what is read once, at 4 bytes each."""
+STEP_S_MIN: Final = 60.0
+STEP_S_ALONE: Final = 3_600.0
+"""Where no series has two samples."""
+DAY_S: Final = 86_400
 COLUMNS: Final = (("timestamp",), ("service", "pod"), ("dimension", "resource"), ("value",), ("unit",))
 """Each by one of its names; the last may be missing."""
 
@@ -68,19 +76,38 @@ class _Lines(msgspec.Struct):
             self.problems.append(problem)
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """All that files say, whatever dimensions they have."""
+
+    usage: Usage
+    samples: int
+    problems: tuple[LineProblem, ...]
+    """The first bad lines, word for word."""
+    problem_count: int
+
+
+def read_recorded(files: Sequence[str], window_days: float) -> Recorded:
+    """Steps are as long as samples of a series lie apart, commonly. Raises SourceError as `read_usage`, and for too much."""
+    lines = _lines(files, {})
+    steps_s = np.diff(np.frombuffer(lines.seconds))[np.diff(np.frombuffer(lines.keys, np.int64)) == 0]
+    step_s = max(STEP_S_MIN, float(np.rint(np.median(steps_s)))) if len(steps_s) else STEP_S_ALONE
+    seconds = np.frombuffer(lines.seconds)
+    span_s = min(window_days * DAY_S, float(np.ptp(seconds)) + step_s)
+    steps = math.ceil(span_s / step_s)
+    if steps * len(lines.names) * len(lines.dimensions) > CELLS_MAX:
+        raise SourceError(
+            f"history file {files[0]}: {steps} steps of {step_s:.0f} s of {len(lines.names)} names in {len(lines.dimensions)}"
+            f" dimensions are more than {CELLS_MAX} samples; give a shorter window, or coarser samples"
+        )
+    dimensions = {name: Dimension(name) for name in sorted(lines.dimensions)}
+    tables, own = _tables(lines, dimensions, Grid(0.0, step_s, steps))
+    return Recorded(usage_of(tables, own), len(seconds), tuple(lines.problems), lines.problem_count)
+
+
 def read_usage(files: Sequence[str], dimensions: dict[str, Dimension], grid: Grid) -> Reading:
     """All of it, on as many steps as the grid has. Raises SourceError for a file that cannot be read or lacks a column."""
-    lines = _Lines(units={name: dimension.unit for name, dimension in dimensions.items() if dimension.unit})
-    for number, name in enumerate(files):
-        try:
-            with Path(name).open("rb") as file:
-                _read_file(number, name, file, lines)
-        except OSError as error:
-            raise SourceError(f"history file {name}: {error.strerror}; name a readable CSV file") from error
-    if not lines.seconds:
-        first = f"; the first bad line: {lines.problems[0]}" if lines.problems else ""
-        raise SourceError(f"history file {files[0]}: has no sample{first}")
-    _drop_doubles(lines, files)
+    units = {name: dimension.unit for name, dimension in dimensions.items() if dimension.unit}
+    lines = _lines(files, units)
     tables, own = _tables(lines, dimensions, grid)
     notes = [str(problem) for problem in lines.problems]
     if lines.problem_count > len(notes):
@@ -91,6 +118,22 @@ def read_usage(files: Sequence[str], dimensions: dict[str, Dimension], grid: Gri
     if lines.is_pods:
         notes.append("pods in the files stand for the services that their names say")
     return Reading(usage_of(tables, own), notes=tuple(notes[: NOTES_MAX + 3]))
+
+
+def _lines(files: Sequence[str], units: dict[str, str]) -> _Lines:
+    """Of all files, by name, dimension and time, none twice."""
+    lines = _Lines(units=units)
+    for number, name in enumerate(files):
+        try:
+            with Path(name).open("rb") as file:
+                _read_file(number, name, file, lines)
+        except OSError as error:
+            raise SourceError(f"history file {name}: {error.strerror}; name a readable CSV file") from error
+    if not lines.seconds:
+        first = f"; the first bad line: {lines.problems[0]}" if lines.problems else ""
+        raise SourceError(f"history file {files[0]}: has no sample{first}")
+    _drop_doubles(lines, files)
+    return lines
 
 
 def _read_file(number: int, name: str, file: BinaryIO, lines: _Lines) -> None:

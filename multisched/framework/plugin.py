@@ -646,6 +646,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """Whose victims are being removed at this moment."""
     measures: Measures | None = None
     """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
+    rows: Callable[[], Rows] | None = None
+    """The domain's rows as they are now, ascending; None: all rows of the table."""
 
 
 class Ledgers(Protocol):

@@ -20,6 +20,7 @@ import orjson
 from aiohttp import web
 
 from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.views import NoViewError, ViewQuery
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
 from multisched.observe.explain_view import (
@@ -35,8 +36,17 @@ from multisched.observe.explain_view import (
 )
 from multisched.observe.health import Health, HealthReport
 from multisched.observe.metrics import Metrics
+from multisched.observe.plugin_view import ViewSource
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
-from multisched.observe.repair_view import PLAN_MOVES_MAX, PLAN_PARAMETERS, RepairSource, encode_plan, thresholds
+from multisched.observe.repair_view import (
+    PLAN_MOVES_MAX,
+    PLAN_PARAMETERS,
+    RepairSource,
+    RunAsked,
+    encode_plan,
+    encode_status,
+    thresholds,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +55,8 @@ REVIEWED_PREFIX: Final = "/multisched"
 (ClusterRole system:discovery), and what waits where is not for everyone."""
 EXPLAIN_PATH: Final = "/api/v1/explain"
 REPAIR_PATH: Final = "/api/v1/repair"
+VIEW_PATH: Final = "/api/v1/{view}/{name}"
+"""What plugins show."""
 REQUEST_BYTES_MAX: Final = 256 * 1024
 """Of a body: a manifest to be tried in thought."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
@@ -87,6 +99,7 @@ class Sources(msgspec.Struct, frozen=True):
     queue: QueueSource
     explain: ExplainSource
     repair: RepairSource
+    views: ViewSource
 
 
 @asynccontextmanager
@@ -131,6 +144,9 @@ class _Routes:
         application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
         application.router.add_post(f"{EXPLAIN_PATH}/what-if", self._what_if)
         application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
+        application.router.add_get(f"{REPAIR_PATH}/status", self._repair_status)
+        application.router.add_post(f"{REPAIR_PATH}/run", self._repair_run)
+        application.router.add_get(VIEW_PATH, self._view)
         return application
 
     @web.middleware
@@ -169,7 +185,7 @@ class _Routes:
             return None if _is_loopback_name(request.host) else _text(403, "this server answers to loopback names only")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        verdict = await authenticator.judge(token, request.method.lower(), _reviewed_path(request.path))
+        verdict = await authenticator.judge(token, request.method.lower(), reviewed_path(request.path))
         if verdict is Verdict.ALLOWED:
             return None
         status, message = _REFUSALS[verdict]
@@ -222,27 +238,62 @@ class _Routes:
             return _text(400, f"the manifest is no JSON: {error}")
         return await _told(self._sources.explain.what_if(document, replicas))
 
+    async def _view(self, request: web.Request) -> web.Response:
+        """Whatever the query says is the plugin's."""
+        query = ViewQuery(request.match_info["name"], dict(request.query))
+        try:
+            body = await self._sources.views.document(request.match_info["view"], query)
+        except NoViewError as error:
+            return _text(error.status, str(error))
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
     async def _repair_plan(self, request: web.Request) -> web.Response:
         """`?domain=NAME`, `threshold=log=90` as often as needed or `threshold=90`, `moves`, `movesPerNode`, `movesPerService`."""
-        for name in request.query:
-            if name not in PLAN_PARAMETERS:
-                return _text(400, f"{name[:64]}: unknown; known here: {', '.join(PLAN_PARAMETERS)}")
         try:
-            percent = thresholds(request.query.getall("threshold", []))
-        except ValueError as error:
-            return _text(400, str(error))
-        asked = RepairAsked(
-            domain=request.query.get("domain", ""),
-            threshold_percent=percent,
-            moves=_optional(request, "moves"),
-            moves_per_node=_optional(request, "movesPerNode"),
-            moves_per_service=_optional(request, "movesPerService"),
-        )
-        try:
-            plan = await self._sources.repair.plan(asked)
+            body = encode_plan(await self._sources.repair.plan(_repair_asked(request)))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(body=encode_plan(plan), content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def _repair_status(self, request: web.Request) -> web.Response:
+        """`?domain=NAME`."""
+        try:
+            body = encode_status(self._sources.repair.status(request.query.get("domain", "")))
+        except RepairRefusedError as error:
+            return _text(error.status, str(error))
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def _repair_run(self, request: web.Request) -> web.Response:
+        """The parameters with which a plan was asked for, and its digest in the body: `{"digest": "…"}`."""
+        if request.content_type != "application/json":  # else any web page could have a browser send one
+            return _text(415, "send application/json")
+        try:
+            wanted = msgspec.json.decode(await request.read(), type=RunAsked)
+        except msgspec.DecodeError as error:
+            return _text(400, f'the body is not {{"digest": "..."}}: {error}')
+        try:
+            body = encode_status(await self._sources.repair.run(_repair_asked(request), wanted.digest))
+        except RepairRefusedError as error:
+            return _text(error.status, str(error))
+        return web.Response(status=202, body=body, content_type="application/json", headers=_HEADERS)
+
+
+def _repair_asked(request: web.Request) -> RepairAsked:
+    """The question in a URL. Raises RepairRefusedError (400)."""
+    for name in request.query:
+        if name not in PLAN_PARAMETERS:
+            raise RepairRefusedError(f"{name[:64]}: unknown; known here: {', '.join(PLAN_PARAMETERS)}", 400)
+    try:
+        percent = thresholds(request.query.getall("threshold", []))
+    except ValueError as error:
+        raise RepairRefusedError(str(error), 400) from error
+    return RepairAsked(
+        domain=request.query.get("domain", ""),
+        threshold_percent=percent,
+        moves=_optional(request, "moves"),
+        moves_per_node=_optional(request, "movesPerNode"),
+        moves_per_service=_optional(request, "movesPerService"),
+    )
 
 
 def _optional(request: web.Request, name: str) -> int | None:
@@ -266,11 +317,11 @@ def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
     return number
 
 
-def _reviewed_path(path: str) -> str:
+def reviewed_path(path: str) -> str:
     """What rights are asked for. Whoever may read of one pod may read of all: roles would need a wildcard otherwise."""
-    for shared in (EXPLAIN_PATH, REPAIR_PATH):
-        if path.startswith(f"{shared}/"):
-            path = shared
+    parts = path.split("/")
+    if path.startswith("/api/v1/") and len(parts) > 4:
+        path = "/".join(parts[:4])
     return f"{REVIEWED_PREFIX}{path}" if path.startswith("/api") else path
 
 

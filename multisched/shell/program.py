@@ -242,6 +242,7 @@ class Program:
             self.volumes,
             preemptions=self.preemptor,
             measures=self._outside.measures,
+            rows=lambda: rows.rows,
         )
         profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)
@@ -311,13 +312,13 @@ class Program:
                 ApiEvictor(self.transport, self.limiter),
                 ConfigMapKeeper(self.transport, self.limiter, self._outside.lease_namespace, name),
                 self.events,
-                self._plan_repair,
+                self.plan_repair,
                 lambda: self.is_closing,
                 self.scheduler_names[worker.name][0],
             ),
         )
 
-    async def _plan_repair(self, asked: RepairAsked) -> RepairPlan:
+    async def plan_repair(self, asked: RepairAsked) -> RepairPlan:
         """As the cluster is now, in a thread."""
         from multisched.shell.repair_source import RepairPlans  # which rehearses with a program
 

@@ -30,12 +30,12 @@ from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, Surroundings
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_history
-from multisched.simulate.repairs import Doors, InPlace, Opening, Visit, is_at_rest, openings, status_of
+from multisched.simulate.repairs import Doors, Opening, Visit, is_at_rest, openings, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimLoop, simulate
-from multisched.testing.virtual_workers import VirtualWorkers
+from multisched.testing.virtual_workers import VirtualThreads, VirtualWorkers
 
 PODS = "/api/v1/namespaces/default/pods"
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
@@ -187,7 +187,7 @@ class Run:
             observer=lambda domain: self._observer,
             registry=run_registry(self._readings),
             workshop=VirtualWorkers(rng),
-            duty_threads=InPlace,
+            duty_threads=VirtualThreads,
         )
         return Program(configuration, surroundings)
 

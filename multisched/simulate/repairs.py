@@ -8,9 +8,7 @@ is there to see it: outside, its record can neither be read nor kept (503), and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
 
 import msgspec
 
@@ -30,8 +28,6 @@ STOPS_MAX = 3
 
 _EVICTION = re.compile(r"/pods/([^/?]+)/eviction(?:\?|$)")
 _RECORD = re.compile(r"/configmaps(?:[/?]|$)")
-
-T = TypeVar("T")
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -82,13 +78,6 @@ class Doors:
             self.evicted.append(found[1])
             self.count += 1
         return answer
-
-
-class InPlace:
-    """Computes where it is asked: virtual time stands still meanwhile. `framework.plugin.InThread`."""
-
-    async def __call__(self, work: Callable[[], T]) -> T:
-        return work()
 
 
 def status_of(program: Program) -> RepairStatus:

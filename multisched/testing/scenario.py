@@ -28,6 +28,7 @@ from multisched.testing.invariants import compare
 from multisched.testing.policies import Policies
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
 from multisched.testing.storm import Storm
+from multisched.testing.virtual_workers import VirtualThreads
 from multisched.testing.witness import Witness
 from multisched.testing.world import NODES, World
 
@@ -192,6 +193,7 @@ class Run:
             identity,
             "kube-system",
             observer=lambda domain: self.observer,
+            duty_threads=VirtualThreads,
         )
         program = context.run(Program, self.configuration, surroundings)
         witness = Witness(program, self.configuration, self.door, identity)

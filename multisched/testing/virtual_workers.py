@@ -1,14 +1,16 @@
 """Isolated plugins under virtual time: the same questions, run by the same code, answered after a drawn delay.
 
 What it leaves out is the thread or process itself: those answer in real time, which virtual time does not wait for. A
-plugin that really hangs would hang the simulation; name it in `hangs` instead, and it never answers.
+plugin that really hangs would hang the simulation; name it in `hangs` instead, and it never answers. Duties of plugins are given
+`VirtualThreads` (`Surroundings.duty_threads`), and then have no processes either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
 import anyio
 
@@ -17,6 +19,16 @@ from multisched.framework.plugin import Plugin
 from multisched.framework.registry import PluginUse
 
 DELAY_MAX_S = 0.02
+
+
+T = TypeVar("T")
+
+
+class VirtualThreads:
+    """Implements `framework.plugin.InThread`: what a duty would compute beside the loop is computed on it, in no time."""
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        return work()
 
 
 class VirtualWorkers:

@@ -44,6 +44,7 @@ from multisched.cluster.server import ApiServer
 from multisched.garbage import collect_seldom, leave_to_reference_counts
 from multisched.observe.metrics import Metrics
 from multisched.shell.duties import NetworkMeasures
+from multisched.shell.duty_threads import DutyThreads
 from multisched.shell.program import Program, Surroundings
 from tests.perf import workload
 from tests.perf.history_server import KINDS, service_name
@@ -97,7 +98,7 @@ class Round(msgspec.Struct, frozen=True):
 class Cluster:
     """The program over an embedded API server, and pods that come and go."""
 
-    def __init__(self, configuration: str) -> None:
+    def __init__(self, configuration: str, *, in_threads: bool) -> None:
         clock = SystemClock()
         self._api = DirectTransport(ApiServer(clock, seed=0, rbac=False))
         self._made: deque[str] = deque()
@@ -112,6 +113,7 @@ class Cluster:
             observer=self.metrics.domain,
             on_ready=leave_to_reference_counts,
             measures=NetworkMeasures(self._api, random.Random(0)),
+            duty_threads=DutyThreads if in_threads else None,
         )
         self.program = Program(config.parse(configuration, "bench"), outside)
 
@@ -252,11 +254,11 @@ def history_of(kind: str) -> Iterator[str]:
             server.stdin.close()
 
 
-def run(kind: str, seconds: float) -> Round:
+def run(kind: str, seconds: float, *, in_threads: bool) -> Round:
     with tempfile.TemporaryDirectory() as folder, history_of(kind) as url:
         file = Path(folder) / "profiles"
         known_profiles(file)
-        return uvloop.run(Cluster(configuration(url, file)).measure(seconds))
+        return uvloop.run(Cluster(configuration(url, file), in_threads=in_threads).measure(seconds))
 
 
 def main() -> None:
@@ -265,20 +267,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--kinds", nargs="+", choices=(BUSY, DOWN, *KINDS), default=(BUSY, DOWN, *KINDS))
+    parser.add_argument("--threads", action="store_true", help="refits in threads, as where there are no processes")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     collect_seldom()
-    lost = {kind: _compare(kind, options.rounds, options.seconds) for kind in options.kinds}
+    lost = {kind: _compare(kind, options) for kind in options.kinds}
     if options.check and max(lost.values()) > LOSS_MAX:
         sys.exit(1)
 
 
-def _compare(kind: str, rounds: int, seconds: float) -> float:
+def _compare(kind: str, options: argparse.Namespace) -> float:
     """The part of the throughput that is lost, by the medians of rounds that alternate."""
-    without, found = [run(NONE, seconds)], list[Round]()
-    for _ in range(rounds):
-        found.append(run(kind, seconds))
-        without.append(run(NONE, seconds))
+
+    def once(kind: str) -> Round:
+        return run(kind, options.seconds, in_threads=options.threads)
+
+    without, found = [once(NONE)], list[Round]()
+    for _ in range(options.rounds):
+        found.append(once(kind))
+        without.append(once(NONE))
     rates = [_median(each, "bound_per_s") for each in (without, found)]
     lost = 1 - rates[1] / rates[0]
     print(

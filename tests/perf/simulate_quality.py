@@ -1,13 +1,15 @@
-"""How even policies keep a fleet, through `multisched simulate`: `python -m tests.perf.simulate_quality --fleet DIR ... [--check]`.
+"""How even policies keep fleets, through `multisched simulate`: `python -m tests.perf.simulate_quality [--fleet DIR ...] [--check]`.
 
 Each directory has `services.csv` (service,replicas,cpu_request,memory_request_gib) and `usage.csv` (timestamp,service,dimension,value
-over whole days, per replica). For each a scenario is written: NODES equal nodes whose capacity is such that the fleet's peak in the
-judged days fills 60 % of it and whose CPU is requested to 75 %, memory ample; all but the last nine days are known, those are
-judged. Orders of creation differ from directory to directory. Prints the means over directories and orders: per dimension the
-coefficient of variation of the nodes' load in the two busiest hours of each day (CV), and the highest load of any node (top);
-`--check` exits 1 when a mean of peak-forecast is beyond its bar. `--write DIR` keeps the scenarios, to be run by hand. `--repair
-05:00-07:00` adds the policy `repaired`, which is peak-forecast with repair in that window of the judged days (3 moves per 100
-replicas in all): printed are its means, their share of those without, and its moves; with `--check` its bars are REPAIR_GAIN lower.
+over whole days, per replica); without directories fleets are made (`--kind`, `--seeds`), and are not those of the bars. For each a
+scenario is written: nodes whose capacity is such that the fleet's peak in the judged days fills 60 % of it and whose CPU is
+requested to 75 %, memory ample; all but the last nine days are known, those are judged. Orders of creation differ from fleet to
+fleet. Prints the means over fleets and orders: per dimension the coefficient of variation of the nodes' load in the two busiest
+hours of each day (CV), and the highest load of any node (top); `--check` exits 1 when a mean of peak-forecast is beyond its bar.
+`--write DIR` keeps the scenarios, to be run by hand.
+`--repair 05:00-07:00` adds the policy `repaired`: peak-forecast with repair in that window of the judged days, 3 moves per 100
+replicas in all. Printed are its means, their share of those without, and its moves; with `--check` its bars of tops are
+REPAIR_GAIN lower.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from typing import Final
 
 import numpy as np
 
-NODES: Final = 40
+from tests.perf.made_fleets import KINDS, write_fleet
+
 JUDGED_DAYS: Final = 9
 PEAK_FILLS, REQUESTS_FILL = 0.6, 0.75
 RUN_S_MAX: Final = 900.0
@@ -39,6 +42,11 @@ BARS: Final = {
     "cpu CV": 0.172, "cpu top": 0.945, "log CV": 0.255, "log top": 1.18, "net CV": 0.222, "net top": 1.04,
 }  # fmt: skip
 
+NODE: Final = """\
+- name: node-{number}
+  count: {count}
+  allocatable: {{cpu: {cpu:.0f}m, memory: 1Pi, pods: 1000}}
+  capacity: {{{capacity}}}"""
 SCENARIO: Final = """\
 apiVersion: multisched.io/v1alpha1
 kind: Scenario
@@ -46,10 +54,7 @@ name: {name}
 usage: {{files: [{usage}]}}
 services: {{file: {services}}}
 nodes:
-- name: node
-  count: {nodes}
-  allocatable: {{cpu: {cpu:.0f}m, memory: 1Pi, pods: 1000}}
-  capacity: {{{capacity}}}
+{nodes}
 known: {{until: day {known}}}
 judged: {{from: day {judged}, to: day {days}}}
 policies:
@@ -58,7 +63,11 @@ seeds: {seeds}
 """
 
 
-def scenario_of(fleet: Path, nodes: int, policies: Sequence[str], seeds: Sequence[int]) -> str:
+Nodes = Sequence[tuple[int, float]]
+"""How many of which size."""
+
+
+def scenario_of(fleet: Path, nodes: Nodes, policies: Sequence[str], seeds: Sequence[int]) -> str:
     """The scenario, with the absolute paths of the fleet's files."""
     with (fleet / "services.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -73,13 +82,21 @@ def scenario_of(fleet: Path, nodes: int, policies: Sequence[str], seeds: Sequenc
     days = sorted({time[:10] for time in times})
     judged = {time for time in times if time[:10] in days[-JUDGED_DAYS:]}
     peaks = {name: max(total[time] for time in judged) for name, total in used.items()}
+    whole = sum(count * size for count, size in nodes)
+    groups = [
+        NODE.format(
+            number=number,
+            count=count,
+            cpu=asked_milli * size / whole / REQUESTS_FILL,
+            capacity=", ".join(f"{d}: {peak * 1000 * size / whole / PEAK_FILLS:.0f}m" for d, peak in peaks.items()),
+        )
+        for number, (count, size) in enumerate(nodes)
+    ]
     return SCENARIO.format(
         name=f"fleet {fleet.name}",
         usage=json.dumps(str((fleet / "usage.csv").resolve())),
         services=json.dumps(str((fleet / "services.csv").resolve())),
-        nodes=nodes,
-        cpu=asked_milli / nodes / REQUESTS_FILL,
-        capacity=", ".join(f"{name}: {peak * 1000 / nodes / PEAK_FILLS:.0f}m" for name, peak in peaks.items()),
+        nodes="\n".join(groups),
         known=len(days) - JUDGED_DAYS,
         judged=len(days) - JUDGED_DAYS + 1,
         days=len(days),
@@ -113,16 +130,22 @@ def figures_of(scenario: Path, jobs: int) -> dict[str, list[dict[str, float]]]:
     return found
 
 
+def _made(kind: str, seeds: int, folder: Path) -> list[Path]:
+    folders = [folder / f"{kind}-{seed}" for seed in range(seeds)]
+    for seed, one in enumerate(folders):
+        write_fleet(KINDS[kind], seed, one)
+    return folders
+
+
 def main() -> int:
     """Prints the means; 1 if one of CHECKED is beyond its bar and --check was given."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--fleet", type=Path, nargs="+", required=True, help="directories with services.csv and usage.csv"
-    )
+    parser.add_argument("--fleet", type=Path, nargs="+", default=[], help="directories with services.csv and usage.csv")
+    parser.add_argument("--kind", choices=list(KINDS), default="online", help="of fleets that are made, and of nodes")
+    parser.add_argument("--seeds", type=int, default=10, help="how many fleets are made")
     parser.add_argument("--policies", nargs="+", default=["least-allocated", "realtime", CHECKED])
     parser.add_argument("--orders", type=int, default=1, help="orders of creation per fleet")
     parser.add_argument("--repair", metavar="FROM-TO", help="a window, UTC: also peak-forecast with repair in it")
-    parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--write", type=Path, help="a directory that keeps the scenarios")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
@@ -131,11 +154,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         kept = options.write or Path(folder)
         kept.mkdir(parents=True, exist_ok=True)
-        for number, fleet in enumerate(options.fleet):
+        fleets = options.fleet or _made(options.kind, options.seeds, kept)
+        for number, fleet in enumerate(fleets):
             path = kept / f"{fleet.name}.yaml"
             seeds = [number + 1_000 * order for order in range(options.orders)]
             policies = [*options.policies, *([repaired(options.repair)] if options.repair else [])]
-            path.write_text(scenario_of(fleet, options.nodes, policies, seeds))
+            path.write_text(scenario_of(fleet, KINDS[options.kind].nodes, policies, seeds))
             for policy, runs in figures_of(path, options.jobs).items():
                 found.setdefault(policy, []).extend(runs)
     names = list(found[options.policies[0]][0])
@@ -155,7 +179,7 @@ def main() -> int:
         tops = [name for name in BARS if name.endswith("top")]
         is_missed |= any(means[REPAIRED].get(name, 0.0) > BARS[name] * (1 - REPAIR_GAIN) for name in tops)
         is_missed |= any(run[MOVES] > MOVES_MAX for run in found[REPAIRED])
-    return 1 if is_missed and options.check else 0
+    return int(is_missed and options.check)
 
 
 if __name__ == "__main__":

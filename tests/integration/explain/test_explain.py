@@ -25,6 +25,7 @@ from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues
 from tests.integration.plugins.house import House, one_domain, open_house
@@ -230,8 +231,10 @@ async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None
         manifest = tmp_path / "pod.yaml"
         spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app"}]}
         manifest.write_text(yaml.safe_dump({"kind": "Pod", "metadata": {"name": "new"}, "spec": spec}))
-        repair = RepairPlans(house.program, config.parse(one_domain(), "house"))
-        sources = Sources(Health(), Metrics(), ProgramQueues(house.program, "me"), explanations, repair)
+        configuration = config.parse(one_domain(), "house")
+        queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
+        repair = RepairPlans(house.program, configuration)
+        sources = Sources(Health(), Metrics(), queues, explanations, repair, views)
         async with serve(ServerSettings(port=0), sources) as url:
             told = await _told("explain", "pod", "default/late", "--fix", "--server", url)
             assert "0/1 nodes are available: 1 Insufficient cpu." in told

@@ -27,6 +27,7 @@ from multisched.observe.metrics import Metrics
 from multisched.observe.repair_view import decode_plan
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues
 from tests.integration.plugins.house import House, one_domain, open_house
@@ -251,7 +252,8 @@ async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
 async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
     async with uneven() as (house, plans):
         explanations = ProgramExplanations(house.program, config.parse(configuration(), "house"))
-        sources = Sources(Health(), Metrics(), ProgramQueues(house.program, "me"), explanations, plans)
+        queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
+        sources = Sources(Health(), Metrics(), queues, explanations, plans, views)
         async with serve(ServerSettings(port=0), sources) as url:
             code, text, _ = await _call("--server", url)
             assert code == 0

@@ -101,6 +101,7 @@ class Town:
         self._running: asyncio.Task[None] | None = None
         self._decoder = Decoder()
         self._dying = asyncio.Event()
+        self._storm, self._chance = 0.0, random.Random(seed)
         self._stop_at = ""
         self._reached, self._released = asyncio.Event(), asyncio.Event()
         profiles = make_profiles(
@@ -132,7 +133,14 @@ class Town:
         assert answer.status == 200, answer.body
 
     async def deploy(
-        self, name: str, replicas: int, *, on: str, kind: str = "Deployment", service: str = "", scheduler: str = SCHEDULER
+        self,
+        name: str,
+        replicas: int,
+        *,
+        on: str,
+        kind: str = "Deployment",
+        service: str = "",
+        scheduler: str = SCHEDULER,
     ) -> None:
         """A workload whose first replicas a foreign hand binds to one node. `service`: whose profile it has; its name's."""
         labels = {"app": name, "multisched.io/service": service or name}
@@ -254,9 +262,17 @@ class Town:
         await self._dying.wait()
         await self.kill()
 
-    @property
-    def is_dying(self) -> bool:
-        return self._dying.is_set()
+    async def dies_before(self, second: float) -> bool:
+        """Waits until a fault lets the process die, or until then."""
+        try:
+            await asyncio.wait_for(self.bury(), max(0.0, second - self.now_s))
+        except TimeoutError:
+            return False
+        return True
+
+    def draw_faults(self, share: float) -> None:
+        """From now on any fault befalls so many of the writes."""
+        self._storm = share
 
     @property
     def plugin(self) -> Forecast:
@@ -278,6 +294,8 @@ class Town:
 
     def saw_write(self, word: str) -> Fault | None:
         self.writes.append(word)
+        if self._storm and self._chance.random() < self._storm:
+            return self._chance.choice(list(Fault))
         return self.faults.get(len(self.writes))
 
     def saw_eviction(self, path: str) -> None:
@@ -287,8 +305,12 @@ class Town:
             self.broken.append(f"{name} was evicted at {self.now_s}, outside the window")
 
     async def guard(self) -> None:
+        seen = 0
         while True:
             await asyncio.sleep(0.05)
+            if seen == self.server.store.version:
+                continue
+            seen = self.server.store.version
             for service, least in self.needed.items():
                 if self.ready(service) < least:
                     self.broken.append(f"{service} has {self.ready(service)} ready replicas at {self.now_s}")

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from domains.forecast.profiles import Origin, Profiles
 from domains.forecast.profiles_file import dumps
 from multisched.cli import app
+from multisched.cli_forecast_tables import amount, week
+from tests.unit.explain.clusters import make_node, make_pod
 
 SLOTS = 168
 TUESDAY_EVENING = 24 + 20
@@ -76,6 +78,77 @@ def test_json_has_the_whole_week(file: Path) -> None:
 )
 def test_what_is_not_there_is_told(file: Path, arguments: tuple[str, ...], message: str) -> None:
     assert message in said(*arguments, "--profiles", file, code=1)
+
+
+@pytest.mark.parametrize("arguments", [("nodes",), ("node", "n1")])
+def test_profiles_alone_know_no_nodes(file: Path, arguments: tuple[str, ...]) -> None:
+    assert "ask a running multisched (--server) or a dump" in said(*arguments, "--profiles", file, code=2)
+
+
+def test_profiles_go_without_a_dump(file: Path) -> None:
+    assert "--profiles goes without" in said("nodes", "--profiles", file, "--snapshot", "-", code=2)
+
+
+def test_profiles_of_before_do_not_tell_how_they_did(file: Path) -> None:
+    assert "do not tell how they did" in said("backtest", "--profiles", file, code=2)
+
+
+def test_a_file_of_profiles_is_enough_for_a_page_of_services(file: Path) -> None:
+    page = said("report", "--profiles", file)
+    assert page.startswith("<!doctype html>")
+    assert "shop/cart" in page
+    assert json.loads(said("report", "--profiles", file, "-o", "json"))["nodes"] is None
+
+
+def test_a_dump_with_a_file_of_profiles_tells_of_nodes(file: Path, tmp_path: Path) -> None:
+    configuration, dump = tmp_path / "config.yaml", tmp_path / "dump.json"
+    args = {"profilesFile": str(file), "dimensions": ["cpu"]}
+    plugins = {"enabled": [{"name": "PeakForecast", "args": args}]}
+    domain = {
+        "name": "all",
+        "schedulerNames": ["default-scheduler"],
+        "nodes": {"rule": "rest"},
+        "profile": {"plugins": plugins},
+    }
+    head = {"apiVersion": "multisched.io/v1", "kind": "MultischedConfiguration"}
+    configuration.write_text(json.dumps({**head, "domains": [domain]}))
+    labels = {"multisched.io/service": "web"}
+    web = make_pod("web-1", node="n1", labels=labels)
+    web["metadata"]["namespace"] = "shop"
+    dump.write_text(json.dumps({"kind": "List", "items": [make_node("n1", cpu="4"), make_node("n2"), web]}))
+
+    lines = said("nodes", "--snapshot", dump, "--config", configuration).splitlines()
+    assert lines[1].split()[:7] == ["n1", "1", "0", "cpu", "Tue", "20:00", "50"]
+    assert lines[2].split()[:3] == ["n2", "0", "0"]
+    assert "shop/web-1" in said("node", "n1", "--snapshot", dump, "--config", configuration)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0, "0"),
+        (0.1234, "0.123"),
+        (999.4, "999"),
+        (999.9, "1k"),
+        (1_500, "1.5k"),
+        (2**31, "2.15G"),
+        (None, "-"),
+        (5e17, "500P"),
+    ],
+)
+def test_amounts_have_three_digits(value: float | None, told: str) -> None:
+    assert amount(value) == told
+
+
+def test_a_name_cannot_write_on_the_terminal() -> None:
+    assert "\x1b" not in week("cpu\x1b[2J", 1.0, [0.5] * 168)
+
+
+def test_weeks_of_other_slots_have_a_sign_per_hour_and_gaps_are_seen() -> None:
+    by_quarter = week("head", 1.0, [1.0 if slot % 96 == 80 else 0.0 for slot in range(7 * 96)]).splitlines()
+    assert by_quarter[1][7 + 20] == "█"
+    by_half_day = week("head", 1.0, [None, 1.0] * 7).splitlines()
+    assert by_half_day[1][7:].startswith("·" * 12 + "█" * 12)
 
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:

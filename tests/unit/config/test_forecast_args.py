@@ -69,7 +69,7 @@ CPU = {"name": "cpu", "ready": "cadvisor-cpu"}
         ({"files": ["/not/here.csv"]}, "files[0]: /not/here.csv: there is no such file; name a readable CSV file"),
         (history(CPU) | {"fit": {"zone": "Europe/Berlni"}}, "fit.zone: 'Europe/Berlni' is no time zone; give an IANA name"),
         (history(CPU) | {"fit": {"holidays": ["25.12."]}}, "fit.holidays: '25.12.' is no day; write it as"),
-        ({"fit": {"zone": "UTC"}}, "fit: says how what history reads is learned, and there is no history; remove it"),
+        ({"fit": {"zone": "UTC"}}, "fit: says how history or files are learned, and there are none; remove it"),
         (history(CPU, windowDays=0), "history.windowDays: 0 is no number of 0.0416667..3660"),
         (history(CPU, stepSecond=5), "history.stepSecond: unknown; did you mean stepSeconds?"),
     ],

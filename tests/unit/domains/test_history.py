@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from domains.forecast import history_file
+from domains.forecast import usage_csv
+from domains.forecast.fit_settings import FitSettings
 from domains.forecast.history import History, load_history
-from domains.forecast.history_file import HistoryError, Samples, Series, history_files, read_history
-from domains.forecast.history_profiles import slot_profiles
+from domains.forecast.history_file import HistoryError, history_files
 from domains.forecast.profile_book import ProfileBook
 from domains.forecast.profiles import Origin
+from domains.forecast.settings import PeakSettings
 
 HEADER = "timestamp,service,resource,value\n"
 
@@ -25,8 +24,9 @@ def write(tmp_path: Path, text: str | bytes, name: str = "history.csv") -> str:
     return str(path)
 
 
-def load(file: str, *, percentile: float = 95, window_days: float = 28) -> History:
-    return load_history([file], percentile=percentile, window_days=window_days)
+def load(*files: str, **args: object) -> History:
+    settings = PeakSettings.from_config(args | {"files": list(files)})
+    return load_history(settings.files, fit=settings.fit_of_files(), window_days=settings.window_days)
 
 
 def peak(history: History, namespace: str, service: str) -> dict[str, int] | None:
@@ -41,7 +41,7 @@ def peak(history: History, namespace: str, service: str) -> dict[str, int] | Non
 
 
 def test_the_peak_is_the_percentile_per_service_and_resource(tmp_path: Path) -> None:
-    lines = [f"{1000 + n},web,cpu,{n / 10}\n{1000 + n},web,log,{n}\n{1000 + n},api,cpu,1\n" for n in range(101)]
+    lines = [f"{300 * n},web,cpu,{n / 10}\n{300 * n},web,log,{n}\n{300 * n},api,cpu,1\n" for n in range(101)]
     history = load(write(tmp_path, HEADER + "".join(lines)))
 
     assert peak(history, "default", "web") == {"cpu": 9_500, "log": 95_000}
@@ -50,30 +50,31 @@ def test_the_peak_is_the_percentile_per_service_and_resource(tmp_path: Path) -> 
     assert (history.sample_count, history.problem_count) == (303, 0)
 
 
-@given(
-    st.lists(st.floats(0, 1e9, allow_nan=False), min_size=1, max_size=50),
-    st.floats(0.1, 100),
-)
-def test_percentiles_are_numpys(values: list[float], percentile: float) -> None:
-    samples = Samples(count=len(values), newest_s=float(len(values) - 1))
-    series = samples.series[("web", "cpu")] = Series()
-    for second, value in enumerate(values):
-        series.seconds.append(second)
-        series.values.append(value)
+@pytest.mark.parametrize("step_s", [300, 900, 3_600, 21_600])
+def test_profiles_are_learned_as_in_earnest_whatever_the_step_of_the_samples(tmp_path: Path, step_s: int) -> None:
+    """Three weeks that peak at six in the evening; days told, not samples, decide what is learned of them."""
+    day = 86_400
+    lines = [f"{s},web,cpu,{9 if s % day // 21_600 == 3 else 1}\n" for s in range(4 * day, 25 * day, step_s)]
+    profiles = load(write(tmp_path, HEADER + "".join(lines))).profiles
 
-    profiles = slot_profiles(samples, percentile=percentile, window_days=1)
+    assert profiles is not None
+    assert (profiles.services, profiles.dimensions, profiles.newest_s) == (("web",), ("cpu",), 25 * day - step_s)
+    assert profiles.origin.item() in (Origin.SEASONAL, Origin.SLOT_QUANTILE)
+    by_hour = profiles.peak.reshape(7, 24)
+    assert by_hour[:, 21].min() > 6
+    assert by_hour[:, 9].max() < 3
 
-    expected = np.float32(np.percentile(np.array(values), percentile))
-    assert (profiles.services, profiles.dimensions) == (("web",), ("cpu",))
-    assert profiles.peak.tolist() == [[[expected] * 168]]
-    assert profiles.origin.tolist() == [[Origin.QUANTILE]]
+
+def test_the_fit_of_files_is_configured_as_any_other(tmp_path: Path) -> None:
+    settings = PeakSettings.from_config({"files": ["a.csv"], "percentile": 100, "fit": {"zone": "Europe/Berlin"}})
+    assert settings.fit_of_files() == FitSettings(quantile=0.999, zone="Europe/Berlin", known_hours_min=1e-6)
 
 
 def test_the_window_reaches_back_from_the_newest_sample_of_all_files(tmp_path: Path) -> None:
     day = 86_400
     old = write(tmp_path, f"{HEADER}0,web,cpu,9\n0,gone,cpu,9\n{2 * day},web,cpu,1\n", "a.csv")
     new = write(tmp_path, f"{HEADER}{2 * day + 1},api,cpu,2\n", "b.csv")
-    history = load_history([old, new], percentile=95, window_days=1)
+    history = load(old, new, windowDays=1)
 
     assert peak(history, "", "web") == {"cpu": 1_000}
     assert peak(history, "", "gone") is None
@@ -110,7 +111,7 @@ def test_forms_that_tools_write_are_read(tmp_path: Path, text: str) -> None:
         ("1769882400000,web,cpu,1", "timestamp", "not milliseconds"),
         ("nan,web,cpu,1", "timestamp", "epoch seconds"),
         ("0,,cpu,1", "service", "empty"),
-        ("0,web,,1", "resource", "empty"),
+        ("0,web,,1", "dimension", "empty"),
         ("0,web,cpu,much", "value", "'much' is not a number"),
         ("0,web,cpu,", "value", "is not a number"),
         ("0,web,cpu,-1", "value", "within 0.."),
@@ -119,7 +120,7 @@ def test_forms_that_tools_write_are_read(tmp_path: Path, text: str) -> None:
         ("0,web,cpu", "", "has 3 fields, the header has 4"),
         ("0,web,cpu,1,2", "", "has 5 fields"),
         ('0,"web,cpu,1', "", "quote"),
-        ("0," + "w" * 5000 + ",cpu,1", "", "longer than 4096 bytes"),
+        ("0," + "w" * 5000 + ",cpu,1", "", "too long"),
     ],
 )
 def test_a_bad_line_is_told_with_file_line_column_and_fix_and_costs_no_other(
@@ -146,24 +147,25 @@ def test_bytes_that_are_no_text_are_one_bad_line(tmp_path: Path) -> None:
 
 
 def test_only_the_first_problems_are_kept_and_all_are_counted(tmp_path: Path) -> None:
-    samples = read_history([write(tmp_path, HEADER + "bad\n" * 250)])
+    history = load(write(tmp_path, f"{HEADER}0,web,cpu,1\n" + "bad\n" * 250))
 
-    assert (len(samples.problems), samples.problem_count) == (100, 250)
+    assert (len(history.problems), history.problem_count) == (50, 250)
 
 
-@pytest.mark.parametrize(
-    ("bound", "limit", "accepted"),
-    [("SAMPLES_MAX", 2, {("a", "cpu"), ("b", "cpu")}), ("SERIES_MAX", 1, {("a", "cpu")}), ("RESOURCES_MAX", 1, None)],
-)
-def test_bounds_keep_what_came_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, limit: int, accepted: set[tuple[str, str]] | None
-) -> None:
-    monkeypatch.setattr(history_file, bound, limit)
-    samples = read_history([write(tmp_path, f"{HEADER}0,a,cpu,1\n0,b,cpu,1\n0,c,log,1\n")])
+def test_bounds_keep_what_came_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, f"{HEADER}0,a,cpu,1\n0,b,cpu,1\n0,c,log,1\n")
+    monkeypatch.setattr(usage_csv, "SAMPLES_MAX", 2)
+    history = load(file, windowDays=2)
 
-    assert set(samples.series) == (accepted or {("a", "cpu"), ("b", "cpu")})
-    assert samples.problem_count >= 1
-    assert "beyond the" in samples.problems[0].message
+    assert (history.sample_count, history.problem_count) == (2, 1)
+    assert "beyond the" in history.problems[0].message
+
+
+def test_more_than_memory_should_hold_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_csv, "CELLS_MAX", 100)
+    file = write(tmp_path, HEADER + "".join(f"{n * 300},a,cpu,1\n" for n in range(101)))
+    with pytest.raises(HistoryError, match="101 steps of 300 s of 1 names in 1 dimensions are more than 100"):
+        load(file)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "time,service,resource,value\n0,a,b,1\n", "0,web,cpu,1\n", "x" * 10_000])
@@ -173,7 +175,7 @@ def test_a_file_without_its_columns_is_refused_by_name_with_the_header_to_write(
     with pytest.raises(HistoryError, match="line 1: no column") as error:
         load(file)
     assert file in str(error.value)
-    assert "timestamp,service,resource,value" in str(error.value)
+    assert "timestamp,service,dimension,value" in str(error.value)
 
 
 def test_a_missing_file_or_directory_is_refused_by_name(tmp_path: Path) -> None:

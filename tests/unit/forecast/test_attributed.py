@@ -35,6 +35,19 @@ def test_a_weight_becomes_a_curve_of_the_shared_shape_and_the_undetermined_stay_
     assert profiles.newest_s == END_S - 300
 
 
+def test_an_attributed_profile_carries_the_error_of_its_weight_and_a_band_around_it() -> None:
+    profiles = with_attribution(no_profiles(("cpu",)), FOUND)
+
+    relative = FOUND.standard_error[:3, 0] / WEIGHT[:3]
+    np.testing.assert_allclose(profiles.error[:3, 1], relative, rtol=0.1)
+    assert (profiles.error[:3, 1] > 0).all()
+    assert np.isnan(profiles.error[3]).all(), "what is not determined has none"
+    assert np.isnan(profiles.error[:, 0]).all()
+    width = (profiles.high - profiles.peak)[:3, 1].mean(axis=1) / profiles.peak[:3, 1].mean(axis=1)
+    np.testing.assert_allclose(width, 2 * profiles.error[:3, 1], rtol=1e-3)
+    assert (profiles.low[:3, 1] < profiles.peak[:3, 1]).all()
+
+
 def test_what_is_measured_per_replica_is_kept() -> None:
     usage = Usage(MONDAY_S, 300, ("s001", "other"), ("log",), make_series(services=2)[:, None])
     measured = fit(usage, FitSettings(), 3, 0)

@@ -9,7 +9,7 @@ import pytest
 from domains.forecast import moves
 from domains.forecast.attribution import Attribution, AttributionSettings, Verdict, attribute
 from domains.forecast.usage import NodeTotals, Stay
-from tests.unit.forecast.placements import END_S, totals_of, wandering_stays
+from tests.unit.forecast.placements import END_S, own_cycles, totals_of, wandering_stays
 from tests.unit.forecast.weeks import DAY_S, MONDAY_S
 
 SETTINGS = AttributionSettings()
@@ -20,6 +20,13 @@ def errors_of(found: Attribution, weight: np.ndarray) -> np.ndarray:
     known = found.verdict[:, 0] == Verdict.DETERMINED
     relative: np.ndarray = np.abs(found.weight[known, 0] / weight[known] - 1)
     return relative
+
+
+def z_scores(found: Attribution, weight: np.ndarray) -> np.ndarray:
+    """Errors over standard errors, of the determined services."""
+    known = found.verdict[:, 0] == Verdict.DETERMINED
+    scores: np.ndarray = (found.weight[known, 0] - weight[known]) / found.standard_error[known, 0]
+    return scores
 
 
 @pytest.mark.parametrize("cycle", [0.0, 0.5])
@@ -38,6 +45,71 @@ def test_a_fleet_of_200_services_on_300_nodes_gives_its_weights_back_within_a_te
     assert errors_of(found, weight).max() < 0.1
     assert np.isnan(found.weight[found.moves < 5]).all()
     assert {said.service for said in found.undetermined} == {f"s{n:03}" for n in np.flatnonzero(found.moves < 5)}
+
+
+@pytest.mark.parametrize("weekends", [False, True])
+def test_services_with_days_of_their_own_give_their_weights_back_too(weekends: bool) -> None:
+    rng = np.random.default_rng(5)
+    moved = rng.integers(0, 16, 200)
+    weight, own = rng.uniform(0.3, 2, 200), own_cycles(200, weekends=weekends)
+    stays = wandering_stays(moved.tolist(), nodes=300, replicas=8)
+
+    found = attribute(totals_of(stays, weight, nodes=300, noise=0.1, own=own), SETTINGS)
+
+    movers, known = found.moves >= 5, found.verdict[:, 0] == Verdict.DETERMINED
+    assert (known & movers).sum() >= 0.98 * movers.sum()
+    assert not (known & ~movers).any()
+    assert errors_of(found, weight).max() < 0.1
+    assert 0.7 < z_scores(found, weight).std() < 1.3
+
+
+def test_weights_of_very_different_size_are_right_or_said_to_be_uncertain() -> None:
+    """Lognormal: the smallest are lost in a tenth of noise of whole nodes."""
+    rng = np.random.default_rng(6)
+    weight = rng.lognormal(0, 1, 200)
+    stays = wandering_stays(rng.integers(5, 16, 200).tolist(), nodes=300, replicas=8)
+
+    found = attribute(totals_of(stays, weight, nodes=300, noise=0.1, own=own_cycles(200)), SETTINGS)
+
+    known = found.verdict[:, 0] == Verdict.DETERMINED
+    assert known.sum() > 160
+    assert set(found.verdict[~known, 0].tolist()) == {Verdict.NOISY}
+    assert weight[~known].mean() < weight[known].mean() / 4
+    assert errors_of(found, weight).max() < 0.1
+    z = z_scores(found, weight)
+    assert 0.7 < z.std() < 1.3
+    assert np.mean(np.abs(z) > 2) < 0.12
+
+
+def test_the_shape_of_each_service_is_found() -> None:
+    own = own_cycles(20)
+    stays = wandering_stays([12] * 20, nodes=30, replicas=3)
+    found = attribute(totals_of(stays, np.ones(20), nodes=30, noise=0.05, own=own), SETTINGS)
+
+    truth = own[:, : 7 * 288].reshape(20, 168, 12).mean(axis=2)
+    assert (found.verdict == Verdict.DETERMINED).all()
+    np.testing.assert_allclose(found.own_shape[:, 0].mean(axis=1), 1, atol=0.02)
+    assert np.abs(found.own_shape[:, 0] - truth).mean() < 0.12
+    assert np.abs(found.shape[0] - truth).mean() > 0.25, "what all share says little of them"
+
+
+def test_a_service_seen_to_move_at_noon_only_is_no_certainty() -> None:
+    """Away at 11:00 and back at 13:00: what it uses at night nobody has measured."""
+    rng = np.random.default_rng(3)
+    away = [
+        Stay("s000", f"n{day % 5}", MONDAY_S + day * DAY_S + 39_600, MONDAY_S + day * DAY_S + 46_800)
+        for day in range(14)
+    ]
+    others = wandering_stays([0, 12, 12, 12, 12], nodes=10, replicas=3)
+    own = own_cycles(5)
+    own[0] = 1 + 0.9 * np.cos(2 * np.pi * (np.arange(4_032) / 288 - 0.5))
+    stays = (*away, *(stay for stay in others if stay.service != "s000"))
+
+    found = attribute(totals_of(stays, rng.uniform(1, 2, 5), nodes=10, noise=0.02, own=own), SETTINGS)
+
+    assert found.moves[0] >= 5
+    assert found.verdict[:, 0].tolist() == [Verdict.NOISY, 0, 0, 0, 0]
+    assert found.standard_error[0, 0] > 0.05
 
 
 def test_standard_errors_are_as_large_as_the_errors() -> None:

@@ -124,6 +124,22 @@ def test_a_thousand_services_in_five_dimensions_fit_into_a_config_map() -> None:
     assert len(dumps(profiles)) < 0.9 * CONFIG_MAP_BYTES
 
 
+def test_what_the_backtest_found_is_kept_and_old_files_do_without() -> None:
+    values = make_series(services=4, step_s=3_600, days=14).reshape(2, 2, -1)
+    values[1, 1, : 13 * 24] = np.nan
+    profiles = fit(Usage(MONDAY_S, 3_600, ("a", "b"), ("cpu", "log"), values), FitSettings(), 1, 0)
+    assert profiles.tested is not None
+
+    found = loads(dumps(profiles)).tested
+
+    assert found is not None
+    for name in ("regression", "slot_quantile", "flat_quantile", "holdout_days"):
+        np.testing.assert_allclose(getattr(found, name), getattr(profiles.tested, name), rtol=1e-3)
+    assert found.holdout_days[0].tolist() == [7, 7]
+    assert np.isnan(found.holdout_days[1, 1])
+    assert loads(dumps(make_profiles(1))).tested is None
+
+
 @given(st.data())
 def test_a_truncated_file_is_refused_wherever_it_ends(data: st.DataObject) -> None:
     whole = dumps(make_profiles(3))
@@ -178,6 +194,7 @@ def test_a_header_that_inflates_without_end_is_stopped() -> None:
         ({"services": []}, "body: more than 0 bytes"),
         ({"services": "no"}, "header: Expected `array`"),
         ({"zone": "Mars/Phobos"}, "header: zone 'Mars/Phobos'"),
+        ({"tested": b"short"}, "header: 5 bytes of errors in place of 7"),
     ],
 )
 def test_a_header_that_cannot_be_is_refused(header: dict[str, object] | list[object], message: str) -> None:

@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+from domains.forecast.node_loads import Look, NodeLoads, Seen
+from domains.forecast.peak_ledger import PeakLedger
+from domains.forecast.predictor import Predictor
 from domains.forecast.profiles import Profiles, no_profiles
 from domains.forecast.prometheus_source import PrometheusSource
 from domains.forecast.refit import RETRY_S, Refit, RefitSettings
-from domains.forecast.source import Reading, SourceError
+from domains.forecast.source import Reading, Source, SourceError
 from domains.forecast.source_settings import Dimension, PrometheusSettings
 from domains.forecast.usage import Usage
 from multisched.client.prometheus import PrometheusMeter
@@ -26,6 +29,7 @@ from multisched.framework.measures import Grid, MeterSettings
 from multisched.framework.plugin import DutyPorts, InThread
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.unit.client.servers import raw_serving
+from tests.unit.domains.builders import make_node
 from tests.unit.forecast.prometheus_kit import RealClock, SmallPrometheus, ports_at, source_of
 
 T = TypeVar("T")
@@ -152,11 +156,13 @@ async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
     )
 
 
-async def test_a_spike_is_the_fits_matter_and_reaches_it() -> None:
+async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
     server, force = SmallPrometheus(Q=[(POD, lambda time: 100 if time == NOW_S // 300 * 300 else 1)]), InForce()
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
-    assert force.profiles.peak[0, 0, 0] == 100
+    assert force.profiles.peak[0, 0, 0] == 1
+    told = "1 single samples are over 20 times as high as their series ever is; they count as gaps"
+    assert told in refit.state().notes
 
 
 async def test_a_gigabyte_and_a_server_that_never_ends_are_left_in_time() -> None:
@@ -254,9 +260,9 @@ async def at_once(work: Callable[[], T]) -> T:
     return work()
 
 
-def lived(source: Told, hours: float) -> tuple[Refit, InForce]:
+def lived(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple[Refit, InForce]:
     loop, force = SimLoop(1), InForce()
-    refit = Refit([source], learn, force.adopt, SETTINGS)
+    refit = Refit([source], learn, force.adopt, SETTINGS, loads=loads)
 
     async def live() -> None:
         ports = DutyPorts(SimClock(loop), random.Random(1), at_once)
@@ -295,6 +301,36 @@ def test_a_source_of_the_moment_is_looked_at_on_its_own_and_may_fail() -> None:
     assert source.polled_s == [600.0 * number for number in range(len(source.polled_s))]
     assert len(source.polled_s) >= 12
     assert refit.state().polls_failed == (len(source.polled_s) + 1) // 2
+
+
+class Looking:
+    """Can be asked about any moment, and fails every other time."""
+
+    name = "looking"
+
+    def __init__(self) -> None:
+        self.looked_s: list[float] = []
+
+    async def read(self, grid: Grid, in_thread: InThread) -> Reading:
+        return await Told(1.0).read(grid, in_thread)
+
+    async def look(self, asked: Look) -> Seen:
+        self.looked_s.append(asyncio.get_running_loop().time())
+        assert asked.places == {}
+        if len(self.looked_s) % 2:
+            raise SourceError("not this time")
+        return Seen(by_node={"cpu": {"n": 2.0}})
+
+
+def test_a_source_of_any_moment_is_looked_at_once_a_step_and_may_fail() -> None:
+    ledger = PeakLedger("peaks", Predictor(("cpu",)), {})
+    ledger.set_node(0, make_node("n", cpu=4_000))
+    loads, source = NodeLoads(ledger, ledger.rows), Looking()
+    refit, _ = lived(source, 1, loads)
+    assert set(np.diff(source.looked_s).tolist()) == {SETTINGS.step_s}
+    assert len(source.looked_s) >= 10
+    assert loads.latest()["cpu"].shares.tolist() == [0.5]
+    assert refit.state().polls_failed >= len(source.looked_s) // 2
 
 
 def test_profiles_of_an_earlier_life_keep_their_number_and_age() -> None:

@@ -98,18 +98,24 @@ def test_a_gap_is_bridged_by_the_other_days_and_not_taken_for_zero() -> None:
     assert np.abs(gapped - whole).max() < 0.05
 
 
-def test_a_hole_that_is_filled_gives_what_a_factorisation_of_its_own_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = make_series(11, services=4)
-    for row in values:
-        for hour in np.random.default_rng(12).integers(0, 14 * 24, 8):
-            row[hour * 12 : hour * 12 + 12] = np.nan
+@pytest.mark.parametrize(("missing", "begins"), [(0.02, 0), (0.1, 0), (0.4, 0), (0.1, 100)])
+def test_holes_that_are_filled_give_what_a_factorisation_of_its_own_gives(
+    missing: float, begins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So near to each other as both are to the fit of the samples that were lost."""
+    values = make_series(11, services=12)
     grid = make_grid(values.shape[1])
+    whole = season_mean(values, grid, SETTINGS)
+    is_lost = np.random.default_rng(12).random((12, 14 * 24)) < missing
+    is_lost[:, :begins] = True
+    values[np.repeat(is_lost, 12, axis=1)] = np.nan
     filled = season_mean(values, grid, SETTINGS)
-    monkeypatch.setattr(season, "HOLES_SHARE_MAX", 0.0)
+    monkeypatch.setattr(season, "MANY_HOLES", 0.0)
 
     exact = season_mean(values, grid, SETTINGS)
 
-    assert np.abs(filled / exact - 1).max() < 0.03
+    assert np.abs(filled / exact - 1).mean() < 0.01
+    assert np.abs(filled / whole - 1).mean() < 1.3 * np.abs(exact / whole - 1).mean()
 
 
 def test_a_time_of_day_never_measured_still_has_a_curve() -> None:

@@ -8,6 +8,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domains.forecast.node_loads import Look
 from domains.forecast.prometheus_source import OVERLAP_S
 from domains.forecast.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
 from domains.forecast.service_names import Owners, ServiceNames, stripped
@@ -312,3 +313,20 @@ def test_a_replica_set_that_is_nobodys_keeps_its_name_only_if_it_has_no_hash() -
     names = ServiceNames({}, owners)
     assert names.of_pod(("shop", "p")) == "shop/standalone"
     assert names.of_pod(("shop", "q")) == "shop/q"
+
+
+async def test_the_moment_is_what_the_pods_of_each_node_use_together_or_the_node_itself() -> None:
+    server = SmallPrometheus(
+        Q=[(pod("a"), lambda _: 1), (pod("b"), lambda _: 2), (pod("gone"), lambda _: 9), (pod("ill"), lambda _: "NaN")],
+        N=[({"instance": "n1:9100"}, lambda _: 7), ({"instance": "n2:9100"}, lambda _: None)],
+    )
+    asked = Look(GRID.start_s + 17, STEP_S, 5.0, {("shop", "a"): 3, ("shop", "b"): 4, ("shop", "ill"): 4})
+    async with source_of(server, CPU, Dimension("disk", "N", Per.NODE)) as source:
+        seen = await source.look(asked)
+        rows, values = seen.by_row["cpu"]
+        assert (rows.tolist(), values.tolist()) == ([3, 4], [1, 2])
+        assert seen.by_node == {"disk": {"n1": 7}}
+        assert {(form["start"], form["end"]) for form in server.asked} == {(f"{asked.now_s:.3f}",) * 2}
+        server.fail_with = web.Response(status=503, body=b"starting up")
+        with pytest.raises(SourceError, match="starting up"):
+            await source.look(asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -79,3 +79,20 @@ async def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         await source.poll(step * STEP_S)
     usage = (await source.read(Grid(0.0, STEP_S, 5), in_thread)).usage
     np.testing.assert_array_equal(usage.values[0, 0], [np.nan, np.nan, np.nan, 3, 4])
+
+
+async def test_whoever_wants_to_know_of_the_moment_hears_of_each_look() -> None:
+    heard: list[tuple[float, int]] = []
+
+    async def hear(now_s: float, uses: Sequence[PodUse]) -> None:
+        heard.append((now_s, len(uses)))
+
+    async def known() -> Mapping[PodName, str]:
+        return {}
+
+    looks = Looks({"a": 1, "b": 3}, None)
+    source = LoadSource(LoadSettings(60), looks, [Dimension("cpu")], known, STEP_S, hear)
+    await source.poll(300.0)
+    with pytest.raises(SourceError):
+        await source.poll(360.0)
+    assert heard == [(300.0, 2)]

@@ -14,8 +14,8 @@ from multisched.observe.certificates import CertificateError, ServerCertificate,
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
 from multisched.observe.queue_view import decode_queue
-from multisched.observe.repair_view import decode_plan
-from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings
+from multisched.observe.repair_view import decode_plan, decode_status
+from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, reviewed_path
 from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
 
 GUARDED = (
@@ -23,6 +23,8 @@ GUARDED = (
     "/api/v1/queue",
     "/api/v1/explain/pod/default/late",
     "/api/v1/repair/plan",
+    "/api/v1/repair/status",
+    "/api/v1/forecast/nodes",
     "/api",
     "/",
     "/no/such/path",
@@ -118,6 +120,27 @@ async def test_an_explanation_is_told_as_it_was_asked_for() -> None:
         assert (await get(url, "/api/v1/explain/pod/default/broken")) == (500, "internal error\n")
 
 
+async def test_what_a_plugin_shows_is_handed_on_with_what_was_asked() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        assert await get(url, "/api/v1/forecast/nodes?domain=a&x=%2F") == (200, '{"asked":{"domain":"a","x":"/"}}')
+        assert await get(url, "/api/v1/forecast/stars") == (404, "forecast has no stars\n")
+        assert (await get(url, "/api/v1/forecast"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "reviewed"),
+    [
+        ("/api/v1/forecast/node", "/multisched/api/v1/forecast"),
+        ("/api/v1/explain/pod/a/b", "/multisched/api/v1/explain"),
+        ("/api/v1/queue", "/multisched/api/v1/queue"),
+        ("/api/v1//node", "/multisched/api/v1/"),
+        ("/metrics", "/metrics"),
+    ],
+)
+def test_who_may_read_one_document_of_a_kind_may_read_all(path: str, reviewed: str) -> None:
+    assert reviewed_path(path) == reviewed
+
+
 async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
     async with served(ServerSettings(port=0)) as url:
         status, text = await post(url, "/api/v1/explain/what-if?replicas=3", b'{"kind": "Pod"}')
@@ -162,6 +185,24 @@ async def test_a_repair_plan_asked_for_wrongly_is_refused_with_the_fix(query: st
     async with served(ServerSettings(port=0)) as url:
         status, text = await get(url, f"/api/v1/repair/plan?{query}")
         assert (status, words in text) == (400, True), text
+
+
+async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        status, text = await post(url, "/api/v1/repair/run?moves=2", b'{"digest": "abc"}')
+        assert (status, decode_status(text.encode()).steps) == (202, 2)
+        assert await post(url, "/api/v1/repair/run", b'{"digest": "other"}') == (
+            409,
+            "outside the windows of repair: the next one opens at 2026-01-01T01:00:00Z\n",
+        )
+        for body in (b"", b"{}", b'{"digest": 1}', b'{"digest": "abc", "force": true}'):
+            assert (await post(url, "/api/v1/repair/run", body))[0] == 400
+        assert (await post(url, "/api/v1/repair/run?force=1", b'{"digest": "abc"}'))[0] == 400
+        assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}', kind="text/plain"))[0] == 415
+        assert (await get(url, "/api/v1/repair/run"))[0] == 405
+        status, text = await get(url, "/api/v1/repair/status?domain=forecast")
+        assert (status, decode_status(text.encode()).move) == (200, "shop/web-1 from n1 to n2")
+        assert await get(url, "/api/v1/repair/status?domain=nowhere") == (404, "domain nowhere: no such domain\n")
 
 
 async def test_a_handler_that_fails_costs_its_own_request() -> None:

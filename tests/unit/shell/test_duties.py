@@ -27,6 +27,8 @@ from multisched.shell.duty_threads import THREADS_MAX, DutyThreads
 from multisched.shell.program import Program, Surroundings
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualThreads
+from tests.unit.shell.test_duty_processes import is_alive
 
 
 class Learner:
@@ -93,6 +95,54 @@ def test_a_domain_without_duties_has_nothing_to_run() -> None:
     duties = Duties(SimClock(loop), random.Random(1))
     simulate(duties.run("gpu", plugins_with()), loop)
     assert duties.states() == []
+
+
+class Employer:
+    """Has a process answer, and falls in its first life."""
+
+    name = "Employer"
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.has_processes = True
+        self.in_second_life = asyncio.Event()
+
+    async def carry_out(self, ports: DutyPorts) -> None:
+        self.has_processes = ports.process is not None
+        if ports.process is not None:
+            pid, _, settings = await ports.process("tests.unit.shell.test_duty_processes:Clerk", "paid").ask("who")
+            assert settings == "paid"
+            self.pids.append(pid)
+            if len(self.pids) == 1:
+                raise RuntimeError("fell")
+        self.in_second_life.set()
+        await asyncio.Event().wait()
+
+
+async def test_the_processes_of_a_duty_end_with_it() -> None:
+    employer = Employer()
+    running = asyncio.create_task(Duties(SystemClock(), random.Random(1)).run("forecast", plugins_with(employer)))
+    async with asyncio.timeout(30):
+        await employer.in_second_life.wait()
+    first, second = employer.pids
+    assert (is_alive(first), is_alive(second)) == (False, True)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not is_alive(second)
+
+
+def test_in_virtual_time_there_are_no_processes_and_everything_is_computed_at_once() -> None:
+    loop, employer = SimLoop(1), Employer()
+    duties = Duties(SimClock(loop), random.Random(1), VirtualThreads)
+
+    async def live() -> int:
+        with anyio.move_on_after(10.0):
+            await duties.run("forecast", plugins_with(employer))
+        return await VirtualThreads()(lambda: 7)
+
+    assert simulate(live(), loop) == 7
+    assert not employer.has_processes
 
 
 async def test_a_thread_computes_beside_the_loop_and_hands_back_what_it_found_or_raised() -> None:

@@ -1,0 +1,108 @@
+"""What nodes really use at the moment, as it was measured last: beside what was predicted for them.
+
+Owned by the forecast; written on the loop when a source has looked, read at a scrape. Of each dimension the latest look counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.history import MILLI
+from domains.forecast.service_names import PodName
+from multisched.framework.measures import PodUse
+from multisched.framework.node_view import Rows
+from multisched.model.objects import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from domains.forecast.peak_ledger import PeakLedger
+
+PODS_PER_PIECE: Final = 2_000
+"""In one go, in some two milliseconds."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """A question to sources that answer for any moment. Picklable."""
+
+    now_s: float
+    step_s: float
+    deadline_s: float
+    places: Mapping[PodName, int]
+    """Pods there are -> row."""
+
+
+class Seen(msgspec.Struct):
+    """What came of it, in plain units. Picklable."""
+
+    by_row: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+    """Dimension -> rows, and what the pods there use together."""
+    by_node: dict[str, dict[str, float]] = {}
+    """Dimension -> node -> what the whole node uses."""
+
+
+class NodeLoad(msgspec.Struct, frozen=True):
+    """Of one dimension."""
+
+    seen_s: float
+    """Epoch seconds."""
+    shares: NDArray[np.float64]
+    """Of their capacity, over the nodes of the domain that state one."""
+
+
+class NodeLoads:
+    """See the module."""
+
+    def __init__(self, ledger: PeakLedger, rows: Callable[[], Rows]) -> None:
+        """`rows`: those of the domain, ascending."""
+        self._ledger = ledger
+        self._rows = rows
+        self._loads: dict[str, NodeLoad] = {}
+
+    def latest(self) -> Mapping[str, NodeLoad]:
+        """By dimension; those that nobody measures are missing."""
+        return self._loads
+
+    async def places(self) -> dict[PodName, int]:
+        """Pods that stand somewhere -> row."""
+        found: dict[PodName, int] = {}
+        pods = list((self._ledger.pods or {}).values())
+        for start in range(0, len(pods), PODS_PER_PIECE):
+            for pod in pods[start : start + PODS_PER_PIECE]:
+                row = self._ledger.row_of(pod.uid)
+                if row is not None:
+                    found[pod.namespace, pod.name] = row
+            await asyncio.sleep(0)
+        return found
+
+    async def note_uses(self, now_s: float, uses: Sequence[PodUse]) -> None:
+        """What the metrics API said of pods."""
+        places = await self.places()
+        rows = np.fromiter((places.get((use.namespace, use.pod), -1) for use in uses), np.int64, len(uses))
+        known = rows >= 0
+        await asyncio.sleep(0)
+        cpu = np.fromiter((use.cpu_cores for use in uses), np.float64, len(uses))
+        memory = np.fromiter((use.memory_bytes for use in uses), np.float64, len(uses))
+        self.note(now_s, Seen({CPU: (rows[known], cpu[known]), MEMORY: (rows[known], memory[known])}))
+
+    def note(self, now_s: float, seen: Seen) -> None:
+        """Nodes without a measured pod use nothing; of whole nodes only those count that were named."""
+        own = self._rows()
+        for dimension, (rows, values) in seen.by_row.items():
+            size = int(max(rows.max(initial=0), own.max(initial=0))) + 1
+            self._keep(now_s, dimension, own, np.bincount(rows, values, size)[own].astype(np.float64))
+        for dimension, nodes in seen.by_node.items():
+            named = [(row, nodes[name]) for row, name in self._ledger.node_names(own) if name in nodes]
+            rows = np.array([row for row, _ in named], np.intp)
+            self._keep(now_s, dimension, rows, np.array([value for _, value in named]))
+
+    def _keep(self, now_s: float, dimension: str, rows: Rows, loads: NDArray[np.float64]) -> None:
+        dimensions = self._ledger.predictor.dimensions
+        if dimension in dimensions and len(rows):
+            capacity = self._ledger.capacity(rows)[dimensions.index(dimension)]
+            states = capacity > 0
+            self._loads[dimension] = NodeLoad(now_s, loads[states] * MILLI / capacity[states])

@@ -1,0 +1,67 @@
+"""Documents of plugins that have views (`framework.views.ViewedPlugin`), of a running program or of a rehearsal over a dump.
+
+What a plugin copies, it copies on the loop in small pieces; documents are made and encoded in a thread, VIEWS_MAX at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import anyio
+import orjson
+
+from multisched.framework.registry import implements
+from multisched.framework.views import NoViewError, ViewedPlugin, ViewPorts, ViewQuery
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program
+
+VIEWS_MAX: Final = 2
+"""Documents that are made at a time."""
+ASKERS_MAX: Final = 8
+"""Who waits for one or is getting it; who comes then is told to ask again."""
+
+
+class ProgramViews:
+    """Implements `observe.plugin_view.ViewSource`."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._places = anyio.Semaphore(VIEWS_MAX)
+        self._askers = 0
+
+    async def document(self, view: str, query: ViewQuery) -> bytes:
+        """See `ViewSource`."""
+        worker, plugin = self._plugin(view, query.options.get("domain", ""))
+        if self._askers >= ASKERS_MAX:
+            raise NoViewError("too many questions at once; ask again in a moment", status=429)
+
+        from anyio import to_thread  # as in explain_source: most programs are never asked
+
+        self._askers += 1
+        try:
+            async with self._places:
+                ports = ViewPorts(self._program.clock, self._program.router.rows_of(worker).rows.copy())
+                make = await plugin.show(query, ports)
+                return await to_thread.run_sync(lambda: orjson.dumps(make()))
+        finally:
+            self._askers -= 1
+
+    def _plugin(self, view: str, domain: str) -> tuple[DomainWorker, ViewedPlugin]:
+        """Raises NoViewError."""
+        found = [(worker, plugin) for worker, plugin in self._viewed() if plugin.view == view]
+        if not found:
+            raise NoViewError(f"no plugin here shows {view}")
+        chosen = [one for one in found if domain in ("", one[0].name)]
+        names = ", ".join(worker.name for worker, _ in found)
+        if not chosen:
+            raise NoViewError(f"domain {domain} shows no {view}; there are {names}")
+        if len(chosen) > 1:
+            raise NoViewError(f"say which domain: {names}", status=422)
+        return chosen[0]
+
+    def _viewed(self) -> Iterator[tuple[DomainWorker, ViewedPlugin]]:
+        for worker in self._program.router.workers():
+            for built in worker.plugins.built:
+                if implements(built.plugin, ViewedPlugin):
+                    yield worker, built.plugin

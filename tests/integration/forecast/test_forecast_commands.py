@@ -1,0 +1,161 @@
+"""`multisched forecast` against a running program: what it shows is what the program places by."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio.to_thread
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from domains.forecast.forecast import Forecast
+from multisched import config
+from multisched.cli import app
+from multisched.framework.views import NoViewError, ViewQuery
+from multisched.observe.health import Health
+from multisched.observe.metrics import Metrics
+from multisched.observe.server import ServerSettings, Sources, serve
+from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
+from multisched.shell.repair_source import RepairPlans
+from multisched.shell.telemetry import ProgramQueues
+from tests.integration.plugins.house import HEAD, House, one_domain, open_house
+from tests.unit.forecast.fleets import learned
+
+ARGS = {"dimensions": ["cpu", "log"], "capacities": {"log": "2"}}
+TEXT = one_domain({"name": "PeakForecast", "args": ARGS})
+
+
+def forecast(house: House) -> Forecast:
+    (found,) = [b.plugin for b in house.worker().plugins.built if isinstance(b.plugin, Forecast)]
+    return found
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[House, str]]:
+    async with open_house(TEXT) as house:
+        for number in range(3):
+            await house.node(f"n{number}")
+        forecast(house).adopt(learned(["default/web", "default/cart"], ("cpu", "log")))
+        for number in range(4):
+            await house.pod(f"web-{number}", cpu="100m", labels={"multisched.io/service": "web"})
+        await house.pod("stranger", cpu="100m")
+        await house.bound(*(f"web-{number}" for number in range(4)), "stranger")
+        sources = Sources(
+            Health(),
+            Metrics(),
+            ProgramQueues(house.program, "me"),
+            ProgramExplanations(house.program, config.parse(TEXT, "house")),
+            RepairPlans(house.program, config.parse(TEXT, "house")),
+            ProgramViews(house.program),
+        )
+        async with serve(ServerSettings(port=0), sources) as url:
+            yield house, url
+        await house.at_rest()
+
+
+async def said(url: str, *arguments: str, code: int = 0) -> str:
+    def call() -> str:
+        result = CliRunner().invoke(app, ["forecast", *arguments, "--server", url])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return await anyio.to_thread.run_sync(call)
+
+
+async def test_nodes_their_pods_and_moments_are_told_of_a_running_program() -> None:
+    async with served() as (house, url):
+        lines = (await said(url, "nodes")).splitlines()
+        assert lines[0].split() == ["NODE", "PODS", "NO", "PROFILE", "FULLEST", "AT", "PEAK", "NOW"]
+        assert {line.split()[0] for line in lines[1:4]} == {"n0", "n1", "n2"}
+        assert lines[-1].startswith("domain tests; profiles 3; it is ")
+        assert "CPU AT" in await said(url, "nodes", "-o", "wide")
+
+        node = house.node_of("web-0")
+        text = await said(url, "node", node)
+        assert f"{node}   " in text
+        assert re.search(r"^default/web-0 +web +profile +\d+ % ", text, re.MULTILINE)
+        assert "IF IT LEFT, FULLEST IS" in text
+
+        found = json.loads(await said(url, "nodes", "-o", "json"))
+        assert sum(one["pods"] for one in found["nodes"]) == 5
+        assert sum(one["unknown"] for one in found["nodes"]) == 1
+        at = json.loads(await said(url, "at", "now", "-o", "json"))
+        assert {one["node"] for one in at["nodes"]} == {"n0", "n1", "n2"}
+        assert {one["service"]: one["pods"] for one in at["services"]} == {"default/web": 4, "default/cart": 0}
+        assert (await said(url, "at", "20:00")).splitlines()[0].split() == ["NODE", "CPU", "LOG"]
+
+
+async def test_services_and_the_backtest_are_told_of_a_running_program() -> None:
+    async with served() as (_, url):
+        lines = (await said(url, "services")).splitlines()
+        assert lines[0].split()[-1] == "PODS"
+        assert lines[1].split()[-1] == "4"
+        assert "per replica" in await said(url, "service", "default/web")
+        text = await said(url, "backtest")
+        assert "was nearer on the last 7 days" in text
+        assert text.splitlines()[0].startswith("DIMENSION   SERVICES   CHOSEN")
+
+
+async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Path) -> None:
+    usage = tmp_path / "use.csv"
+    usage.write_text(
+        "timestamp,service,dimension,value\n1767571200,default/cart,cpu,7\n1767571200,other,cpu,1\nnoon,other,cpu,1\n"
+    )
+    async with served() as (_, url):
+        assert (await said(url, "report")).startswith("<!doctype html>")
+        own = json.loads(await said(url, "report", "-o", "json"))
+        other = json.loads(await said(url, "report", "-o", "json", "--usage", str(usage)))
+        assert own["history"]["startSeconds"] != other["history"]["startSeconds"]
+        assert other["history"]["scale"][1][0] * 254 == pytest.approx(7, rel=1e-3)
+        assert "use.csv, line 4, column timestamp" in await said(url, "report", "--usage", str(usage))
+        usage.write_text("timestamp,service,dimension,value\n1767571200,other,cpu,1\n")
+        text = await said(url, "report", "--usage", str(usage), code=2)
+        assert "none of its services is in these profiles; it has other, they have default/cart, default/web" in text
+        assert "no column timestamp" in await said(url, "report", "--usage", __file__, code=2)
+
+
+async def test_what_is_asked_wrongly_is_told() -> None:
+    async with served() as (_, url):
+        assert "no node n9 among those of domain tests; did you mean" in await said(url, "node", "n9", code=1)
+        assert "domain job shows no forecast; there are tests" in await said(url, "nodes", "--domain", "job", code=1)
+        assert "is no slot" in await said(url, "at", "noon", code=1)
+        assert "--config goes with --snapshot" in await said(url, "nodes", "--config", __file__, code=2)
+
+
+async def test_two_forecasts_are_told_apart_by_domain() -> None:
+    plugin = {"name": "PeakForecast"}
+    profile = {"plugins": {"enabled": [plugin]}}
+    domains = [
+        {"name": "a", "profile": profile},
+        {"name": "b", "profile": profile, "nodes": {"rule": "labelled"}},
+    ]
+    async with open_house(HEAD + "domains: " + orjson.dumps(domains).decode()) as house:
+        views = ProgramViews(house.program)
+        with pytest.raises(NoViewError, match="say which domain: a, b"):
+            await views.document("forecast", ViewQuery("nodes"))
+        with pytest.raises(NoViewError, match="no profiles are in force yet"):
+            await views.document("forecast", ViewQuery("nodes", {"domain": "b"}))
+        with pytest.raises(NoViewError, match="no plugin here shows weather"):
+            await views.document("weather", ViewQuery("nodes"))
+
+
+async def test_who_asks_too_much_at_once_is_told_and_others_are_answered() -> None:
+    async with served() as (house, _):
+        views, refused, answered = ProgramViews(house.program), [], []
+
+        async def ask() -> None:
+            try:
+                answered.append(await views.document("forecast", ViewQuery("report")))
+            except NoViewError as error:
+                refused.append(error.status)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(ASKERS_MAX + 3):
+                tasks.start_soon(ask)
+        assert (len(answered), refused) == (ASKERS_MAX, [429] * 3)
