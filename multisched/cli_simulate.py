@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final
 
 from multisched.cli_tables import as_document
 from multisched.garbage import collect_seldom
-from multisched.simulate.history_csv import write_history
+from multisched.simulate.lessons import Lessons
 from multisched.simulate.page import page_of
 from multisched.simulate.report import Outcome, document_of, run_one, table_of
 from multisched.simulate.scenario import Scenario
@@ -23,7 +22,7 @@ from multisched.simulate.scenario_file import load_scenario
 
 JOBS_MAX: Final = 64
 
-_given: list[tuple[Scenario, Path]] = []
+_given: list[tuple[Scenario, Lessons]] = []
 """What a worker process was started with: scenarios are large, and travel once."""
 
 
@@ -34,10 +33,7 @@ def simulate(path: Path, output: str, jobs: int | None) -> tuple[str, bool]:
     """
     scenario = load_scenario(path)
     wanted = [(policy, seed) for policy in range(len(scenario.policies)) for seed in scenario.seeds]
-    with tempfile.TemporaryDirectory(prefix="multisched-simulate-") as folder:
-        history = Path(folder) / "known.csv"
-        write_history(scenario, history)
-        found = list(_outcomes(scenario, history, wanted, min(jobs or os.cpu_count() or 1, len(wanted))))
+    found = list(_outcomes(scenario, wanted, min(jobs or os.cpu_count() or 1, len(wanted))))
     outcomes: dict[str, list[Outcome]] = {policy.name: [] for policy in scenario.policies}
     for (policy, _), outcome in zip(wanted, found, strict=True):
         outcomes[scenario.policies[policy].name].append(outcome)
@@ -48,28 +44,28 @@ def simulate(path: Path, output: str, jobs: int | None) -> tuple[str, bool]:
     return (table_of(document) if output == "table" else as_document(document, output)), is_whole
 
 
-def _outcomes(scenario: Scenario, history: Path, wanted: list[tuple[int, int]], jobs: int) -> Iterator[Outcome]:
+def _outcomes(scenario: Scenario, wanted: list[tuple[int, int]], jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
         before = logging.root.manager.disable
-        _begin(scenario, history)
+        _begin(scenario)
         try:
             yield from map(_one, wanted)
         finally:
             _given.clear()
             logging.disable(before)
         return
-    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(scenario, history)) as pool:
+    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(scenario,)) as pool:
         yield from pool.map(_one, wanted)
 
 
-def _begin(scenario: Scenario, history: Path) -> None:
+def _begin(scenario: Scenario) -> None:
     """What the program would warn of, every run would again."""
     logging.disable(logging.ERROR)
     collect_seldom()
-    _given[:] = [(scenario, history)]
+    _given[:] = [(scenario, Lessons(scenario))]
 
 
 def _one(wanted: tuple[int, int]) -> Outcome:
-    ((scenario, history),) = _given
+    ((scenario, lessons),) = _given
     policy, seed = wanted
-    return run_one(scenario, scenario.policies[policy], seed, history)
+    return run_one(scenario, scenario.policies[policy], seed, lessons)

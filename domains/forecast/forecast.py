@@ -403,4 +403,6 @@ def _load(settings: PeakSettings) -> History:
         logger.warning(
             "history lines left out", extra={"lines": history.problem_count, "first": str(history.problems[0])}
         )
+    for note in history.notes:
+        logger.warning("history is not whole", extra={"note": note})
     return history

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MILLI: Final = 1000
 """Amounts of nodes and requests are integers in thousandths of the plain unit, so that sums of them are exact."""
 
+DAY_S: Final = 86_400
+
 HISTORIES_KEPT: Final = 2
 """Per process; samples are let go of, a history is the profiles alone."""
 
@@ -34,6 +36,8 @@ class History(msgspec.Struct, frozen=True):
     problems: Sequence[LineProblem] = ()
     """The first bad lines, word for word."""
     problem_count: int = 0
+    notes: Sequence[str] = ()
+    """What the files are short of, and what stands in."""
 
 
 def load_history(files: Sequence[str], *, fit: FitSettings, window_days: float) -> History:
@@ -54,8 +58,9 @@ def _stamp(name: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=HISTORIES_KEPT)
 def _loaded(files: tuple[tuple[str, int, int], ...], settings: FitSettings, window_days: float) -> History:
+    from domains.forecast.coverage import profile_notes, reading_notes
     from domains.forecast.fit import fit
-    from domains.forecast.source import SourceError
+    from domains.forecast.source import Reading, SourceError
     from domains.forecast.usage_csv import read_recorded
 
     try:
@@ -64,4 +69,6 @@ def _loaded(files: tuple[tuple[str, int, int], ...], settings: FitSettings, wind
         raise HistoryError(str(error)) from error
     newest_s = found.usage.start_s + found.usage.step_s * found.usage.values.shape[2]
     profiles = fit(found.usage, settings, 0, newest_s)
-    return History(profiles, found.samples, found.problems, found.problem_count)
+    steps = round(window_days * DAY_S / found.usage.step_s)
+    notes = (*reading_notes(Reading(found.usage), steps), *profile_notes(profiles))
+    return History(profiles, found.samples, found.problems, found.problem_count, notes)

@@ -6,6 +6,7 @@ time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -23,6 +24,8 @@ from multisched.model.objects import CPU, MEMORY
 SAMPLES_MAX: Final = 50_000_000
 """Services times steps that are kept, at 8 bytes each: the oldest go."""
 
+PODS_PER_PIECE: Final = 1_000
+"""In one go, in some two milliseconds."""
 
 Heard = Callable[[float, Sequence[PodUse]], Awaitable[None]]
 """(epoch seconds, what pods use)"""
@@ -63,8 +66,9 @@ class LoadSource:
         if self._heard is not None:
             await self._heard(now_s, pods)
         names = ServiceNames(await self._known(), Owners())
+        means = await self._means(pods, names)
         seen = self._steps.setdefault(int(now_s // self._step_s), {})
-        for service, values in self._means(pods, names).items():
+        for service, values in means.items():
             before = seen.get(service)
             self._kept += before is None
             seen[service] = (*values, 1.0) if before is None else self._together(before, values)
@@ -79,14 +83,16 @@ class LoadSource:
         )
         return (*both, before[-1] + 1)
 
-    def _means(self, pods: Sequence[PodUse], names: ServiceNames) -> dict[str, list[float]]:
+    async def _means(self, pods: Sequence[PodUse], names: ServiceNames) -> dict[str, list[float]]:
         """Service -> mean over its replicas, of each dimension."""
         sums: dict[str, list[float]] = {}
-        for pod in pods:
+        for number, pod in enumerate(pods):
+            if number % PODS_PER_PIECE == 0:
+                await asyncio.sleep(0)
             use = {CPU: pod.cpu_cores, MEMORY: pod.memory_bytes}
             total = sums.setdefault(names.of_pod((pod.namespace, pod.pod)), [0.0] * (len(self._dimensions) + 1))
-            for number, dimension in enumerate(self._dimensions):
-                total[number] += use[dimension.name]
+            for place, dimension in enumerate(self._dimensions):
+                total[place] += use[dimension.name]
             total[-1] += 1
         return {service: [value / total[-1] for value in total[:-1]] for service, total in sums.items()}
 

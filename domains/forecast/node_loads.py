@@ -82,12 +82,16 @@ class NodeLoads:
     async def note_uses(self, now_s: float, uses: Sequence[PodUse]) -> None:
         """What the metrics API said of pods."""
         places = await self.places()
-        rows = np.fromiter((places.get((use.namespace, use.pod), -1) for use in uses), np.int64, len(uses))
-        known = rows >= 0
-        await asyncio.sleep(0)
-        cpu = np.fromiter((use.cpu_cores for use in uses), np.float64, len(uses))
-        memory = np.fromiter((use.memory_bytes for use in uses), np.float64, len(uses))
-        self.note(now_s, Seen({CPU: (rows[known], cpu[known]), MEMORY: (rows[known], memory[known])}))
+        found: list[tuple[int, float, float]] = []
+        for start in range(0, len(uses), PODS_PER_PIECE):
+            for use in uses[start : start + PODS_PER_PIECE]:
+                row = places.get((use.namespace, use.pod))
+                if row is not None:
+                    found.append((row, use.cpu_cores, use.memory_bytes))
+            await asyncio.sleep(0)
+        table = np.array(found, np.float64).reshape(-1, 3)
+        rows = table[:, 0].astype(np.int64)
+        self.note(now_s, Seen({CPU: (rows, table[:, 1]), MEMORY: (rows, table[:, 2])}))
 
     def note(self, now_s: float, seen: Seen) -> None:
         """Nodes without a measured pod use nothing; of whole nodes only those count that were named."""

@@ -101,6 +101,12 @@ class Profiles(msgspec.Struct, frozen=True):
             if errors.shape != shape[:2]:
                 raise ValueError(f"tested: {errors.shape} in place of {shape[:2]}")
 
+    def freeze(self) -> None:
+        """Makes the arrays read only, which they are no more where they come out of a pickle."""
+        tested = () if self.tested is None else msgspec.structs.astuple(self.tested)
+        for array in (self.peak, self.low, self.high, self.origin, self.error, *tested):
+            array.flags.writeable = False
+
     @property
     def slots(self) -> int:
         """Of a week."""

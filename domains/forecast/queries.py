@@ -2,6 +2,24 @@
 
 Values only. `$window` stands for the stretch of time that a sample is taken over (`Dimension.promql`). Queries per pod answer with
 the labels `namespace` and `pod`, those per node with a node's name.
+
+Where names and labels are from:
+
+- the kubelet's cAdvisor: google/cadvisor 0.56.2, metrics/prometheus.go (names; `cpu`, `device`, `interface`), with the labels of
+  kubernetes 1.36.3, pkg/kubelet/server/server.go: `namespace`, `pod`, `container`, and an `id` of each container's own. A pod's
+  cgroup and its sandbox have an empty `container` (older runtimes: "POD"), and network is measured of the sandbox alone. A
+  container that was restarted has two series for a while;
+- node-exporter 1.5.0 as Debian ships it, run and read: `node_uname_info{nodename}` beside the `instance` of the scrape. Partitions
+  are left out by its own default (collector.diskstats.device-exclude), stacked devices and links are not;
+- kube-state-metrics 2: docs/metrics/workload/pod-metrics.md, internal/store/{job,replicaset}.go: a pod may have several owners, one
+  of which is its controller; without an owner the labels are empty (before 2.0 "<none>");
+- promtail (grafana/loki, clients/pkg/promtail/targets/file/metrics.go) and Alloy (grafana/alloy,
+  internal/component/loki/source/file/metrics.go): bytes read by `path`, a gauge that falls back to zero when the file is
+  rotated, as a counter does; the kubelet names the files /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log;
+- vector (src/internal_events/kubernetes_logs.rs): `pod_name` and `pod_namespace`; bytes are those of the event as JSON, estimated;
+  `vector_` is the default namespace of its source internal_metrics;
+- fluent-bit (src/flb_input.c): `name` of the input and nothing of the pod, so that only a whole node's bytes are known;
+- Loki (pkg/loghttp/params.go): takes times and steps in seconds, as Prometheus does, below /loki/api/v1.
 """
 
 from __future__ import annotations
@@ -33,8 +51,13 @@ class ReadyQuery(msgspec.Struct, frozen=True):
 
 
 _CONTAINERS: Final = 'container!="",container!="POD"'
-_LINKS: Final = 'device!~"lo|veth.*|cali.*|cni.*|flannel.*|docker.*|br-.*|tunl.*|vxlan.*|kube-.*|lxc.*|cilium.*"'
-_DISKS: Final = 'device!~"dm-.*|loop.*|md.*|ram.*|sr.*|zram.*"'
+_LINKS: Final = (
+    'device!~"lo|veth.*|cali.*|cni.*|flannel.*|docker.*|br-.*|tunl.*|vxlan.*|kube-.*|lxc.*|cilium.*|eni[0-9a-f]+|gke.*|azv.*'
+    "|antrea.*|genev.*|ovs-.*|tap.*|virbr.*|dummy.*|ifb.*|nodelocaldns|wg.*|gre.*|erspan.*|ip6tnl.*|sit.*|bond.*|team.*"
+    r'|.+[.@].+"'
+)
+"""Links of pods, tunnels, bonds and VLANs carry what their device carries once more."""
+_DISKS: Final = 'device!~"dm-.*|drbd.*|loop.*|md.*|ram.*|sr.*|zram.*"'
 _BY_NODE: Final = "* on (instance) group_left (nodename) max by (instance, nodename) (node_uname_info)"
 
 
@@ -65,7 +88,11 @@ READY: Final[Mapping[str, ReadyQuery]] = {
         "cAdvisor (kubelet)",
     ),
     "cadvisor-memory": ReadyQuery(
-        _per_pod(f"avg_over_time(container_memory_working_set_bytes{{{_CONTAINERS}}}[{WINDOW}])"),
+        # A container that was restarted within the window is there twice, and had its memory only once.
+        _per_pod(
+            "max by (namespace, pod, container)"
+            f" (avg_over_time(container_memory_working_set_bytes{{{_CONTAINERS}}}[{WINDOW}]))"
+        ),
         Per.POD,
         "bytes",
         "cAdvisor (kubelet)",
@@ -134,6 +161,16 @@ READY: Final[Mapping[str, ReadyQuery]] = {
         "bytes/s",
         "promtail",
     ),
+    "alloy-log": ReadyQuery(
+        _relabelled(
+            f'rate(loki_source_file_read_bytes_total{{path=~"/var/log/pods/.+"}}[{WINDOW}])',
+            ("path", "/var/log/pods/([^_]+)_.*"),
+            ("path", "/var/log/pods/[^_]+_([^_]+)_.*"),
+        ),
+        Per.POD,
+        "bytes/s",
+        "Grafana Alloy, component loki.source.file",
+    ),
     "vector-log": ReadyQuery(
         _relabelled(
             f'rate(vector_component_received_event_bytes_total{{component_type="kubernetes_logs",pod_name!=""}}[{WINDOW}])',
@@ -142,7 +179,7 @@ READY: Final[Mapping[str, ReadyQuery]] = {
         ),
         Per.POD,
         "bytes/s",
-        "vector, source kubernetes_logs",
+        "vector, source kubernetes_logs, with the sources internal_metrics scraped",
     ),
     "fluent-bit-log": ReadyQuery(
         f"sum by (node) (sum by (namespace, pod) (rate(fluentbit_input_bytes_total[{WINDOW}]))"
@@ -188,10 +225,10 @@ PLACES: Final = 'max by (namespace, pod, node) (kube_pod_info{node!=""})'
 
 def _owners(metric: str, label: str) -> str:
     by = f"namespace, {label}, owner_kind, owner_name"
-    return f'max by ({by}) (max_over_time({metric}{{owner_kind!=""}}[{WINDOW}]))'
+    return f'max by ({by}) (max_over_time({metric}{{owner_kind!="",owner_is_controller!="false"}}[{WINDOW}]))'
 
 
 POD_OWNERS: Final = _owners("kube_pod_owner", "pod")
 REPLICASET_OWNERS: Final = _owners("kube_replicaset_owner", "replicaset")
 JOB_OWNERS: Final = _owners("kube_job_owner", "job_name")
-"""kube-state-metrics: the owners of whatever was there in the window, pods that are gone included."""
+"""kube-state-metrics: the controllers of whatever was there in the window, pods that are gone included."""

@@ -93,7 +93,8 @@ class RefitState(msgspec.Struct):
         told = f"profiles {self.version}, {_duration(self.age_s(now_s))} old" if self.version else "no profiles yet"
         if self.last_error:
             since = _duration(now_s - self.last_error_s)
-            told += f"; {self.failures_in_a_row} refits failed, the last {since} ago: {self.last_error}"
+            refits = "1 refit" if self.failures_in_a_row == 1 else f"{self.failures_in_a_row} refits"
+            told += f"; {refits} failed, the last {since} ago: {self.last_error}"
         return told
 
 
@@ -201,6 +202,8 @@ class Refit:
             order = msgspec.structs.replace(order, pods=await self._away.pods())
             with anyio.fail_after(2 * order.deadline_s + PROCESS_GRACE_S):
                 found = await process.ask(order)
+            if isinstance(found, Findings):
+                found.profiles.freeze()
         if isinstance(found, Refused):
             raise SourceError(found.text)
         return found

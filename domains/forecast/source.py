@@ -184,47 +184,64 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 class Fold:
-    """Means per name and step over all series of that name: what one replica used."""
+    """Means per name and step over all series of that name: what one replica used.
+
+    A pod that comes or goes within a step has used something in a part of it only: where pods of its name have been there
+    for the whole step, they alone say what a replica uses, so that a service that is scaled up does not seem to use less.
+    """
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._rows: dict[str, int] = {}
-        self._sums: NDArray[np.float64] = np.zeros((0, steps))
-        self._counts: NDArray[np.int32] = np.zeros((0, steps), np.int32)
+        self._values: Samples = np.zeros((0, steps), np.float32)
 
     def add(self, piece: Piece, names: Sequence[str]) -> None:
-        """`names`: of each series of the piece. Raises SourceError for more names than SERVICES_MAX."""
+        """`names`: of each series of the piece, which has all series of its steps. Raises SourceError for more names than
+        SERVICES_MAX."""
         if not len(piece.steps):
             return
         rows = self._places(names)
-        lengths = np.diff(piece.ends, prepend=0)
         low, high = int(piece.steps.min()), int(piece.steps.max())
         width = high - low + 1
-        cells = np.repeat(rows, lengths) * width + (piece.steps - low)
-        size = len(self._rows) * width
-        sums = np.bincount(cells, piece.values, size).reshape(-1, width)
-        counts = np.bincount(cells, minlength=size).reshape(-1, width)
-        self._sums[: len(sums), low : high + 1] += sums
-        self._counts[: len(counts), low : high + 1] += counts.astype(np.int32)
+        cells = np.repeat(rows, np.diff(piece.ends, prepend=0)) * width + (piece.steps - low)
+        size, is_whole = len(self._rows) * width, _is_whole(piece, low, high)
+        whole = _means(cells[is_whole], piece.values[is_whole], size)
+        means = np.where(np.isnan(whole), _means(cells, piece.values, size), whole).reshape(-1, width)
+        window = self._values[: len(means), low : high + 1]
+        np.copyto(window, means.astype(np.float32), where=~np.isnan(means))
 
     def table(self, first: int) -> Table:
         """The means; NaN where no series had a sample."""
-        size = len(self._rows)
-        counts = self._counts[:size]
-        values = np.full(counts.shape, np.nan)
-        np.divide(self._sums[:size], counts, out=values, where=counts > 0)
-        return _without_empty(Table(first, tuple(self._rows), values.astype(np.float32)))
+        return _without_empty(Table(first, tuple(self._rows), self._values[: len(self._rows)]))
 
     def _places(self, names: Sequence[str]) -> NDArray[np.int64]:
         places = np.array([self._rows.setdefault(name, len(self._rows)) for name in names], np.int64)
         size = len(self._rows)
         if size > SERVICES_MAX:
             raise SourceError(f"more than {SERVICES_MAX} services; is the label that names services one of pods?")
-        if size > len(self._sums):
-            grown = max(64, 2 * len(self._sums), size) - len(self._sums)
-            self._sums = np.concatenate([self._sums, np.zeros((grown, self._steps))])
-            self._counts = np.concatenate([self._counts, np.zeros((grown, self._steps), np.int32)])
+        if size > len(self._values):
+            grown = max(64, 2 * len(self._values), size) - len(self._values)
+            more: Samples = np.full((grown, self._steps), np.nan, np.float32)
+            self._values = np.concatenate([self._values, more])
         return places
+
+
+def _is_whole(piece: Piece, low: int, high: int) -> NDArray[np.bool_]:
+    """True for samples with another one of their series right before and after, or at an end of the piece."""
+    begins = np.zeros(len(piece.steps), np.bool_)
+    begins[(piece.ends - np.diff(piece.ends, prepend=0))[np.diff(piece.ends, prepend=0) > 0]] = True
+    comes = begins | (np.diff(piece.steps, prepend=low) != 1)
+    goes = np.append(comes[1:], True)
+    found: NDArray[np.bool_] = ~((comes & (piece.steps > low)) | (goes & (piece.steps < high)))
+    return found
+
+
+def _means(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """float64[size]; NaN where there is no value."""
+    counts = np.bincount(cells, minlength=size)
+    means = np.full(size, np.nan)
+    np.divide(np.bincount(cells, values, size), counts, out=means, where=counts > 0)
+    return means
 
 
 class Labels(msgspec.Struct, frozen=True):

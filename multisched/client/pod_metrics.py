@@ -5,6 +5,8 @@ Owns nothing. Promises to read page by page, at most PODS_MAX pods, and that a p
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -18,6 +20,8 @@ PATH: Final = "/apis/metrics.k8s.io/v1beta1/pods"
 PAGE_PODS: Final = 1_000
 """metrics-server ignores the limit and answers with all pods at once."""
 PODS_MAX: Final = 300_000
+PODS_PER_PIECE: Final = 500
+"""Decoded in one go, in some two milliseconds: others have their turn after each."""
 TIMEOUT_S: Final = 30.0
 
 
@@ -33,9 +37,11 @@ class MetricsApi:
         path = f"{PATH}?limit={PAGE_PODS}"
         while True:
             page = _decoded(await self._page(path))
-            found += [use for item in page.items if (use := _use(item)) is not None]
-            if len(found) > PODS_MAX:
+            if len(found) + len(page.items) > PODS_MAX:
                 raise MeterError(f"metrics.k8s.io: answers with more than {PODS_MAX} pods")
+            for start in range(0, len(page.items), PODS_PER_PIECE):
+                found += _uses(page.items[start : start + PODS_PER_PIECE])
+                await asyncio.sleep(0)
             following = page.metadata.continue_
             if not following:
                 return tuple(found)
@@ -73,15 +79,23 @@ class _PodMetrics(msgspec.Struct):
 
 class _Page(msgspec.Struct):
     metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
-    items: list[_PodMetrics] = []
+    items: list[msgspec.Raw] = []
 
 
 _PAGE: Final = msgspec.json.Decoder(_Page)
+_ITEM: Final = msgspec.json.Decoder(_PodMetrics)
 
 
 def _decoded(response: Response) -> _Page:
     try:
         return _PAGE.decode(response.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MeterError(f"metrics.k8s.io: answers what is no list of PodMetrics: {error}") from error
+
+
+def _uses(items: Sequence[msgspec.Raw]) -> list[PodUse]:
+    try:
+        return [use for item in items if (use := _use(_ITEM.decode(item))) is not None]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MeterError(f"metrics.k8s.io: answers what is no list of PodMetrics: {error}") from error
 

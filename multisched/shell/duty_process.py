@@ -85,7 +85,8 @@ def _give_way() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     bound = MEMORY_BYTES_MAX if most == resource.RLIM_INFINITY else min(MEMORY_BYTES_MAX, most)
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
-    with contextlib.suppress(OSError):  # not every system has it
+    with contextlib.suppress(OSError):  # not every system has them
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it takes no core from whoever wakes up
         Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE}")
 
 

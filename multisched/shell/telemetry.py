@@ -207,7 +207,7 @@ def health_of(program: Program) -> str:
             since_s = now_s - duty.last_error_s
             how = "runs again" if duty.is_running else "is begun again soon"
             told.append(
-                f"{duty.domain}/{duty.plugin}: its duty ended {duty.failures} times, the last {since_s:.0f} s ago, and {how}:"
+                f"{duty.domain}/{duty.plugin}: its duty has ended {duty.failures}x, last {since_s:.0f} s ago, and {how}:"
                 f" {duty.last_error}"
             )
     return "; ".join(told)

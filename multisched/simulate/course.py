@@ -15,7 +15,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,10 +25,12 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.request import ApiRequest
 from multisched.cluster.server import ApiServer
 from multisched.cluster.watch import WatchStream
+from multisched.config_schema import Configuration
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, Surroundings
+from multisched.simulate.lessons import Learning, Lessons
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
-from multisched.simulate.policies import run_registry, with_history
+from multisched.simulate.policies import run_registry, with_studies
 from multisched.simulate.repairs import Doors, Opening, Visit, is_at_rest, openings, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
@@ -141,7 +142,7 @@ class _Bindings:
 class Run:
     """See the module. Used once."""
 
-    def __init__(self, scenario: Scenario, policy: Policy, seed: int, history: Path, loop: SimLoop) -> None:
+    def __init__(self, scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> None:
         self._scenario = scenario
         self._policy = policy
         self._order = np.random.default_rng(seed)
@@ -156,7 +157,9 @@ class Run:
         self._visits: list[Visit] = []
         self._readings = self._first_readings()
         self._observer = QuietObserver()
-        self._program = self._built(seed, history)
+        configuration, studies = with_studies(policy, scenario.usage.dimensions, self._repair_args())
+        self._program = self._built(seed, configuration)
+        self._learning = Learning(lessons, scenario.known_until_s, self._program, studies)
         self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
         self._replicas: dict[tuple[int, int], _Replica] = {}
         self._series: dict[str, int] = {}
@@ -170,14 +173,15 @@ class Run:
         self._moves = 0
         self._created = 0
 
-    def _built(self, seed: int, history: Path) -> Program:
+    def _repair_args(self) -> Mapping[str, Any] | None:
+        if self._repair is None:
+            return None
+        _, in_window = self._repair.moves(self._scenario.replicas)
+        return {**self._repair.args, "movesPerWindow": in_window}
+
+    def _built(self, seed: int, configuration: Configuration) -> Program:
         """The program, as `run` composes it, over in-process transport and virtual time."""
         rng = random.Random(seed)  # noqa: S311 - ties, a scenario's own
-        args = None
-        if self._repair is not None:
-            _, in_window = self._repair.moves(self._scenario.replicas)
-            args = {**self._repair.args, "movesPerWindow": in_window}
-        configuration = with_history(self._policy, history, self._scenario.usage.dimensions, args)
         surroundings = Surroundings(
             self._api,
             self._clock,
@@ -406,9 +410,11 @@ class Run:
         return Readings(self._current[:, :, 0], capacities)
 
     def _read_moment(self) -> None:
+        """What policies know moves on with the wall clock."""
         usage = self._scenario.usage
         step = min(max(usage.step_at(self._clock.epoch_s()), 0), usage.steps - 1)
         self._readings.move_on(np.nan_to_num(self._current[:, :, step]))
+        self._learning.follow(self._clock.epoch_s())
 
     def _course(self) -> Course:
         unplaced = [replica.pod for replica in self._pending()]
@@ -419,14 +425,14 @@ class Run:
         return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures, tuple(self._visits))
 
 
-def run_course(scenario: Scenario, policy: Policy, seed: int, history: Path) -> Course:
+def run_course(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Course:
     """One whole run; deterministic in its arguments. Raises PluginSetupError for a plugin that cannot be built."""
     loop = SimLoop(seed)
-    return simulate(_main(scenario, policy, seed, history, loop), loop)
+    return simulate(_main(scenario, policy, seed, lessons, loop), loop)
 
 
-async def _main(scenario: Scenario, policy: Policy, seed: int, history: Path, loop: SimLoop) -> Course:
-    return await Run(scenario, policy, seed, history, loop).main()
+async def _main(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> Course:
+    return await Run(scenario, policy, seed, lessons, loop).main()
 
 
 def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:

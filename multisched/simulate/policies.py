@@ -17,6 +17,7 @@ import msgspec
 
 from domains.forecast.capacity import SettingError
 from domains.forecast.repair_settings import read_repair
+from domains.forecast.settings import PeakSettings
 from multisched import config
 from multisched.config_document import ConfigError, Document, Problem, part_at
 from multisched.config_plugins import plugin_registry, resolve_profile
@@ -25,7 +26,9 @@ from multisched.config_sections import DURATION_MAX_S
 from multisched.config_structure import nearest
 from multisched.framework.plugin import PluginContext
 from multisched.framework.registry import PluginUse, Registry
+from multisched.simulate.lessons import Study
 from multisched.simulate.moment_load import MomentLoad, Readings
+from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Policy, Repair
 from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry, RepairEntry
 
@@ -33,6 +36,10 @@ DOMAIN: Final = "simulated"
 REPAIR_MINUTES: Final = 1
 """Between two plans of one window, and for a replacement to be ready: nobody else does anything meanwhile."""
 FORECAST: Final = "PeakForecast"
+OWN: Final = {"files", "historyDir", "profilesFile"}
+"""Args that say where PeakForecast has profiles from, whatever the scenario knows."""
+LEARNED: Final = {"history", "fit"}
+"""Args that say how the scenario's usage is learned from."""
 MOMENT_WEIGHT: Final = 10
 
 _PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -150,34 +157,53 @@ def _with_moment(configuration: Configuration) -> Configuration:
     return _with_plugin(configuration, 0, entry)
 
 
-def with_history(
-    policy: Policy, history: Path, dimensions: Sequence[str], repair: Mapping[str, Any] | None
-) -> Configuration:
-    """PeakForecast, in every domain that runs it, learns from this file, unless its own args name others. `repair`: how it
-    repairs in the domain that places the services."""
+def with_studies(
+    policy: Policy, dimensions: Sequence[str], repair: Mapping[str, Any] | None
+) -> tuple[Configuration, dict[str, Study]]:
+    """PeakForecast, in every domain that runs it, is given the scenario's dimensions and capacities; and by domain how it learns.
+
+    What its args say of history stands for the scenario's, as often as they say; files, or imported profiles, stay its own.
+    `repair`: how it repairs in the domain that places the services.
+    """
     configuration = policy.configuration
+    studies: dict[str, Study] = {}
     registry = run_registry(None)
     for index, domain in enumerate(configuration.domains):
         uses = {use.name: use for use in resolve_profile(domain, registry).plugins}
         if FORECAST in uses:
-            args = _forecast_args(uses[FORECAST], history, dimensions)
+            args = _forecast_args(uses[FORECAST], dimensions)
+            if not OWN & set(args):
+                studies[domain.name] = _study(args)
+                args = {key: value for key, value in args.items() if key not in LEARNED}
             if repair is not None and policy.scheduler_name in domain.scheduler_names:
                 args["repair"] = {**(args.get("repair") or {}), **repair}
             weight = uses[FORECAST].weight
             entry = PluginEntry.model_validate({"name": FORECAST, "weight": weight, "args": args})
             configuration = _with_plugin(configuration, index, entry)
-    return configuration
+    return configuration, studies
 
 
-def _forecast_args(use: PluginUse, history: Path, dimensions: Sequence[str]) -> dict[str, Any]:
+def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
     args = {
         "dimensions": list(dimensions),
         "capacities": {name: {"annotation": CAPACITY_ANNOTATION + name} for name in dimensions},
         **use.args,
     }
-    if not {"files", "historyDir"} & set(use.args):
-        args["files"] = [str(history)]
+    if use.args.get("history") is not None:
+        args.pop("profilesFile", None)  # of what is learned elsewhere
+        weights = PeakSettings.from_config(use.args).weights
+        args["weights"] = {name: weights[name] for name in dimensions if name in weights}
     return args
+
+
+def _study(args: Mapping[str, Any]) -> Study:
+    """Of args that have been checked."""
+    settings = PeakSettings.from_config(args)
+    history = None if settings.learning is None else settings.learning.history
+    if history is None:
+        return Study(settings.fit_of_files(), settings.window_days)
+    window_days = history.steps * history.step_s / DAY_S
+    return Study(settings.fit_of_files(), window_days, float(history.refresh_s))
 
 
 def _with_plugin(configuration: Configuration, index: int, entry: PluginEntry) -> Configuration:

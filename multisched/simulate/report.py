@@ -15,6 +15,7 @@ import msgspec
 from multisched.cli_tables import as_table
 from multisched.simulate.course import Course, run_course
 from multisched.simulate.judge import Busiest, Figures, Verdict, Worst, judge
+from multisched.simulate.lessons import Lessons
 from multisched.simulate.moments import DAY_S, written
 from multisched.simulate.repairs import Visit
 from multisched.simulate.scenario import Policy, Scenario
@@ -49,9 +50,9 @@ class Outcome(msgspec.Struct, frozen=True):
         return not self.unplaced and not self.failures
 
 
-def run_one(scenario: Scenario, policy: Policy, seed: int, history: Any) -> Outcome:
+def run_one(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Outcome:
     """Runs and judges. Raises PluginSetupError for a plugin that cannot be built."""
-    course: Course = run_course(scenario, policy, seed, history)
+    course: Course = run_course(scenario, policy, seed, lessons)
     verdict = judge(scenario, course)
     return Outcome(seed, verdict, course.moves, course.created, course.unplaced, course.failures, course.repairs)
 

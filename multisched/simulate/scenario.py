@@ -99,9 +99,8 @@ class Scenario(msgspec.Struct, frozen=True):
         """float64[nodes, dimensions]"""
         return np.array([node.capacity for node in self.nodes])
 
-    def history(self) -> NDArray[np.float64]:
-        """float64[services, dimensions, known steps]: use per replica, NaN in gaps: the service's, else its pods' mean."""
-        end = self.usage.step_at(self.known_until_s)
+    def history(self, end: int) -> NDArray[np.float64]:
+        """float64[services, dimensions, end]: use per replica until that step, NaN in gaps: the service's, else its pods' mean."""
         values = self.usage.values[:, :, :end]
         return np.stack([_mean(values[sorted(set(own))]) for own in self.series])
 

@@ -300,7 +300,9 @@ class _Resolver:
         days = (scenario.known_until_s - usage.start_s) / DAY_S
         if days < WEEK_DAYS:
             text = f"the history has {days:.1f} days, less than a week"
-            self._notes.append(f"{text}; PeakForecast takes one quantile of each series for all hours")
+            self._notes.append(
+                f"{text}; PeakForecast cannot tell its days apart, with less than two days not its hours either"
+            )
 
 
 def _series_of(service: Service, replica: int, of_service: dict[str, int], of_pod: dict[str, int]) -> int | None:

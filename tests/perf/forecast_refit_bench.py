@@ -1,15 +1,18 @@
-"""What refits cost placement: `python -m tests.perf.forecast_refit_bench [--rounds 3] [--seconds 30] [--kinds good down ...]`.
+"""What refits cost placement: `python -m tests.perf.forecast_refit_bench [--seconds 40] [--kinds good down ...]`.
 
 The real program binds pods without an end on an embedded API server in the same process and loop, so that whatever takes the
-interpreter or the loop away shows; the history server is a process of its own. Rounds without any source (`none`, profiles of a
-file in force) alternate with rounds in which a refit of 2,000 pods x 5 dimensions x 14 days at 5 min begins with the program
-(`good`), with each way in which a source fails, and, for comparison, with a stranger that computes on the other core (`busy`:
-what caches and clock rate cost by themselves).
+interpreter or the loop away shows. Beside it, from its start, a refit of 2,000 pods x 5 dimensions x 14 days at 5 min (`good`), each
+way in which a source fails, and, for comparison, a stranger that computes on the other core (`busy`: what caches and clock rate
+cost by themselves). The history server and the refit are processes of their own, and are stopped and let go again every WINDOW_S: both
+halves of a run have the same pods, the same moment and the same neighbours on the machine.
 
-One line for each kind, medians: pods bound per second in which the program's thread had a core (others may share the machine; waiting
-for the interpreter counts, waiting for a core does not), how much less that is than in the rounds `none` around it, CPU of the
-process per pod, how late the loop came around, and what the refit says of itself. `--check` exits 1 where more than LOSS_MAX is
-lost.
+One line for each kind: pods bound per second in which the program's thread had a core (others may share the machine; waiting for the
+interpreter counts, waiting for a core does not) while the others run and while they are stopped, what is lost (median of
+neighbouring windows, and its standard error), CPU of the process
+per pod, how much of that other threads than the loop's took, how late the loop came around, and what the refit says of itself.
+`--alone` measures one refit and the next in the process of a duty, and nothing else: seconds, the process's memory.
+`--threads` has refits in threads, as where there are no processes, and measures `none` before them. `--check` exits 1 where more than
+LOSS_MAX is lost beyond `busy`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
+import os
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -25,10 +31,10 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,14 +42,19 @@ import orjson
 import uvloop
 
 from domains.forecast.forecast import Forecast
+from domains.forecast.learning import lesson_of
+from domains.forecast.learning_settings import read_learning
 from domains.forecast.profiles import Origin, Profiles
 from domains.forecast.profiles_file import dumps
+from domains.forecast.study import Findings, Order
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
+from multisched.framework.measures import Grid
 from multisched.garbage import collect_seldom, leave_to_reference_counts
 from multisched.observe.metrics import Metrics
 from multisched.shell.duties import NetworkMeasures
+from multisched.shell.duty_processes import ChildProcess
 from multisched.shell.duty_threads import DutyThreads
 from multisched.shell.program import Program, Surroundings
 from tests.perf import workload
@@ -58,16 +69,24 @@ os.nice(10)
 while True:
     json.loads(json.dumps([[n, str(n)] for n in range(100_000)]))
 """
+FACTORY: Final = "domains.forecast.learning_process:learning_assistant"
 DIMENSIONS: Final = ("cpu", "memory", "disk", "net", "log")
 NODES: Final = 500
 PODS: Final = 2_000
 SERVICES: Final = 50
 """Of those with profiles, whose pods come."""
+POINTS: Final = 168
+"""Steps of a query: answers of eight megabytes, so that most of a refit is decoding from its first second on."""
 WAITING: Final = 200
 STANDING: Final = 4_000
 """The oldest pods go as new ones come."""
+MEDIAN_ERROR: Final = 1.2533
+"""Standard errors of a median in those of a mean."""
 WARM_UP_S: Final = 5.0
-LOSS_MAX: Final = 0.05
+WINDOW_S: Final = 2.0
+SETTLE_S: Final = 0.2
+"""Of each window, in which nothing is counted."""
+LOSS_MAX: Final = 0.03
 HEAD: Final = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {enabled: false}\n"
 
 
@@ -80,19 +99,40 @@ class SystemClock:
         return datetime.now(UTC)
 
 
-class Round(msgspec.Struct, frozen=True):
-    """What one showed."""
+class Tally(msgspec.Struct):
+    """Of the windows of one sort."""
 
-    bound_per_s: float
-    """Of the seconds in which a core was there."""
-    wall_per_s: float
-    cpu_us: float
-    """Of the process, with all its threads, per pod."""
-    late_ms: float
-    """99th percentile of how much later than asked the loop came around."""
-    queued: float
-    """Part of the time that the thread waited for a core."""
-    detail: str = ""
+    bound: int = 0
+    cpu_s: float = 0.0
+    """Of the process, with all its threads."""
+    others_s: float = 0.0
+    """Of that, by other threads than the loop's."""
+    late_s: list[float] = []
+    """How much later than asked the loop came around."""
+    rates: list[float] = []
+    """Bound per such second, window by window."""
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def cpu_us(self) -> float:
+        return 1e6 * self.cpu_s / self.bound
+
+    @property
+    def late_ms(self) -> float:
+        return 1e3 * sorted(self.late_s)[int(0.99 * len(self.late_s))]
+
+
+class Moment(NamedTuple):
+    """What counters said."""
+
+    bound: int
+    wall_s: float
+    cpu_s: float
+    thread_s: float
+    queued_s: float
 
 
 class Cluster:
@@ -127,31 +167,43 @@ class Cluster:
         [found] = [built.plugin for built in worker.plugins.built if isinstance(built.plugin, Forecast)]
         return found
 
-    async def measure(self, seconds: float) -> Round:
+    async def measure(self, seconds: float, *, is_stopping: bool) -> tuple[Tally, Tally, str]:
+        """While the other processes run, while they are stopped, and what the refit says at the end."""
         await self._post_all("/api/v1/nodes", workload.work_nodes(NODES))
         running = asyncio.create_task(self.program.run())
         tasks = [asyncio.create_task(self._feed()), asyncio.create_task(self._watch_loop())]
         await asyncio.sleep(WARM_UP_S)
-        self._late_s.clear()
-        bound, began_s, cpu_s, queued_s = self.bound, time.perf_counter(), time.process_time(), _queued_s()
-        await asyncio.sleep(seconds)
-        took_s, cpu_s, bound = time.perf_counter() - began_s, time.process_time() - cpu_s, self.bound - bound
-        queued_s = _queued_s() - queued_s
-        late = sorted(self._late_s)
+        tallies = Tally(), Tally()
+        try:
+            for number in range(max(2, round(seconds / WINDOW_S))):
+                is_stopped = is_stopping and number % 4 in (1, 2)  # so that what drifts hits both alike
+                _signal_children(signal.SIGSTOP if is_stopped else signal.SIGCONT)
+                await asyncio.sleep(SETTLE_S)
+                await self._window(tallies[is_stopped])
+        finally:
+            _signal_children(signal.SIGCONT)
         for task in tasks:
             task.cancel()
         state = self.forecast.refit_state()
         self.program.stop()
         await running
         told = "" if state is None else f"{state.refits} refits; {state.detail(time.time())}"
-        return Round(
-            bound / (took_s - queued_s),
-            bound / took_s,
-            1e6 * cpu_s / bound,
-            1_000 * late[int(0.99 * len(late))],
-            queued_s / took_s,
-            told,
-        )
+        return *tallies, told
+
+    async def _window(self, tally: Tally) -> None:
+        self._late_s.clear()
+        before = self._moment()
+        await asyncio.sleep(WINDOW_S - SETTLE_S)
+        after = self._moment()
+        bound, core_s = after.bound - before.bound, after.wall_s - before.wall_s - (after.queued_s - before.queued_s)
+        tally.rates.append(bound / core_s)
+        tally.bound += bound
+        tally.cpu_s += after.cpu_s - before.cpu_s
+        tally.others_s += after.cpu_s - before.cpu_s - (after.thread_s - before.thread_s)
+        tally.late_s += self._late_s
+
+    def _moment(self) -> Moment:
+        return Moment(self.bound, time.perf_counter(), time.process_time(), time.thread_time(), _queued_s())
 
     async def _feed(self) -> None:
         """Keeps WAITING pods waiting, and STANDING at the most on the nodes."""
@@ -186,6 +238,14 @@ class Cluster:
         assert answer.status == 201, answer.body
 
 
+def _signal_children(number: signal.Signals) -> None:
+    """To all processes that this one has started."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            for pid in (task / "children").read_text().split():
+                os.kill(int(pid), number)
+
+
 def _queued_s() -> float:
     """How long this thread has waited for a core (proc_pid_schedstat(5))."""
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
@@ -193,13 +253,21 @@ def _queued_s() -> float:
 
 def configuration(url: str, file: Path) -> str:
     """With history where there is a url; the profiles of the file are in force at once either way."""
-    args: dict[str, Any] = {"profilesFile": str(file)}
-    if url:
+    plugin = {"name": "PeakForecast", "weight": 5, "args": _args(url, file)}
+    domain = {"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}
+    return HEAD + "domains: " + orjson.dumps([domain]).decode()
+
+
+def _args(url: str, file: Path) -> dict[str, Any]:
+    args: dict[str, Any] = {"profilesFile": str(file) if file.name else ""}
+    if not url:
+        args |= {"dimensions": DIMENSIONS, "capacities": dict.fromkeys(DIMENSIONS[2:], 100)}
+    else:
         args["history"] = {
             "stepSeconds": 300,
             "windowDays": 14,
             "refreshSeconds": 10,
-            "sources": [{"type": "prometheus", "url": url, "owners": False}],
+            "sources": [{"type": "prometheus", "url": url, "owners": False, "pointsMax": POINTS}],
             "dimensions": [
                 {
                     "name": name,
@@ -209,9 +277,7 @@ def configuration(url: str, file: Path) -> str:
                 for name in DIMENSIONS
             ],
         }
-    plugin = {"name": "PeakForecast", "weight": 5, "args": args}
-    domain = {"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}
-    return HEAD + "domains: " + orjson.dumps([domain]).decode()
+    return args
 
 
 def known_profiles(file: Path) -> None:
@@ -254,54 +320,75 @@ def history_of(kind: str) -> Iterator[str]:
             server.stdin.close()
 
 
-def run(kind: str, seconds: float, *, in_threads: bool) -> Round:
+def run(kind: str, seconds: float, *, in_threads: bool = False) -> tuple[Tally, Tally, str]:
     with tempfile.TemporaryDirectory() as folder, history_of(kind) as url:
         file = Path(folder) / "profiles"
         known_profiles(file)
-        return uvloop.run(Cluster(configuration(url, file), in_threads=in_threads).measure(seconds))
+        cluster = Cluster(configuration(url, file), in_threads=in_threads)
+        return uvloop.run(cluster.measure(seconds, is_stopping=not in_threads))
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--kinds", nargs="+", choices=(BUSY, DOWN, *KINDS), default=(BUSY, DOWN, *KINDS))
     parser.add_argument("--threads", action="store_true", help="refits in threads, as where there are no processes")
+    parser.add_argument("--alone", action="store_true", help="a refit by itself: seconds and memory")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
+    if options.alone:
+        asyncio.run(_alone())
+        return
     collect_seldom()
     lost = {kind: _compare(kind, options) for kind in options.kinds}
-    if options.check and max(lost.values()) > LOSS_MAX:
+    if options.check and max(lost.values()) > LOSS_MAX + max(0.0, lost.get(BUSY, 0.0)):
         sys.exit(1)
 
 
+async def _alone() -> None:
+    with history_of("good") as url:
+        settings = read_learning(_args(url, Path()), 95.0)
+        assert settings.history is not None
+        history = settings.history
+        child = ChildProcess(FACTORY, lesson_of(settings, history.sources), 0)
+        try:
+            for version in (1, 2):
+                end = time.time() // history.step_s * history.step_s
+                grid = Grid(end - history.steps * history.step_s, history.step_s, history.steps)
+                began_s = time.perf_counter()
+                found = await child.ask(Order(grid, version, time.time(), 1_800.0))
+                assert isinstance(found, Findings), found
+                took_s = time.perf_counter() - began_s
+                shape = "x".join(map(str, found.profiles.peak.shape))
+                print(
+                    f"refit {version}: {took_s:.1f} s, process {_most_kib(child.pid) / 2**20:.2f} GiB, profiles {shape}"
+                )
+        finally:
+            await child.close()
+
+
+def _most_kib(pid: int | None) -> int:
+    """The most memory that the process has had."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+
 def _compare(kind: str, options: argparse.Namespace) -> float:
-    """The part of the throughput that is lost, by the medians of rounds that alternate."""
-
-    def once(kind: str) -> Round:
-        return run(kind, options.seconds, in_threads=options.threads)
-
-    without, found = [once(NONE)], list[Round]()
-    for _ in range(options.rounds):
-        found.append(once(kind))
-        without.append(once(NONE))
-    rates = [_median(each, "bound_per_s") for each in (without, found)]
-    lost = 1 - rates[1] / rates[0]
+    """The part of the throughput that is lost: the median over pairs of windows that follow one another."""
+    beside, without, told = run(kind, options.seconds, in_threads=options.threads)
+    if options.threads:
+        without, _, _ = run(NONE, options.seconds, in_threads=True)
+    pairs = [1 - one / other for one, other in zip(beside.rates, without.rates, strict=False)]
+    lost, error = statistics.median(pairs), MEDIAN_ERROR * statistics.stdev(pairs) / math.sqrt(len(pairs))
     print(
-        f"{kind:9} {rates[1]:5.0f}/s, none {rates[0]:5.0f}/s, lost {100 * lost:5.1f} %;"
-        f" CPU per pod {_median(found, 'cpu_us'):.0f} us ({_median(without, 'cpu_us'):.0f});"
-        f" loop late p99 {_median(found, 'late_ms'):.0f} ms ({_median(without, 'late_ms'):.0f});"
-        f" waited for a core {100 * _median(found, 'queued'):.0f} % ({100 * _median(without, 'queued'):.0f});"
-        f" {found[-1].detail[:160]}",
+        f"{kind:9} {beside.rate:5.0f}/s, without {without.rate:5.0f}/s, lost {100 * lost:5.1f} +- {100 * error:.1f} %;"
+        f" CPU per pod {beside.cpu_us:.0f} us ({without.cpu_us:.0f}),"
+        f" of other threads {100 * beside.others_s / beside.cpu_s:.1f} % ({100 * without.others_s / without.cpu_s:.1f});"
+        f" loop late p99 {beside.late_ms:.0f} ms ({without.late_ms:.0f}); {told[:160]}",
         flush=True,
     )
     return lost
-
-
-def _median(rounds: Sequence[Round], name: str) -> float:
-    found: float = statistics.median(getattr(one, name) for one in rounds)
-    return found
 
 
 if __name__ == "__main__":

@@ -97,7 +97,15 @@ async def test_services_that_log_much_never_share_a_node_and_explain_says_when_i
             assert f"of {chatty['audit-0']}: with this pod its fullest moment is log at " in own
             assert f"of {chatty['trace-0']}: with this pod its fullest moment is log at " in other
             assert _percent(own) < 75 < 100 < _percent(other) < 150
+            await house.until(lambda: figure(house, "forecast_catch_up_rows") == 0)
+            assert figure(house, "forecast_pods", "own") == len(names)
+            assert 0.6 < figure(house, "forecast_node_peak_ratio", "log", "1") < 0.75, "each node has one of them"
             await house.at_rest()
+
+
+def figure(house: House, name: str, *labels: str) -> float:
+    [metric] = [one for one in forecast(house).metrics(LoopClock().now().timestamp()) if one.name == name]
+    return metric.values[labels]
 
 
 def _is_learned(house: House) -> bool:

@@ -91,11 +91,16 @@ EXACT: Final = "sum by (namespace, pod) (last_over_time(pod_load[$window]))"
 
 
 def expected(service: str) -> NDArray[np.float32]:
-    """The mean over the service's replicas that have a sample, as the source rounds it."""
+    """The mean over the service's replicas that have a sample, as the source rounds it; where some have samples before and
+    after, too, over those alone. Requests are of 11,000 steps."""
     rows = np.array([drawn(seed) for seed, name in enumerate(PODS) if PODS[name] == service])
-    counts = (~np.isnan(rows)).sum(axis=0)
+    known = ~np.isnan(rows)
+    at = np.arange(STEPS)
+    before, after = np.roll(known, 1, axis=1) | (at % 11_000 == 0), np.roll(known, -1, axis=1)
+    whole = known & before & (after | (at % 11_000 == 10_999) | (at == STEPS - 1))
+    counted = np.where(whole.any(axis=0), whole, known)
     means = np.full(STEPS, np.nan)
-    np.divide(np.nansum(rows, axis=0), counts, out=means, where=counts > 0)
+    np.divide(np.where(counted, rows, 0).sum(axis=0), counted.sum(axis=0), out=means, where=known.any(axis=0))
     return means.astype(np.float32)
 
 

@@ -134,7 +134,7 @@ async def test_the_last_good_profiles_stay_in_force_and_readiness_says_how_old_t
     assert metric(metrics, "forecast_refit_last_error_time_seconds") == pytest.approx(time.time(), abs=120)
     assert metric(metrics, "forecast_node_peak_ratio") > 0
     assert "[+]caches ok\n" in ready
-    assert "[+]plugins ok: forecast/PeakForecast: profiles 7, 2 h old; 1 refits failed, the last " in ready
+    assert "[+]plugins ok: forecast/PeakForecast: profiles 7, 2 h old; 1 refit failed, the last " in ready
     assert words in ready
     assert ready.endswith("\nok\n")
     assert loads(file.read_bytes()).version == VERSION, "the next life begins with them, too"

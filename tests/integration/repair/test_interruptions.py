@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.integration.repair.town import CLOSES_S, OPENS_S, Fault, Town, open_town, played, uneven
@@ -71,6 +72,55 @@ def test_an_answer_that_does_not_come_is_asked_for_again(tmp_path: Path, number:
             assert not town.status().counts["stopped"]
 
     played(story, seed=number)
+
+
+def test_what_cannot_be_stored_is_not_done(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with open_town(tmp_path) as town:
+            await uneven(town, replicas=2, least=1)
+            town.faults = dict.fromkeys(range(1, 500), Fault.FORBIDDEN)
+            await town.start()
+            await town.at(CLOSES_S + 60)
+            assert town.evicted == []
+            assert town.writes
+            assert "no right to do that" in town.status().reason
+            await town.at_rest()
+
+    played(story)
+
+
+def test_a_right_to_evict_that_is_missing_stops_the_run_and_is_named(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with open_town(tmp_path, intervalMinutes=60) as town:
+            await uneven(town, replicas=2, least=1)
+            town.forbids = "EVICT"
+            await town.start()
+            await town.until(lambda: town.run_state() == "stopped", within_s=WINDOW_S)
+            assert town.record()["reason"] == "step 1 of 1: the eviction was refused: no right to do that"
+            assert town.evicted == []
+            assert town.status().counts["evictions_refused"] == 11
+            await town.at_rest()
+
+    played(story)
+
+
+def test_a_record_that_another_has_written_is_read_before_anything_is_done(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with open_town(tmp_path) as town:
+            await uneven(town, replicas=2, least=1)
+            await town.start()
+            await town.reach("evicting")
+            path = "/api/v1/namespaces/kube-system/configmaps/multisched-repair-tests"
+            document = orjson.loads((await town.send("GET", path)).body)
+            document["data"]["run.json"] = document["data"]["run.json"].replace('"looking"', '"reserving"')
+            assert (await town.send("PUT", path, document)).status == 200
+            town.go_on()
+            await town.until(lambda: town.status().counts["keep_failures"] == 1)
+            assert town.evicted == []
+            assert not town.places()
+            await mended(town)
+
+    played(story)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -54,6 +54,7 @@ class Fault(Enum):
     """What befalls one write of the repair."""
 
     THROTTLED = "429"
+    FORBIDDEN = "403"
     LOST = "done, and the answer lost"
     UNDONE = "no answer, and not done"
     DIED_BEFORE = "the process dies before it"
@@ -90,6 +91,8 @@ class Town:
         self.books = Books(self.server, self.broken)
         self.program: Program | None = None
         self.faults: dict[int, Fault] = {}
+        self.forbids = ""
+        """Writes that begin so are refused, all of them."""
         self.writes: list[str] = []
         """Of the repair, in order: `EVICT default/pod`, or the state that is kept."""
         self.evicted: list[tuple[float, str]] = []
@@ -294,8 +297,10 @@ class Town:
 
     def saw_write(self, word: str) -> Fault | None:
         self.writes.append(word)
+        if self.forbids and word.startswith(self.forbids):
+            return Fault.FORBIDDEN
         if self._storm and self._chance.random() < self._storm:
-            return self._chance.choice(list(Fault))
+            return self._chance.choice([fault for fault in Fault if fault is not Fault.FORBIDDEN])
         return self.faults.get(len(self.writes))
 
     def saw_eviction(self, path: str) -> None:
@@ -363,6 +368,8 @@ class _Doors:
                 return await ask()
             case Fault.THROTTLED:
                 return Response(429, b'{"kind":"Status","message":"busy","code":429}', {"Retry-After": "2"})
+            case Fault.FORBIDDEN:
+                return Response(403, b'{"kind":"Status","message":"no right to do that","code":403}', {})
             case Fault.UNDONE:
                 await asyncio.sleep(timeout_s)
                 raise AnswerLostError("timeout")

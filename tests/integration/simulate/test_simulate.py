@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from multisched.cli import app
 from multisched.simulate.course import Course, run_course
-from multisched.simulate.history_csv import write_history
+from multisched.simulate.lessons import Lessons
 from multisched.simulate.scenario import Scenario
 from multisched.simulate.scenario_file import load_scenario
 from tests.unit.simulate.scenarios import STEPS, Line, at, write
@@ -23,6 +23,11 @@ from tests.unit.simulate.scenarios import STEPS, Line, at, write
 EXAMPLES = Path(__file__).parents[3] / "config/examples/simulate"
 POLICIES = ["least-allocated", "realtime", "peak-forecast"]
 NODES = [{"name": "node", "count": 4, "allocatable": {"cpu": 8, "memory": "32Gi"}, "capacity": {"cpu": 10, "log": 10}}]
+
+HISTORY = {
+    "sources": [{"type": "prometheus", "url": "http://prometheus:9090"}],
+    "dimensions": [{"name": "cpu", "ready": "cadvisor-cpu"}],
+}
 
 
 def fleet() -> list[Line]:
@@ -51,10 +56,8 @@ def run(path: Path, output: str = "json", *options: str) -> str:
 
 def course(path: Path, policy: str, seed: int = 0) -> tuple[Scenario, Course]:
     made = load_scenario(path)
-    history = path.with_name("known.csv")
-    write_history(made, history)
     chosen = next(one for one in made.policies if one.name == policy)
-    return made, run_course(made, chosen, seed, history)
+    return made, run_course(made, chosen, seed, Lessons(made))
 
 
 def standing(made: Scenario, course: Course) -> list[list[str]]:
@@ -101,6 +104,36 @@ def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path)
     for seed in range(3):
         made, found = course(path, "alone", seed)
         assert standing(made, found) == [["evening", "noisy"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("args", "beside"),
+    [
+        ({}, "grown"),
+        ({"percentile": 90}, "grown"),
+        (
+            {"history": HISTORY | {"refreshSeconds": 86_400}, "profilesFile": "/nowhere", "fit": {"restDays": []}},
+            "steady",
+        ),
+        ({"history": HISTORY | {"refreshSeconds": 604_800}}, "grown"),
+    ],
+)
+def test_policies_learn_once_or_as_often_as_their_history_is_read(
+    tmp_path: Path, args: dict[str, Any], beside: str
+) -> None:
+    """A service that was small grows tenfold after the known days; a third one comes a day later, to whichever seems smaller."""
+    use = {"steady": [2.0] * STEPS, "grown": [0.4] * 8 + [9.0] * 8, "new": [1.0] * STEPS}
+    plugins = {"enabled": [{"name": "PeakForecast", "args": args}]}
+    path = scenario(
+        tmp_path,
+        lines=[(at(n), name, "cpu", str(values[n])) for name, values in use.items() for n in range(STEPS)],
+        nodes=[{"name": "node", "count": 2, "allocatable": {"cpu": 8, "memory": "32Gi"}, "capacity": {"cpu": 20}}],
+        services=services(steady=1, grown=1, new=0),
+        events=[{"at": "day 4", "scale": {"new": 1}}],
+        policies=[{"name": "learning", "profile": {"base": "forecast", "plugins": plugins}}],
+    )
+    made, found = course(path, "learning")
+    assert sorted([beside, "new"]) in standing(made, found)
 
 
 def test_least_allocated_evens_requests_and_nothing_else(tmp_path: Path) -> None:

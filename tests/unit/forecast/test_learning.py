@@ -128,6 +128,7 @@ async def test_a_process_of_its_own_learns_the_same_and_its_death_is_one_failed_
         assert found is not None
         assert found.profiles.services == expected.profiles.services
         np.testing.assert_array_equal(found.profiles.peak, expected.profiles.peak)
+        assert not found.profiles.peak.flags.writeable
         assert loads((tmp_path / "profiles").read_bytes()).version == 1, "kept for the next life"
 
         [child] = children

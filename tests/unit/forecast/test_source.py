@@ -49,7 +49,7 @@ async def test_a_service_is_the_mean_over_its_replicas_in_each_step() -> None:
     async with source_of(server, CPU) as source:
         reading = await source.read(GRID, in_thread)
     assert reading.usage.start_s == GRID.start_s
-    assert of(reading.usage, "shop/web") == [2, 2, None, 5]
+    assert of(reading.usage, "shop/web") == [1, 2, None, 5], "the 3 is of a part of a step: that pod went within it"
     assert of(reading.usage, "shop/db") == [None, 8, None, None]
     assert reading.named["pod name"] == 3
     assert reading.notes == ("services: 3 pods have no owner that is known; their names stand for their services",)
@@ -250,35 +250,88 @@ def test_the_window_of_a_query_is_the_step_or_its_parts() -> None:
 samples = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.floats(0, 1e6)), unique_by=lambda s: s[:2])
 
 
-@given(samples, st.integers(1, 7))
-def test_a_fold_of_pieces_is_the_mean_of_each_cell(found: list[tuple[int, int, float]], cut: int) -> None:
-    """Series 0..5 belong to services 0..2; the grid is cut in two at `cut`."""
-    fold = Fold(8)
-    for low, high in ((0, cut), (cut, 8)):
-        rows = [
-            sorted((step, value) for row, step, value in found if row == n and low <= step < high) for n in range(6)
-        ]
-        flat = [pair for row in rows for pair in row]
-        piece = Piece(
-            tuple({} for _ in rows),
-            np.cumsum([len(row) for row in rows]),
-            np.array([step for step, _ in flat], np.int64),
-            np.array([value for _, value in flat], np.float64),
-        )
-        fold.add(piece, [f"s{n // 2}" for n in range(6)])
-    table = fold.table(0)
-    want: dict[tuple[str, int], list[float]] = {}
-    for row, step, value in found:
-        want.setdefault((f"s{row // 2}", step), []).append(value)
-    got = {
-        (name, step): table.values[n, step]
+def folded(fold: Fold, found: list[tuple[int, int, float]], series: int, low: int, high: int, of: int) -> None:
+    """Adds the piece of these steps; each service has `of` series."""
+    rows = [sorted((step, v) for row, step, v in found if row == n and low <= step < high) for n in range(series)]
+    flat = [pair for row in rows for pair in row]
+    piece = Piece(
+        tuple({} for _ in rows),
+        np.cumsum([len(row) for row in rows]),
+        np.array([step for step, _ in flat], np.int64),
+        np.array([value for _, value in flat], np.float64),
+    )
+    fold.add(piece, [f"s{n // of}" for n in range(series)])
+
+
+def cells_of(table: Table) -> dict[tuple[str, int], float]:
+    return {
+        (name, step): float(table.values[n, step])
         for n, name in enumerate(table.names)
-        for step in range(8)
+        for step in range(table.values.shape[1])
         if not np.isnan(table.values[n, step])
     }
+
+
+@given(samples, st.integers(1, 7))
+def test_a_fold_of_pieces_is_the_mean_of_the_samples_of_whole_steps_else_of_all(
+    found: list[tuple[int, int, float]], cut: int
+) -> None:
+    """Series 0..5 belong to services 0..2; the grid is cut in two at `cut`."""
+    fold = Fold(8)
+    want: dict[tuple[str, int], list[float]] = {}
+    whole: dict[tuple[str, int], list[float]] = {}
+    for low, high in ((0, cut), (cut, 8)):
+        folded(fold, found, 6, low, high, 2)
+        known = {(row, step) for row, step, _ in found if low <= step < high}
+        reach = {step for _, step in known}
+        for row, step, value in found:
+            if low <= step < high:
+                want.setdefault((f"s{row // 2}", step), []).append(value)
+                begins = step == min(reach) or (row, step - 1) in known
+                if begins and (step == max(reach) or (row, step + 1) in known):
+                    whole.setdefault((f"s{row // 2}", step), []).append(value)
+    got = cells_of(fold.table(0))
     assert got.keys() == want.keys()
     for key, values in want.items():
-        assert got[key] == pytest.approx(np.mean(values), rel=1e-6)
+        assert got[key] == pytest.approx(np.mean(whole.get(key, values)), rel=1e-6)
+
+
+lives = st.lists(st.tuples(st.floats(0, 19.5), st.floats(0.01, 20)), min_size=1, max_size=40)
+
+
+@given(lives, st.floats(0.1, 100))
+def test_pods_that_come_and_go_do_not_change_what_a_replica_uses(lives: list[tuple[float, float]], use: float) -> None:
+    """Every pod uses the same while it lives; what is measured of a step is the part of it in which it lived.
+
+    So at a release, when a service is scaled from one pod to fifty, and for a pod that comes again under its name.
+    """
+    found = []
+    for row, (begin, length) in enumerate(lives):
+        end = min(begin + length, 20.0)
+        for step in range(int(begin), int(np.ceil(end))):
+            part = min(end, step + 1) - max(begin, step)
+            if part > 0:
+                found.append((row, step, use * part))
+    fold = Fold(20)
+    folded(fold, found, len(lives), 0, 20, len(lives))
+    got = cells_of(fold.table(0))
+    reach = {step for _, step, _ in found}
+    for step in reach:
+        values = [value for _, at, value in found if at == step]
+        assert got[("s0", step)] <= use * (1 + 1e-5)
+        assert got[("s0", step)] >= min(values) * (1 - 1e-5)
+        stayed = [begin <= step - 1 and min(begin + length, 20.0) >= step + 2 for begin, length in lives]
+        if any(stayed) and min(reach) < step < max(reach):
+            assert got[("s0", step)] == pytest.approx(use, rel=1e-5)
+
+
+def test_a_service_that_is_scaled_from_one_to_fifty_keeps_its_use_per_replica() -> None:
+    """Forty-nine pods begin within step 5, and are seen in a tenth of it."""
+    found = [(0, step, 2.0) for step in range(10)]
+    found += [(row, step, 0.2 if step == 5 else 2.0) for row in range(1, 50) for step in range(5, 10)]
+    fold = Fold(10)
+    folded(fold, found, 50, 0, 10, 50)
+    assert list(cells_of(fold.table(0)).values()) == [pytest.approx(2.0)] * 10
 
 
 def table(first: int, **rows: list[float]) -> Table:

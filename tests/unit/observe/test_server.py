@@ -199,7 +199,7 @@ async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown() -> Non
             assert (await post(url, "/api/v1/repair/run", body))[0] == 400
         assert (await post(url, "/api/v1/repair/run?force=1", b'{"digest": "abc"}'))[0] == 400
         assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}', kind="text/plain"))[0] == 415
-        assert (await get(url, "/api/v1/repair/run"))[0] == 405
+        assert (await get(url, "/api/v1/repair/run"))[0] == 404
         status, text = await get(url, "/api/v1/repair/status?domain=forecast")
         assert (status, decode_status(text.encode()).move) == (200, "shop/web-1 from n1 to n2")
         assert await get(url, "/api/v1/repair/status?domain=nowhere") == (404, "domain nowhere: no such domain\n")

@@ -25,6 +25,7 @@ from multisched.plugins.priority_sort import PrioritySort
 from multisched.shell.duties import RESTART_CAP_S, STEADY_S, Duties, NetworkMeasures
 from multisched.shell.duty_threads import THREADS_MAX, DutyThreads
 from multisched.shell.program import Program, Surroundings
+from multisched.shell.telemetry import health_of, read
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.virtual_workers import VirtualThreads
@@ -237,3 +238,7 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
     (state,) = program.duties.states()
     assert (state.domain, state.plugin, state.failures) == ("forecast", "Watchman", 1)
     assert (state.last_error, state.is_running) == ("RuntimeError: fell, True", False)
+    told = "forecast/Watchman: its duty has ended 1x, last "
+    assert health_of(program).startswith(told)
+    assert health_of(program).endswith(" s ago, and is begun again soon: RuntimeError: fell, True")
+    assert read(program).duties[("Watchman", "forecast")].failures == 1

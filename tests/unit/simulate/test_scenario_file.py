@@ -14,7 +14,7 @@ from multisched.simulate.scenario_file import load_scenario
 from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
 
 NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
-SHORT = "the history has 2.0 days, less than a week; PeakForecast takes one quantile of each series for all hours"
+SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot tell its days apart, with less than two days not its hours either"
 
 NIGHT: dict[str, Any] = {"from": "01:00", "to": "05:00"}
 
@@ -69,10 +69,10 @@ def test_a_pods_own_series_goes_before_its_services(tmp_path: Path) -> None:
     assert scenario.series == ((1, 2, 1, 1), (0, 0))
 
 
-def test_history_is_the_services_use_or_the_mean_of_its_pods_and_ends_where_knowledge_does(tmp_path: Path) -> None:
+def test_history_is_the_services_use_or_the_mean_of_its_pods_until_a_step(tmp_path: Path) -> None:
     scenario = load_scenario(write(tmp_path))
     own = [float(value) for _, service, dimension, value in usage_lines() if (service, dimension) == ("db", "log")]
-    np.testing.assert_array_equal(scenario.history()[1, 1], own[:8])
+    np.testing.assert_array_equal(scenario.history(8)[1, 1], own[:8])
 
 
 def test_events_are_in_order_of_time_and_a_star_means_all(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""What PeakForecast learns in a run: the fit of what has passed until then, as its refits would make it.
+
+A run's sources of history are the scenario's usage alone, in virtual time: a policy may know the known part, and, where it is
+configured to learn again and again, what has passed since. Lessons are made once for all runs of a process that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from domains.forecast.fit import fit
+from domains.forecast.fit_settings import FitSettings
+from domains.forecast.forecast import Forecast
+from domains.forecast.profiles import Profiles
+from domains.forecast.usage import Usage
+from multisched.shell.program import Program
+from multisched.simulate.moments import DAY_S
+from multisched.simulate.scenario import Scenario
+
+LESSONS_KEPT: Final = 64
+"""Per process: one for each time that policies learn, of 120 kB for 60 services in 3 dimensions."""
+
+
+class Study(msgspec.Struct, frozen=True):
+    """How the PeakForecast of one domain learns."""
+
+    fit: FitSettings
+    window_days: float
+    refresh_s: float = float("inf")
+    """Infinite: it learns once."""
+
+
+class Lessons:
+    """Of one scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._made: dict[tuple[int, Study], Profiles] = {}
+
+    def until(self, moment_s: float, study: Study, version: int) -> Profiles:
+        """What is learned of everything that was measured before the moment."""
+        usage = self._scenario.usage
+        end = usage.step_at(moment_s)
+        key = (end, study)
+        found = self._made.get(key)
+        if found is None:
+            if len(self._made) >= LESSONS_KEPT:
+                self._made.clear()
+            found = self._made[key] = self._fit(end, study)
+        return msgspec.structs.replace(found, version=version)
+
+    def _fit(self, end: int, study: Study) -> Profiles:
+        scenario, table = self._scenario, self._scenario.usage
+        begin = max(0, end - int(study.window_days * DAY_S / table.step_s))
+        values = scenario.history(end)[:, :, begin:].astype(np.float32)
+        names = tuple(service.name for service in scenario.services)
+        start_s = table.start_s + begin * table.step_s
+        usage = Usage(float(start_s), float(table.step_s), names, table.dimensions, values)
+        return fit(usage, study.fit, 1, float(table.start_s + end * table.step_s))
+
+
+class Learning:
+    """One run's. Called whenever time has moved on, between cycles."""
+
+    def __init__(self, lessons: Lessons, known_until_s: float, program: Program, studies: Mapping[str, Study]) -> None:
+        """`studies`: by domain."""
+        self._lessons = lessons
+        self._known_until_s = known_until_s
+        self._learners = [
+            (built.plugin, studies[worker.name])
+            for worker in program.router.workers()
+            for built in worker.plugins.built
+            if worker.name in studies and isinstance(built.plugin, Forecast)
+        ]
+        self._learned_s = [float("-inf")] * len(self._learners)
+
+    def follow(self, now_s: float) -> None:
+        """Puts new profiles in force where it is time; the first are those of the known part."""
+        for number, (plugin, study) in enumerate(self._learners):
+            if now_s < self._learned_s[number] + study.refresh_s:
+                continue
+            self._learned_s[number] = now_s
+            moment_s = max(self._known_until_s, now_s)
+            plugin.adopt(self._lessons.until(moment_s, study, plugin.statistics().version + 1))
