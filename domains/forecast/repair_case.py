@@ -148,6 +148,9 @@ class RepairLimits(msgspec.Struct, frozen=True):
     swell: float = 0.1
     """Two pods that change places: how much of its capacity a node that is past the threshold already may peak higher between
     the two steps. 0: never, so that pods that use anything at the hot hour cannot change places."""
+    keep_apart: bool = False
+    """A pod goes only where fewer of its service stand than it leaves behind, itself included: replicas of a service are busy
+    together, and their forecast errs together, so that a gain bought by bringing them closer is none."""
     move_gangs: bool = False
     """Move members a gang has beyond its minimum, one at a time."""
     fits_max: int = 5_000

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from domains.forecast.repair_case import NO_GANG, Fits, Floats, Ints, Mask, RepairCase, RepairLimits
 
@@ -63,6 +64,7 @@ class Board:
         self._inverse = _inverse(case.nodes.capacity)
         self._node_moves = np.zeros(len(case.nodes.names), np.int64)
         self._service_moves: dict[int, int] = {}
+        self._known_held: dict[int, NDArray[np.int16]] = {}
         self.reason_codes, self.reasons = why_not(case, limits)
         self._pods_by_node, self._first = _by_node(case)
         self._kinds = _kinds(case)
@@ -199,8 +201,10 @@ class Board:
         return (hot,) if bool((risen <= bearable + TOLERANCE).all()) else ()
 
     def _moves_left(self, pod: int, other: int, source: int, target: int, third: int) -> bool:
-        """Whether budgets allow both moves together."""
+        """Whether budgets, and distances between replicas, allow both moves together."""
         limits, service = self.limits, self.case.pods.service
+        if limits.keep_apart and not self._stays_apart(pod, other, source, target, third):
+            return False
         for node in (source, target, third):
             needed = (node in (source, target)) + (node in (target, third))
             if self._node_moves[node] + needed > limits.moves_per_node:
@@ -208,6 +212,28 @@ class Board:
         same = service[pod] == service[other]
         used = max(self._service_moves.get(int(service[one]), 0) for one in (pod, other))
         return bool(used + 1 + same <= limits.moves_per_service) and len(self.moves) + 2 <= limits.moves_per_window
+
+    def _stays_apart(self, pod: int, other: int, source: int, target: int, third: int) -> bool:
+        """`RepairLimits.keep_apart` for `other` from the target to the third, and then for the pod to the target."""
+        if not self._held(other)[third] < self._held(other)[target]:
+            return False
+        held = self._held(pod)
+        same = self.case.pods.service[pod] == self.case.pods.service[other]
+        return bool(held[target] - same < held[source] + (same and third == source))
+
+    def _held(self, pod: int) -> NDArray[np.int16]:
+        """int16[nodes]: pods of the pod's service, the moves made so far made."""
+        service = int(self.case.pods.service[pod])
+        held = self._known_held.get(service)
+        if held is None:
+            pods = np.flatnonzero(self.case.pods.service == service)
+            held = np.bincount(self.case.pods.node[pods], minlength=len(self.case.nodes.names)).astype(np.int16)
+            for move in self.moves:
+                if self.case.pods.service[move.pod] == service:
+                    held[move.source] -= 1
+                    held[move.target] += 1
+            self._known_held[service] = held
+        return held
 
     def fits(self, pod: int) -> Mask:
         """What the caller says of the pod; nowhere once `fits_max` pods have been asked about."""
@@ -227,6 +253,9 @@ class Board:
         allowed: Mask = self._node_moves < self.limits.moves_per_node
         if free is not None:
             allowed = allowed & (free >= self.case.pods.requests[pod]).all(axis=1)
+        if self.limits.keep_apart:
+            held = self._held(pod)
+            allowed = allowed & (held < held[self.case.pods.node[pod]])
         allowed[self.case.pods.node[pod]] = False
         if len(self.moves) >= self.limits.moves_per_window:
             allowed[:] = False
@@ -288,6 +317,10 @@ class Board:
         self._node_moves[[move.source, move.target]] += sign
         service = int(self.case.pods.service[move.pod])
         self._service_moves[service] = self._service_moves.get(service, 0) + sign
+        held = self._known_held.get(service)
+        if held is not None:
+            held[move.source] -= sign
+            held[move.target] += sign
 
 
 def _lowest(rows: Ints, over: Floats, most: int) -> list[int]:

@@ -4,7 +4,8 @@
 peaks, and keeps the lowest at which every node is mended within the budgets. The dimension that hinders more then stays where it
 is, and the others are tried on; so each dimension is stuck once. Promises, beside those of `plan_repair`: no node ends past the
 threshold of any dimension, which is never above the worst peak of today nor below what is asked for; never more moves than the budgets
-allow; no plan at all where nothing is gained. Pure, and some PLANS_MAX times as slow as one plan: never on the loop.
+allow; no plan at all where nothing is gained; no replica joins more of its service than it leaves (`RepairLimits.keep_apart`): what
+a forecast gains by that, reality takes back. Pure, and some PLANS_MAX times as slow as one plan: never on the loop.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class _Descent:
             self._limits,
             threshold=tuple(np.maximum(threshold, 1e-9).tolist()),
             work_max=min(self._limits.work_max, WORK_MAX),
+            keep_apart=True,
         )
         return plan_repair(self._case, tried, self._fits)
 

@@ -53,6 +53,7 @@ def random_case(seed: int) -> tuple[RepairCase, RepairLimits, Fits]:
         moves_per_service=int(rng.integers(1, 3)),
         swell=float(rng.choice([0.0, 0.1, 0.3])),
         move_gangs=bool(rng.random() < 0.3),
+        keep_apart=bool(rng.random() < 0.3),
     )
     return case, limits, fits
 
@@ -87,6 +88,9 @@ class Rules:
         """One more step, given where pods stand after the steps before it."""
         source = where[pod]
         if source == target or source != self.start[pod] or not self.movable[pod] or not self.fitting[pod, target]:
+            return False
+        replicas = Counter(where[p] for p in np.flatnonzero(self.case.pods.service == self.case.pods.service[pod]))
+        if self.limits.keep_apart and replicas[target] >= replicas[source]:
             return False
         moved = [p for p, at in enumerate(where) if at != self.start[p]] + [pod]
         after = tuple(target if p == pod else at for p, at in enumerate(where))

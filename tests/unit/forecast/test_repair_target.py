@@ -59,6 +59,17 @@ def test_a_dimension_that_no_move_helps_does_not_hinder_the_other() -> None:
     assert [step.source for step in found.plan.steps] == ["node-1"]
 
 
+def test_replicas_of_a_service_do_not_come_closer() -> None:
+    """By the forecast the third node is the emptiest, but the other replica stands there."""
+    placed = [[0.3, 0.3, 0.3], [0.3, 0.2], [0.1]]
+    alone = lowest(make_case(placed), moves=1)
+    assert [step.target for step in alone.plan.steps] == ["node-2"]
+    together = lowest(make_case(placed, service=[0, 0, 0, 1, 2, 0]), moves=1)
+    assert [step.target for step in together.plan.steps] == ["node-2"]  # from three to one beside it
+    apart = lowest(make_case(placed, service=[0, 1, 2, 3, 4, 0], fixed=[0, 1, 1, 0, 0, 0]), moves=1)
+    assert [step.target for step in apart.plan.steps] != ["node-2"]
+
+
 def test_the_same_case_gives_the_same_plan() -> None:
     rng = np.random.default_rng(3)
     case = make_case([rng.uniform(0.02, 0.2, 5).tolist() for _ in range(6)])
