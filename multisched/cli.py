@@ -375,6 +375,9 @@ def repair_plan(
     moves_per_node: Annotated[int | None, typer.Option(min=0, max=10_000, help="From or to one node.")] = None,
     moves_per_service: Annotated[int | None, typer.Option(min=0, max=10_000, help="Of one service.")] = None,
     domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Have the running process carry out just this plan, inside its window.")
+    ] = False,
     snapshot: Snapshot = None,
     config: ConfigFile = None,
     server: ServerUrl = DEFAULT_SERVER,
@@ -385,7 +388,7 @@ def repair_plan(
     ca_file: CaFile = None,
     insecure_skip_tls_verify: Insecure = False,
 ) -> None:
-    """Show the fewest moves that bring every node's predicted peak below its threshold. Nothing is written."""
+    """Show the fewest moves that bring every node's predicted peak below its threshold; with --apply make them."""
     from multisched import cli_repair, cli_server
 
     asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
@@ -393,7 +396,31 @@ def repair_plan(
         question = cli_repair.asked_for(
             threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
         )
-        typer.echo(cli_repair.plan(_source(snapshot, config, asked), question, output.value))
+        source = _source(snapshot, config, asked)
+        if not apply:
+            typer.echo(cli_repair.plan(source, question, output.value))
+            return
+        for part in cli_repair.apply(source, question, output.value):
+            typer.echo(part)
+
+
+@repair_app.command("status")
+def repair_status(
+    domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Show the window, the run under way, and what is left of the budget."""
+    from multisched import cli_repair, cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        typer.echo(cli_repair.status(asked, domain, output.value))
 
 
 @plugins_app.command("list")

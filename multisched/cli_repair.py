@@ -1,11 +1,13 @@
-"""`multisched repair plan`: which pods should move, and why; nothing is written.
+"""`multisched repair`: which pods should move, and why; on request the running process is asked to move them.
 
-Asks a running multisched over HTTP, or has the plan made here on a dump of a cluster; the answers are of one form.
+Asks a running multisched over HTTP, or has the plan made here on a dump of a cluster; the answers are of one form. Nothing is
+written from here: what is carried out is carried out by the process that leads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlencode
 
@@ -14,6 +16,7 @@ import msgspec
 from multisched.cli_explain import Dump, moment_of
 from multisched.cli_server import AskError, Server, ask
 from multisched.cli_tables import as_document, as_table
+from multisched.framework.moving import RepairStatus, digest_of
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import (
     ALL_DIMENSIONS,
@@ -24,7 +27,7 @@ from multisched.framework.repair import (
     RepairPlan,
     RepairRefusedError,
 )
-from multisched.observe.repair_view import decode_plan, thresholds
+from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
 from multisched.options import ExitCode
 
 READ_OF_A_DUMP: Final = (
@@ -60,18 +63,75 @@ def asked_for(
 
 def plan(source: Server | Dump, asked: RepairAsked, output: str) -> str:
     """The plan in the wanted form. Raises AskError."""
-    found = _of_dump(source, asked) if isinstance(source, Dump) else _of_server(source, asked)
+    return _shown(_of_dump(source, asked) if isinstance(source, Dump) else _of_server(source, asked), output)
+
+
+def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[str]:
+    """The plan, and then what came of asking the running process to carry just this one out. Raises AskError."""
+    if isinstance(source, Dump):
+        raise AskError("--apply: a dump has nothing to move; leave out --snapshot", ExitCode.USAGE)
+    found = _of_server(source, asked)
+    yield _shown(found, output, is_preview=not found.moves)
+    if not found.moves:
+        return
+    body = msgspec.json.encode(RunAsked(digest_of(found)))
+    told = _status_of(source, f"/api/v1/repair/run{_query(asked)}", body=body)
+    yield f"begun: {told.steps} moves in domain {told.domain}, plan {told.digest}; multisched repair status shows how it goes"
+
+
+def status(server: Server, domain: str, output: str) -> str:
+    """How repair stands in the running process. Raises AskError."""
+    found = _status_of(server, f"/api/v1/repair/status{_query(RepairAsked(domain=domain))}")
     if output in ("json", "yaml"):
         return as_document(msgspec.to_builtins(found), output)
-    return text_of(found, is_wide=output == "wide")
+    return "\n".join(_status_lines(found))
 
 
-def text_of(found: RepairPlan, *, is_wide: bool) -> str:
+def _status_lines(found: RepairStatus) -> Iterator[str]:
+    yield f"domain {found.domain}: repair is {found.mode}"
+    if found.is_open:
+        yield f"window: open since {_moment(found.opens_s)}, until {_moment(found.closes_s)}"
+    elif found.opens_s is not None:
+        yield f"window: closed, the next one opens at {_moment(found.opens_s)}"
+    if found.mode != "off":
+        yield f"moved in this window: {found.moved}, {found.moves_left} left"
+    if found.state:
+        where = f", move {found.step} of {found.steps}: {found.move}" if found.move else f", {found.steps} moves"
+        yield f"run of plan {found.digest}: {found.state}{where}"
+    elif found.digest:
+        yield f"plan {found.digest}: {found.steps} moves, shown only"
+    if found.reason:
+        yield f"reason: {found.reason}"
+
+
+def _moment(epoch_s: float | None) -> str:
+    return "-" if epoch_s is None else f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _status_of(server: Server, path: str, body: bytes | None = None) -> RepairStatus:
+    try:
+        answer = ask(server, path, body=body, timeout_s=TIMEOUT_S)
+    except AskError as error:
+        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
+    try:
+        return decode_status(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+
+
+def _shown(found: RepairPlan, output: str, *, is_preview: bool = True) -> str:
+    if output in ("json", "yaml"):
+        return as_document(msgspec.to_builtins(found), output)
+    return text_of(found, is_wide=output == "wide", is_preview=is_preview)
+
+
+def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str:
     """Moves in order, nodes that stay over, totals."""
     parts = [_moves(found.moves, is_wide=is_wide)] if found.moves else []
     if found.left:
         parts.append(_left(found.left, is_wide=is_wide))
-    parts.append("\n".join(_totals(found)))
+    totals = [*_totals(found), *(["nothing was written: this is a preview"] if is_preview else [])]
+    parts.append("\n".join(totals))
     return "\n\n".join(parts)
 
 
@@ -95,14 +155,19 @@ def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
     return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
-def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
+def _query(asked: RepairAsked) -> str:
+    """The question as a URL has it."""
     query = [("domain", asked.domain)] if asked.domain else []
     for name, percent in asked.threshold_percent.items():
         query.append(("threshold", f"{name}={percent:g}" if name != ALL_DIMENSIONS else f"{percent:g}"))
     limits = {"moves": asked.moves, "movesPerNode": asked.moves_per_node, "movesPerService": asked.moves_per_service}
     query += [(name, str(number)) for name, number in limits.items() if number is not None]
+    return f"{'?' if query else ''}{urlencode(query)}"
+
+
+def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
     try:
-        body = ask(server, f"/api/v1/repair/plan{'?' if query else ''}{urlencode(query)}", timeout_s=TIMEOUT_S)
+        body = ask(server, f"/api/v1/repair/plan{_query(asked)}", timeout_s=TIMEOUT_S)
     except AskError as error:
         raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
     try:
@@ -172,7 +237,6 @@ def _totals(found: RepairPlan) -> Iterator[str]:
         yield f"  kept: {sum(number for _, number in kept[KEPT_SHOWN:])} for {len(kept) - KEPT_SHOWN} other reasons"
     for note in found.notes:
         yield f"note: {note}"
-    yield "nothing was written: this is a preview"
 
 
 def _thresholds(percent: Mapping[str, float]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import anyio
 import msgspec
 import numpy as np
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from domains.forecast.learning import Learner
     from domains.forecast.node_loads import NodeLoad
     from domains.forecast.refit import RefitState
+    from domains.forecast.repair_control import RepairControl
+    from domains.forecast.repair_settings import RepairSettings
+    from multisched.framework.moving import RepairStatus
     from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
@@ -101,7 +106,7 @@ class Forecast:
     depends_on = Dependency.ROW
     reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
-    """The refit, where there is something to learn from (`framework.plugin.DutyPlugin`)."""
+    """The refit, where there is something to learn from, and repair, where it is configured (`framework.plugin.DutyPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
@@ -136,8 +141,11 @@ class Forecast:
         self._rows = ledger.rows if context.rows is None else context.rows
         self._figures: Figures | None = None
         self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
-        if self._refit is not None:
-            self.carry_out = self._refit.run
+        self._node_row = context.nodes.row_of
+        self._repair = None if settings.repair is None else self._repair_control(settings.repair, context)
+        duties = [duty.run for duty in (self._refit, self._repair) if duty is not None]
+        if duties:
+            self.carry_out = partial(_all_of, duties)
 
     # -- profiles --------------------------------------------------------------------------------------------------
 
@@ -266,6 +274,51 @@ class Forecast:
             return plan
         return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 
+    def _repair_control(self, settings: RepairSettings, context: PluginContext) -> RepairControl:
+        from domains.forecast.repair_carrier import Forecasts
+        from domains.forecast.repair_control import RepairControl
+        from domains.forecast.repair_record import Budget
+
+        return RepairControl(
+            context.domain,
+            settings.carrying,
+            Budget(settings.moves_per_window, settings.moves_per_node, settings.moves_per_service),
+            Forecasts(self.peaks, self._promise, self._ledger.withdraw),
+        )
+
+    def peaks(self, node: str) -> Mapping[str, float]:
+        """Dimension -> predicted peak of what stands on the node now, as a share of its capacity, where it states one."""
+        row, book = self._node_row(node), self._ledger.predictor.book
+        if row is None or book is None:
+            return {}
+        rows = np.array([row], np.intp)
+        load = (self._ledger.settled(rows).of(rows)[0] * book.quantum_milli).max(axis=1)
+        capacity = self._ledger.capacity(rows)[:, 0]
+        stated = zip(self.dimensions, load.tolist(), capacity.tolist(), strict=True)
+        # A node that has none of a dimension has a milli-unit of it: whatever is used there is too much.
+        return {name: used / max(has, 1.0) for name, used, has in stated if has >= 0}
+
+    def _promise(self, pod: Pod, node: str) -> None:
+        row = self._node_row(node)
+        if row is not None:
+            self._ledger.promise(pod, row)
+
+    def repair_status(self) -> RepairStatus:
+        """See `framework.moving.CarriesOutRepairs`."""
+        from multisched.framework.moving import RepairStatus
+
+        if self._repair is None:
+            return RepairStatus(domain=self._ledger.name.rpartition("/")[2], mode="off", is_open=False)
+        return self._repair.status()
+
+    async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
+        """See `framework.moving.CarriesOutRepairs`."""
+        if self._repair is None:
+            from multisched.framework.repair import RepairRefusedError
+
+            raise RepairRefusedError("repair is off: give PeakForecast repair.mode and repair.windows", 409)
+        return await self._repair.request(asked, digest)
+
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
@@ -320,6 +373,13 @@ class Forecast:
         factors = load_factor(ledger.capacity(rows), book.quantum_milli, book.stand_in_milli)
         self._seen = _Seen(curve.mark, rows, ledger.sequence, outlook, factors)
         return outlook, factors
+
+
+async def _all_of(duties: Sequence[Callable[[DutyPorts], Coroutine[Any, Any, None]]], ports: DutyPorts) -> None:
+    """All of them at once, until cancelled or one fails."""
+    async with anyio.create_task_group() as tasks:
+        for duty in duties:
+            tasks.start_soon(duty, ports)
 
 
 def _learner(settings: PeakSettings) -> Learner | None:

@@ -17,6 +17,7 @@ from domains.forecast.forecast import Forecast
 from domains.forecast.node_curves import worst_slots
 from domains.forecast.profile_book import FLOAT_QUANTA, Curve, ProfileBook
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.moving import STAND_IN
 from multisched.framework.node_view import Bools, Codes, Rows, any_true
 from multisched.framework.plugin import CycleView, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
@@ -113,6 +114,8 @@ class PeakFilter(Forecast):
 
     def _think(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
         """Always a new mapping with a new array: the state is copied shallowly."""
+        if other.uid.startswith(STAND_IN) and self._ledger.has_promise(row):
+            return  # the ledger counts it already
         curve = self._ledger.predictor.predict(other).curve
         if curve is not None:
             before = cycle.state.find(_THOUGHT) or {}

@@ -52,6 +52,8 @@ class PeakLedger:
         self.pods: dict[str, Pod] | None = None
         """uid -> pod, while somebody wants to know (`keep_pods`)."""
         self._held: dict[str, tuple[int, Demand]] = {}
+        self._promised: tuple[int, Demand] | None = None
+        """Row and demand of a pod that is to come, which no pod's entry says."""
         self._nodes: dict[int, Node] = {}
         self._version = [0] * ROWS_FIRST
         self.adopted = 0
@@ -96,6 +98,8 @@ class PeakLedger:
         if (row in self._nodes) is (node is None):
             self.capacity_changes += 1
         if node is None:
+            if self._promised is not None and self._promised[0] == row:
+                self.withdraw()
             self._nodes.pop(row, None)
         else:
             self._nodes[row] = node
@@ -131,6 +135,28 @@ class PeakLedger:
     def sums_like(self, other: PeakLedger) -> bool:
         """True if both are configured alike: with the same profiles they would say the same of any pods and nodes."""
         return self.stated == other.stated and self.chosen == other.chosen
+
+    # -- promises --------------------------------------------------------------------------------------------------
+
+    def promise(self, pod: Pod, row: int) -> None:
+        """A pod like this one counts on the row beside those that are held, until `withdraw`: one at a time. `held` does not
+        tell of it, as no pod stands there yet."""
+        self.withdraw()
+        self._promised = (row, self.predictor.predict(pod).demand)
+        self._add(*self._promised, 1)
+
+    def withdraw(self) -> None:
+        """What was promised counts no more. Idempotent."""
+        promised, self._promised = self._promised, None
+        if promised is not None:
+            self._add(*promised, -1)
+
+    def has_promise(self, row: int) -> bool:
+        return self._promised is not None and self._promised[0] == row
+
+    def _counted(self) -> list[tuple[int, Demand]]:
+        """Of all that counts on rows."""
+        return [*self._held.values(), *(() if self._promised is None else (self._promised,))]
 
     # -- profiles --------------------------------------------------------------------------------------------------
 
@@ -249,7 +275,7 @@ class PeakLedger:
         self._is_counting = False
         if book is None:
             self._is_counting = True
-            for row, demand in self._held.values():
+            for row, demand in self._counted():
                 prediction = self.predictor.of(demand)
                 self._flat.add(row, prediction.peaks, 1)
                 self._sources[prediction.source, row] += 1
@@ -259,9 +285,10 @@ class PeakLedger:
         if self._is_counting:
             return
         self._is_counting = True
-        for row, demand in self._held.values():
+        counted = self._counted()
+        for row, demand in counted:
             self._due.setdefault(row, []).append(demand)
-        for demand, pods in Counter(demand for _, demand in self._held.values()).items():
+        for demand, pods in Counter(demand for _, demand in counted).items():
             self._total += self._curve(demand).quanta * np.int64(pods)
 
     def _settle(self, row: int) -> None:

@@ -41,7 +41,7 @@ PROFILE = Profile(
         PluginUse("DynamicResources"),
         PluginUse("DefaultPreemption"),
         PluginUse("ImageLocality"),
-        PluginUse("PeakForecast", weight=5),
+        PluginUse("PeakForecast", weight=10),
         PluginUse("DefaultBinder"),
         PluginUse("NodeDeclaredFeatures"),
     )

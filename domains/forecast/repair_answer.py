@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+import msgspec
 import numpy as np
 
 from domains.forecast.peak_ledger import PeakLedger
@@ -17,6 +18,7 @@ from domains.forecast.repair_moves import why_not
 from domains.forecast.repair_plan import Peak, Plan, Step, plan_repair
 from domains.forecast.repair_settings import Movable, RepairSettings, limits_of, unknown_dimensions
 from domains.forecast.repair_snapshot import Snapshot, take_snapshot
+from domains.forecast.repair_target import plan_lowest
 from multisched.framework.node_view import Bools
 from multisched.framework.repair import (
     RepairAsked,
@@ -40,7 +42,12 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
     def fits(number: int) -> Bools:
         return scene.fits(snapshot.pods[number])
 
-    case, plan = snapshot.case, plan_repair(snapshot.case, limits, fits)
+    case = snapshot.case
+    if settings.is_lowest and not asked.threshold_percent:
+        lowest = plan_lowest(case, limits, fits)
+        limits, plan = msgspec.structs.replace(limits, threshold=lowest.threshold), lowest.plan
+    else:
+        plan = plan_repair(case, limits, fits)
     told = _Telling(snapshot, limits, book.profiles)
     codes, reasons = why_not(case, limits)
     kept = Counter(reasons[code] for code in codes[codes > 0].tolist())

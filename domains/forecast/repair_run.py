@@ -30,7 +30,8 @@ import msgspec
 from domains.forecast.repair_plan import Step
 
 REFUSALS_MAX: Final = 10
-"""Looks and evictions of one step that may be refused before the run stops; the controller waits between them."""
+"""Looks and evictions of one step that may be refused, or go without an answer, before the run stops; the controller waits
+between them."""
 DRIFT_MAX: Final = 0.05
 """Of a node's capacity: how much worse a forecast after a step may be than the plan foretold."""
 
@@ -60,11 +61,13 @@ class Event(Enum):
     MAY_LEAVE = "the pod stands, all replicas are ready, a disruption is allowed"
     MAY_NOT_LEAVE = "a replica is not ready, or no disruption is allowed"
     EVICTED = "evicted"
-    EVICT_REFUSED = "the eviction was refused (429)"
+    EVICT_REFUSED = "the eviction was refused"
+    """429, or another definite answer: nothing happened."""
     EVICT_UNKNOWN = "no answer to the eviction"
     POD_GONE = "the pod is not where it should be"
     READY_ON_TARGET = "the replacement is ready on the target"
     READY_ELSEWHERE = "the replacement is ready on another node"
+    NOT_READY = "no replacement was ready in time"
     TARGET_GONE = "the target is gone"
     CHECK_PASSED = "check passed"
     CHECK_FAILED = "reality differs from the forecast"
@@ -110,7 +113,11 @@ _STOP: Final = (State.STOPPED, (Action.RELEASE,))
 _BEFORE_EVICTION: Final = (State.RESERVING, State.LOOKING)
 _AFTER_EVICTION: Final = (State.EVICTING, State.RESOLVING, State.LEAVING)
 _STOPPING_EVENTS: Final = (Event.POD_GONE, Event.TARGET_GONE, Event.WINDOW_CLOSED, Event.RESERVE_REFUSED)
-_REFUSED: Final = ((State.LOOKING, Event.MAY_NOT_LEAVE), (State.EVICTING, Event.EVICT_REFUSED))
+_REFUSED: Final = (
+    (State.LOOKING, Event.MAY_NOT_LEAVE),
+    (State.EVICTING, Event.EVICT_REFUSED),
+    (State.EVICTING, Event.EVICT_UNKNOWN),
+)
 
 TABLE: Final[Mapping[tuple[State, Event], tuple[State, Actions]]] = MappingProxyType(
     {
@@ -126,6 +133,7 @@ TABLE: Final[Mapping[tuple[State, Event], tuple[State, Actions]]] = MappingProxy
         (State.RESOLVING, Event.MAY_NOT_LEAVE): (State.RESERVING, (Action.RESERVE,)),
         (State.LEAVING, Event.READY_ON_TARGET): (State.CHECKING, (Action.RELEASE, Action.CHECK)),
         (State.LEAVING, Event.READY_ELSEWHERE): _STOP,
+        (State.LEAVING, Event.NOT_READY): _STOP,
         (State.CHECKING, Event.CHECK_FAILED): _STOP,
         (State.CHECKING, Event.TARGET_GONE): _STOP,
         (State.CHECKING, Event.RESTARTED): (State.CHECKING, (Action.CHECK,)),
@@ -177,6 +185,17 @@ def _stopped(run: Run, event: Event) -> Run:
     )
 
 
+class Foretold(msgspec.Struct, frozen=True):
+    """What a step of a plan says, as far as the check after it goes."""
+
+    pod: str
+    source: str
+    target: str
+    source_peaks: tuple[float, ...]
+    """Per dimension: the predicted peaks, shares of capacity, once the step is done."""
+    target_peaks: tuple[float, ...]
+
+
 class Found(msgspec.Struct, frozen=True):
     """What is true of a step's pod and its two nodes at one moment."""
 
@@ -192,7 +211,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def should_stop(
-    step: Step, before: Found, after: Found, *, threshold: tuple[float, ...], drift_max: float = DRIFT_MAX
+    step: Step | Foretold, before: Found, after: Found, *, threshold: tuple[float, ...], drift_max: float = DRIFT_MAX
 ) -> str:
     """Why the run has to stop after this step; empty: go on. `before` is of LOOK, `after` of CHECK.
 

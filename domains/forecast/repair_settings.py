@@ -1,7 +1,8 @@
 """What the args of PeakForecast say of repair, below `repair:`; and one question's limits, made of them and of what it asks.
 
     repair:
-      thresholdPercent: {cpu: 90, log: 80}   # or one number for all; a dimension that is not named has 100
+      thresholdPercent: {cpu: 90, log: 80}   # or one number for all; a dimension that is not named has 100;
+                                             # or auto: as low as the moves reach (`repair_target.py`)
       movesPerWindow: 50
       movesPerNode: 10
       movesPerService: 10
@@ -21,16 +22,21 @@ from typing import Any, Final
 import msgspec
 
 from domains.forecast.repair_case import RepairLimits
+from domains.forecast.repair_duty import CARRYING, CarrySettings, read_carrying
 from domains.forecast.settings_reader import Settings
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
 
 PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")
 """What a plan goes by. Carrying it out has words of its own."""
-REPAIR: Final = PLANNING
+REPAIR: Final = (*PLANNING, *CARRYING)
 """All words below `repair:`."""
 THRESHOLD_PERCENT: Final = 100.0
 THRESHOLD_PERCENT_MAX: Final = 1_000.0
 MOVES_MAX: Final = 10_000
+AUTO: Final = "auto"
+"""In place of thresholds."""
+AUTO_PERCENT: Final = 1.0
+"""Below this no peak is worth a move."""
 SWELL_PERCENT_MAX: Final = 100.0
 DIMENSIONS_MAX: Final = 64
 
@@ -49,12 +55,15 @@ class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     threshold_percent: Mapping[str, float] = {}
     """By dimension; ALL_DIMENSIONS stands for those that are not named."""
+    is_lowest: bool = False
+    """Thresholds are what is asked for at most: plans go for the lowest that the moves reach."""
     moves_per_window: int = 50
     moves_per_node: int = 10
     moves_per_service: int = 10
     swell_percent: float = 10.0
     """See `RepairLimits.swell`."""
     movable: Movable = Movable.OWN
+    carrying: CarrySettings = CarrySettings()
 
 
 def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
@@ -63,11 +72,13 @@ def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
     defaults = RepairSettings()
     found = RepairSettings(
         threshold_percent=_thresholds(settings),
+        is_lowest=settings.value("thresholdPercent") == AUTO,
         moves_per_window=settings.integer("movesPerWindow", defaults.moves_per_window, 0, MOVES_MAX),
         moves_per_node=settings.integer("movesPerNode", defaults.moves_per_node, 0, MOVES_MAX),
         moves_per_service=settings.integer("movesPerService", defaults.moves_per_service, 0, MOVES_MAX),
         swell_percent=settings.number("swellPercent", defaults.swell_percent, 0.0, SWELL_PERCENT_MAX),
         movable=Movable(settings.choice("pods", Movable.OWN.value, [one.value for one in Movable])),
+        carrying=read_carrying(settings),
     )
     settings.done()
     return found
@@ -77,6 +88,8 @@ def _thresholds(settings: Settings) -> Mapping[str, float]:
     found = settings.value("thresholdPercent")
     if found is None:
         return {}
+    if found == AUTO:
+        return {ALL_DIMENSIONS: AUTO_PERCENT}
     if not isinstance(found, Mapping):
         found = {ALL_DIMENSIONS: found}
     if len(found) > DIMENSIONS_MAX:
@@ -85,7 +98,7 @@ def _thresholds(settings: Settings) -> Mapping[str, float]:
     for name, percent in found.items():
         if not _is_threshold(percent):
             at = f"thresholdPercent.{name}" if name else "thresholdPercent"
-            fix = f"write a percentage above 0, at most {THRESHOLD_PERCENT_MAX:g}, or one per dimension: {{log: 90}}"
+            fix = f"write a percentage above 0, at most {THRESHOLD_PERCENT_MAX:g}, one per dimension: {{log: 90}}, or auto"
             settings.refuse(at, f"{percent!r} is no threshold; {fix}")
     return {str(name): float(percent) for name, percent in found.items() if _is_threshold(percent)}
 

@@ -34,6 +34,10 @@ class Settings:
         """Notes what is wrong with a field."""
         self._problems.append(f"{self.path}.{name}: {reason}")
 
+    def refuse_at(self, problem: str) -> None:
+        """Notes what another reader has refused, which names the path itself."""
+        self._problems.append(problem)
+
     @property
     def is_good(self) -> bool:
         """True if nothing has been refused so far."""

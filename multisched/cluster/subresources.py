@@ -6,6 +6,7 @@ compare-and-set on one pod that knows nothing of nodes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -107,11 +108,18 @@ def evict(
     is_dry_run: bool,
 ) -> bytes:
     """POST pods/NAME/eviction: deletes unless a PodDisruptionBudget forbids it (429)."""
+    if (eviction.get("metadata") or {}).get("name") != name:
+        raise errors.bad_request("name in URL does not match name in Eviction object")
     stored = objects.stored(pods, namespace, name)
     pod = stored.document()
-    options = _eviction_options(eviction, is_dry_run)
+    options = _eviction_options(eviction)
     if options.uid and options.uid != stored.uid:
         raise errors.uid_conflict("", "pods", f"{namespace}/{name}", name, options.uid, stored.uid)
+    if options.version and options.version != str(stored.version):
+        why = (
+            f"the ResourceVersion in the precondition ({options.version}) does not match the ResourceVersion in record"
+        )
+        raise errors.conflict("", "Pod", name, f"{why} ({stored.version}). The object might have been modified")
     is_dry_run = is_dry_run or "All" in ((eviction.get("deleteOptions") or {}).get("dryRun") or ())
     phase = (pod.get("status") or {}).get("phase")
     ignores_budget = phase in ("Succeeded", "Failed", "Pending") or "deletionTimestamp" in pod["metadata"]
@@ -126,15 +134,20 @@ def evict(
         }
         set_condition(pod.setdefault("status", {}), condition, objects.minting.now())
         objects.put(pods, stored, pod)
-        objects.delete(pods, namespace, name, options)
+        # The condition has just made another version of the one that was asked for.
+        objects.delete(pods, namespace, name, replace(options, version=""))
     return SUCCESS_CREATED
 
 
-def _eviction_options(eviction: Document, is_dry_run: bool) -> DeleteOptions:
-    del is_dry_run
+def _eviction_options(eviction: Document) -> DeleteOptions:
     given = eviction.get("deleteOptions") or {}
-    uid = (given.get("preconditions") or {}).get("uid") or ""
-    return DeleteOptions(given.get("gracePeriodSeconds"), uid, "", given.get("propagationPolicy") or "")
+    wanted = given.get("preconditions") or {}
+    return DeleteOptions(
+        given.get("gracePeriodSeconds"),
+        wanted.get("uid") or "",
+        wanted.get("resourceVersion") or "",
+        given.get("propagationPolicy") or "",
+    )
 
 
 def _take_from_budget(

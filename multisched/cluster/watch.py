@@ -25,6 +25,9 @@ BOOKMARK_PERIOD_S = 60.0
 BOOKMARK_LEAD_S = 2.0
 """How long before its deadline a watch gets its last bookmark."""
 
+TIMER_EARLY_S = 1e-6
+"""A timer may fire by so much before its time: within the clock's resolution, which virtual time does not pass by itself."""
+
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 Encoder = Callable[[str, bytes], bytes]
@@ -193,7 +196,7 @@ class WatchStream:
         while not self._lines:
             if self._closed:
                 return []
-            now = loop.time()
+            now = loop.time() + TIMER_EARLY_S
             if now >= self._deadline_s:
                 self.close()
                 return []

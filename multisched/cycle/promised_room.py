@@ -106,6 +106,19 @@ class PromisedRoom:
 
         return ColumnOverlay(self._table, promised, pods)
 
+    def refusal_of_move(self, group: PodClass, pod: Pod, row: int, left: tuple[Pod, int] | None) -> Status | None:
+        """Why the row refuses the pod once another has left its row and the promised pods have come; None: it does not.
+
+        `group`: of this pod and this row alone. Raises PluginFailure.
+        """
+        ahead = self._nominator.ahead_on(self._table.node(row).name, pod)
+        overlay = OverlayCycle(self._table, group.view.state, pod, self.extensions(group.skipped), self._runner, 1)
+        if left is not None:
+            status = overlay.remove_pod(*left)
+            if not status.is_success:
+                return status
+        return _added(overlay, ahead, row) or self._refusal(group, overlay.view, pod, row)
+
     def _held_by_columns(self, group: PodClass, pod: Pod, attempt: int, at: Rows, promised: Promised) -> Held:
         held = Held()
         if not len(at):

@@ -326,6 +326,26 @@ class SchedulingCycle:
         result = self._place_at_once(group, pod, attempt, 0)
         return None if isinstance(result, Conflicted) else result
 
+    def refusal_of_move(self, leaving: Pod | None, replacement: Pod, node: str) -> str:
+        """Why the node would not take the replacement once `leaving` has left the node it stands on; empty: it would.
+
+        By every Filter that asks nobody outside, and beside the pods that are nominated there.
+        """
+        row = self._cache.nodes.row_of(node)
+        if row is None or not self._rows.has(row):
+            return f"node {node} is not there for this domain"
+        stands = None if leaving is None else self._cache.placed(leaving.uid)
+        self._runner.begin_attempt()
+        try:
+            group = self.classes.alone(replacement, 1, row)
+            if group is None:
+                return f"PreFilter leaves out node {node}"
+            left = None if stands is None or stands.row < 0 else (stands.pod, stands.row)
+            refusal = self._promised.refusal_of_move(group, replacement, row, left)
+        except PluginFailure as failure:
+            return failure.status.message
+        return "" if refusal is None else f"{refusal.plugin}: {refusal.message}"
+
     # -- asking outside --------------------------------------------------------------------------------------------
 
     def _questions(self, group: PodClass, pod: Pod, feasible: Bools) -> list[Asked]:

@@ -17,7 +17,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -33,6 +33,9 @@ from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, P
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
+
+if TYPE_CHECKING:
+    from multisched.framework.moving import Mover
 
 T = TypeVar("T")
 
@@ -586,7 +589,7 @@ class DutyProcess(Protocol):
 
 
 class DutyPorts(msgspec.Struct, frozen=True):
-    """What a background duty works with: time, chance, a thread and processes."""
+    """What a background duty works with: time, chance, a thread, processes, and hands to move pods with."""
 
     clock: Clock
     rng: random.Random
@@ -594,6 +597,8 @@ class DutyPorts(msgspec.Struct, frozen=True):
     process: Callable[[str, object], DutyProcess] | None = None
     """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the duty at the latest. None:
     there are none, as in virtual time; whoever would ask computes by `in_thread`."""
+    mover: Mover | None = None
+    """None where nothing may be moved."""
 
 
 @runtime_checkable

@@ -1,6 +1,7 @@
-"""The answer of `/api/v1/repair/plan`, and how it is asked for: values only.
+"""The answers of `/api/v1/repair/…`, and how they are asked for: values only.
 
-The plan itself is `framework.repair.RepairPlan`; the server encodes it, `multisched repair plan` decodes it.
+A plan is a `framework.repair.RepairPlan`, a status a `framework.moving.RepairStatus`; the server encodes them, `multisched
+repair` decodes them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairPlan
 
 PLAN_PARAMETERS: Final = ("domain", "threshold", "moves", "movesPerNode", "movesPerService")
@@ -20,11 +22,33 @@ DIMENSION_CHARS_MAX: Final = 253
 
 
 class RepairSource(Protocol):
-    """Makes plans, off the loop."""
+    """Makes plans, off the loop, and has them carried out. All raise RepairRefusedError."""
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
-        """Raises RepairRefusedError."""
+    async def plan(self, asked: RepairAsked) -> RepairPlan: ...
+
+    def status(self, domain: str) -> RepairStatus:
+        """How repair stands; empty: of the only domain that can be repaired."""
         ...
+
+    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+        """Begins to carry out the plan that was shown under this digest, if the same is still made."""
+        ...
+
+
+class RunAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a POST to `/api/v1/repair/run`; the question the plan answered is in the URL."""
+
+    digest: str
+
+
+def encode_status(status: RepairStatus) -> bytes:
+    """JSON with camelCase names."""
+    return msgspec.json.encode(status)
+
+
+def decode_status(body: bytes) -> RepairStatus:
+    """Raises msgspec.DecodeError for anything else."""
+    return msgspec.json.decode(body, type=RepairStatus)
 
 
 def thresholds(texts: Iterable[str]) -> Mapping[str, float]:

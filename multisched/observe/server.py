@@ -38,7 +38,15 @@ from multisched.observe.health import Health, HealthReport
 from multisched.observe.metrics import Metrics
 from multisched.observe.plugin_view import ViewSource
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
-from multisched.observe.repair_view import PLAN_MOVES_MAX, PLAN_PARAMETERS, RepairSource, encode_plan, thresholds
+from multisched.observe.repair_view import (
+    PLAN_MOVES_MAX,
+    PLAN_PARAMETERS,
+    RepairSource,
+    RunAsked,
+    encode_plan,
+    encode_status,
+    thresholds,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +144,8 @@ class _Routes:
         application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
         application.router.add_post(f"{EXPLAIN_PATH}/what-if", self._what_if)
         application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
+        application.router.add_get(f"{REPAIR_PATH}/status", self._repair_status)
+        application.router.add_post(f"{REPAIR_PATH}/run", self._repair_run)
         application.router.add_get(VIEW_PATH, self._view)
         return application
 
@@ -239,25 +249,51 @@ class _Routes:
 
     async def _repair_plan(self, request: web.Request) -> web.Response:
         """`?domain=NAME`, `threshold=log=90` as often as needed or `threshold=90`, `moves`, `movesPerNode`, `movesPerService`."""
-        for name in request.query:
-            if name not in PLAN_PARAMETERS:
-                return _text(400, f"{name[:64]}: unknown; known here: {', '.join(PLAN_PARAMETERS)}")
         try:
-            percent = thresholds(request.query.getall("threshold", []))
-        except ValueError as error:
-            return _text(400, str(error))
-        asked = RepairAsked(
-            domain=request.query.get("domain", ""),
-            threshold_percent=percent,
-            moves=_optional(request, "moves"),
-            moves_per_node=_optional(request, "movesPerNode"),
-            moves_per_service=_optional(request, "movesPerService"),
-        )
-        try:
-            plan = await self._sources.repair.plan(asked)
+            body = encode_plan(await self._sources.repair.plan(_repair_asked(request)))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(body=encode_plan(plan), content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def _repair_status(self, request: web.Request) -> web.Response:
+        """`?domain=NAME`."""
+        try:
+            body = encode_status(self._sources.repair.status(request.query.get("domain", "")))
+        except RepairRefusedError as error:
+            return _text(error.status, str(error))
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def _repair_run(self, request: web.Request) -> web.Response:
+        """The parameters with which a plan was asked for, and its digest in the body: `{"digest": "…"}`."""
+        if request.content_type != "application/json":  # else any web page could have a browser send one
+            return _text(415, "send application/json")
+        try:
+            wanted = msgspec.json.decode(await request.read(), type=RunAsked)
+        except msgspec.DecodeError as error:
+            return _text(400, f'the body is not {{"digest": "..."}}: {error}')
+        try:
+            body = encode_status(await self._sources.repair.run(_repair_asked(request), wanted.digest))
+        except RepairRefusedError as error:
+            return _text(error.status, str(error))
+        return web.Response(status=202, body=body, content_type="application/json", headers=_HEADERS)
+
+
+def _repair_asked(request: web.Request) -> RepairAsked:
+    """The question in a URL. Raises RepairRefusedError (400)."""
+    for name in request.query:
+        if name not in PLAN_PARAMETERS:
+            raise RepairRefusedError(f"{name[:64]}: unknown; known here: {', '.join(PLAN_PARAMETERS)}", 400)
+    try:
+        percent = thresholds(request.query.getall("threshold", []))
+    except ValueError as error:
+        raise RepairRefusedError(str(error), 400) from error
+    return RepairAsked(
+        domain=request.query.get("domain", ""),
+        threshold_percent=percent,
+        moves=_optional(request, "moves"),
+        moves_per_node=_optional(request, "movesPerNode"),
+        moves_per_service=_optional(request, "movesPerService"),
+    )
 
 
 def _optional(request: web.Request, name: str) -> int | None:

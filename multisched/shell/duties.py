@@ -21,6 +21,7 @@ from multisched.client.backoff import Backoff
 from multisched.client.pod_metrics import MetricsApi
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.measures import LoadReader, Meter, MeterSettings
+from multisched.framework.moving import Mover
 from multisched.framework.plugin import DutyPlugin, DutyPorts, DutyProcess, DutyProcessError, InThread
 from multisched.framework.ports import Clock
 from multisched.framework.registry import PluginSet, implements
@@ -66,14 +67,14 @@ class Duties:
         """Copies, in the order in which they were begun."""
         return [msgspec.structs.replace(state) for state in self._states.values()]
 
-    async def run(self, domain: str, plugins: PluginSet) -> None:
+    async def run(self, domain: str, plugins: PluginSet, mover: Mover | None = None) -> None:
         """Carries out the duties of a domain's plugins until cancelled; returns at once if they have none."""
         async with anyio.create_task_group() as tasks:
             for built in plugins.built:
                 if implements(built.plugin, DutyPlugin):
-                    tasks.start_soon(self._keep, domain, built.plugin)
+                    tasks.start_soon(self._keep, domain, built.plugin, mover)
 
-    async def _keep(self, domain: str, plugin: DutyPlugin) -> None:
+    async def _keep(self, domain: str, plugin: DutyPlugin, mover: Mover | None) -> None:
         state = self._states.setdefault((domain, plugin.name), DutyState(domain, plugin.name))
         rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
         backoff = Backoff(rng, base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
@@ -82,9 +83,8 @@ class Duties:
             state.is_running = True
             try:
                 async with _processes(rng) as open_process:
-                    await plugin.carry_out(
-                        DutyPorts(self._clock, rng, self._threads(), open_process if self._has_processes else None)
-                    )
+                    process = open_process if self._has_processes else None
+                    await plugin.carry_out(DutyPorts(self._clock, rng, self._threads(), process, mover))
                 error = "it returned"
             except Exception as raised:
                 error = f"{type(raised).__name__}: {raised}"[:ERROR_CHARS_MAX]

@@ -54,10 +54,13 @@ class PodIngest:
         *,
         tolerations: Mapping[str, tuple[Toleration, ...]],
         going: Callable[[str], None],
+        offer: Callable[[Pod], bool] = lambda pod: False,
     ) -> None:
         """`tolerations`: schedulerName -> what that domain's policy adds to its pods. `going` hears the uid of each pod
-        that leaves its node, or is about to, before the domains hear of the room it frees."""
+        that leaves its node, or is about to, before the domains hear of the room it frees. `offer` hears of each pod that comes
+        to wait, before it is tried: a place may be kept for it."""
         self._going = going
+        self._offer = offer
         self._tolerations = {name: added for name, added in tolerations.items() if added}
         self._tolerant: dict[int, tuple[PodSpec, PodSpec]] = {}
         self._cache = cache
@@ -203,6 +206,8 @@ class PodIngest:
         self._uids[pod.key] = pod.uid
         if not self._cache.is_assumed(pod.uid):  # else it counts on its row already
             self._nominator.set(pod, before)
+            if before is None:
+                self._offer(pod)
         now_s = self._clock.monotonic()
         placement = worker.queue.add(pod, now_s) if before is None else worker.queue.update(before, pod, now_s)
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:

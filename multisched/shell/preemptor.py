@@ -39,6 +39,7 @@ from multisched.framework.preemption import Preemption
 from multisched.model.objects import Pod
 from multisched.shell.observer import DomainObserver
 from multisched.state.nominator import Nominator
+from multisched.state.reservations import is_stand_in
 
 logger = logging.getLogger(__name__)
 
@@ -220,6 +221,8 @@ class Preemptor:
         for other in self._nominator.on(job.preemption.node):
             if other.spec.priority < job.pod.spec.priority:
                 self._nominator.remove(other.uid)
+                if is_stand_in(other):  # a place that is kept: no pod has it
+                    continue
                 problem = await self._cleared(job, other)
                 if problem:
                     problems.append(f"the nomination of {other.key} was not taken back: {problem}")

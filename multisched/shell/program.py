@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -19,6 +20,8 @@ import msgspec
 from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
+from multisched.client.evictor import ApiEvictor
+from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
@@ -35,6 +38,7 @@ from multisched.framework.measures import Measures
 from multisched.framework.plugin import InThread, PluginContext
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.framework.registry import PluginSet, Registry, build_profile
+from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
 from multisched.model.selectors import Toleration
@@ -49,6 +53,7 @@ from multisched.shell.duties import Duties
 from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.mover import DomainMover, Hands, Insight
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
 from multisched.shell.plugin_workers import PluginWorkers
@@ -58,6 +63,10 @@ from multisched.shell.volume_writes import CountedVolumeWriter
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
+from multisched.state.reservations import Reservations
+
+if TYPE_CHECKING:
+    from multisched.shell.repair_source import RepairPlans
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +133,7 @@ class Program:
         self.duties = Duties(outside.clock, outside.rng, outside.duty_threads)
         self.cache = ClusterCache()
         self.nominator = Nominator()
+        self.reservations = Reservations(self.nominator)
         self.router = Router()
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
         self.preemptor = Preemptor(
@@ -141,6 +151,7 @@ class Program:
         self._groups = lease_groups(configuration)
         self._closing = asyncio.Event()
         self._is_ready = False
+        self._plans: RepairPlans | None = None
         self._listing_from_s = float("-inf")
         self._held_before_list: set[str] = set()
         self._relisting = asyncio.Lock()
@@ -160,6 +171,7 @@ class Program:
             outside.clock,
             tolerations=tolerations,
             going=self.preemptor.saw_going,
+            offer=self.reservations.offer,
         )
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(
@@ -289,6 +301,33 @@ class Program:
                 if self._groups[domain] == group:
                     lost.set()
 
+    def _mover(self, worker: DomainWorker) -> DomainMover:
+        """What the domain's duties move pods with."""
+        name = f"{self._configuration.lease.name_prefix}-repair-{worker.name}"
+        return DomainMover(
+            worker,
+            Insight(self.cache, self.pods, self.reservations, self.router, self.clock),
+            Hands(
+                self.binder,
+                ApiEvictor(self.transport, self.limiter),
+                ConfigMapKeeper(self.transport, self.limiter, self._outside.lease_namespace, name),
+                self.events,
+                self.plan_repair,
+                lambda: self.is_closing,
+                self.scheduler_names[worker.name][0],
+            ),
+        )
+
+    async def plan_repair(self, asked: RepairAsked) -> RepairPlan:
+        """As the cluster is now, in a thread."""
+        from multisched.shell.repair_source import RepairPlans  # which rehearses with a program
+
+        if self._plans is None:
+            threads = self._outside.duty_threads
+            in_thread = None if threads is None else threads()
+            self._plans = RepairPlans(self, self._configuration, self._outside.registry, in_thread)
+        return await self._plans.plan(asked)
+
     def _tell_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())
 
@@ -383,7 +422,7 @@ class Program:
     async def _carry_out_duties(self, worker: DomainWorker) -> None:
         """Begun once the caches are true: what a duty learns before it knows the pods stays in force until it learns again."""
         await self._caches_true()
-        await self.duties.run(worker.name, worker.plugins)
+        await self.duties.run(worker.name, worker.plugins, self._mover(worker))
 
     async def _caches_true(self) -> None:
         for reflector in self.reflectors.values():

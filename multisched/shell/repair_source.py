@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from multisched.config_schema import Configuration
+from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.plugin import InThread
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairAsked, RepairingPlugin, RepairPlan, RepairRefusedError
@@ -61,6 +62,20 @@ class RepairPlans:
                 return await self._in_thread(lambda: self._planned(moment, asked))
         finally:
             self._questions -= 1
+
+    def status(self, domain: str) -> RepairStatus:
+        """How repair of a domain stands. Raises RepairRefusedError."""
+        return self._carrying(domain).repair_status()
+
+    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+        """Has a plan carried out that was shown. Raises RepairRefusedError."""
+        return await self._carrying(asked.domain).request_repair(asked, digest)
+
+    def _carrying(self, domain: str) -> CarriesOutRepairs:
+        worker, plugin = choose(self._program, domain)
+        if not implements(plugin, CarriesOutRepairs):
+            raise RepairRefusedError(f"domain {worker.name}: {plugin.name} plans repairs and carries none out", 409)
+        return plugin
 
     def _planned(self, moment: Moment, asked: RepairAsked) -> RepairPlan:
         from multisched.shell.rehearsal import Rehearsal

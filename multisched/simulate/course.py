@@ -26,11 +26,12 @@ from multisched.cluster.request import ApiRequest
 from multisched.cluster.server import ApiServer
 from multisched.cluster.watch import WatchStream
 from multisched.config_schema import Configuration
-from multisched.model.wire import Response
+from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, Surroundings
 from multisched.simulate.lessons import Learning, Lessons
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_studies
+from multisched.simulate.repairs import Doors, Opening, Visit, is_at_rest, openings, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
 from multisched.testing.scenario import QuietObserver
@@ -72,6 +73,8 @@ class Course(msgspec.Struct, frozen=True):
     """Pods that stood nowhere at the end, and releases that stopped, with the scheduler's words."""
     failures: tuple[str, ...]
     """What plugins failed at."""
+    repairs: tuple[Visit, ...] = ()
+    """Windows in which the policy could repair."""
 
 
 class SuspendedClock:
@@ -95,6 +98,14 @@ class SuspendedClock:
         self._base_s += max(0.0, epoch_s - self.epoch_s())
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    """A ReplicaSet."""
+
+    revision: int
+    name: str
+    uid: str
+
+
 class _Replica(msgspec.Struct):
     """A replica of a service: which pod it is now."""
 
@@ -104,14 +115,8 @@ class _Replica(msgspec.Struct):
     generation: int = 0
     last_node: int = -1
     """Where its latest pod stood that had a node."""
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    """A ReplicaSet."""
-
-    revision: int
-    name: str
-    uid: str
+    owner: _Owner | None = None
+    """Of its pod."""
 
 
 class _Bindings:
@@ -146,9 +151,17 @@ class Run:
         self._bindings = _Bindings(self._clock)
         self._server.interceptors.append(self._bindings)
         self._api = DirectTransport(self._server)
+        self._repair = policy.repair
+        self._doors = Doors()
+        self._server.interceptors.append(self._doors)
+        self._visits: list[Visit] = []
         self._readings = self._first_readings()
         self._observer = QuietObserver()
-        configuration, studies = with_studies(policy.configuration, scenario.usage.dimensions)
+        args = None
+        if self._repair is not None:
+            _, in_window = self._repair.moves(scenario.replicas)
+            args = {**self._repair.args, "movesPerWindow": in_window}
+        configuration, studies = with_studies(policy, scenario.usage.dimensions, args)
         self._program = self._built(seed, configuration)
         self._learning = Learning(lessons, scenario.known_until_s, self._program, studies)
         self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
@@ -158,6 +171,8 @@ class Run:
         self._owners: dict[int, _Owner] = {}
         """Service -> the ReplicaSet of its new pods."""
         self._stays: list[Stay] = []
+        self._ready: set[str] = set()
+        """Pods whose kubelet has said so; only where somebody asks."""
         self._stopped: list[str] = []
         self._moves = 0
         self._created = 0
@@ -189,14 +204,24 @@ class Run:
             is_ready = await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
             assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
             await self._create_all()
-            for event in scenario.events:
-                self._clock.leap_to(event.at_s)
-                await self._happen(event)
+            for happening in self._happenings():
+                if isinstance(happening, Opening):
+                    await self._visit(happening)
+                else:
+                    self._clock.leap_to(happening.at_s)
+                    await self._happen(happening)
         finally:
             self._program.stop()
             async with asyncio.timeout(STOP_MAX_S):
                 await running
         return self._course()
+
+    def _happenings(self) -> list[Event | Opening]:
+        """Events and windows in the order of time; of the same moment, events first."""
+        timed: list[tuple[float, Event | Opening]] = [(event.at_s, event) for event in self._scenario.events]
+        if self._repair is not None:
+            timed += [(one.opens_s, one) for one in openings(self._repair, self._scenario)]
+        return [happening for _, happening in sorted(timed, key=lambda pair: pair[0])]
 
     async def _create_all(self) -> None:
         self._read_moment()
@@ -236,7 +261,7 @@ class Run:
                 stopped.add(service)
 
     async def _replace(self, replica: _Replica) -> bool:
-        before = replica.pod
+        before, owner = replica.pod, replica.owner
         await self._create(replica)
         if await self._until(lambda: replica.pod in self._bindings.bound, SETTLE_MAX_S):
             self._note_node(replica)
@@ -245,8 +270,55 @@ class Run:
         name = self._scenario.services[replica.service].name
         self._stopped.append(f"release of {name} stopped at {replica.pod}: {await self._reason(replica.pod)}")
         await self._remove(replica.pod)
-        replica.pod = before
+        replica.pod, replica.owner = before, owner
         return False
+
+    # -- repair ----------------------------------------------------------------------------------------------------
+
+    async def _visit(self, window: Opening) -> None:
+        """Lets the program repair until it rests or the window closes, if all it may move in one window is still allowed."""
+        assert self._repair is not None, "windows are of a repair"
+        in_all, in_window = self._repair.moves(self._scenario.replicas)
+        self._clock.leap_to(window.opens_s)
+        if self._doors.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
+            return
+        self._read_moment()
+        for replica in self._replicas.values():
+            await self._be_ready(replica.pod)
+        begun, before = status_of(self._program), self._doors.count
+        self._doors.is_open = True
+        while self._clock.epoch_s() < window.closes_s and not is_at_rest(begun, status_of(self._program)):
+            await asyncio.sleep(PACE_S)
+            await self._replace_evicted()
+        self._doors.is_open = False
+        now = status_of(self._program)
+        has_plan = now.counts["plans"] > begun.counts["plans"]
+        has_stopped = now.counts["stopped"] > begun.counts["stopped"]
+        reason = "" if has_plan and not has_stopped else now.reason or "no plan was made"
+        self._visits.append(Visit(window.opens_s, self._doors.count - before, reason))
+
+    async def _replace_evicted(self) -> None:
+        """As the workloads' controllers do: a pod for each that was evicted, which is ready once it stands."""
+        standing = {replica.pod: replica for replica in self._replicas.values()}
+        while self._doors.evicted:
+            pod = self._doors.evicted.pop(0)
+            self._end_stay(pod, self._clock.epoch_s())
+            await self._create(standing[pod], standing[pod].owner)
+        for replica in self._replicas.values():
+            if replica.pod in self._bindings.bound and replica.pod not in self._ready:
+                self._note_node(replica)
+                await self._be_ready(replica.pod)
+
+    async def _be_ready(self, pod: str) -> None:
+        """As its kubelet says."""
+        if pod not in self._bindings.bound or pod in self._ready:
+            return
+        conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")]
+        document = orjson.dumps({"status": {"phase": "Running", "conditions": conditions}})
+        path = f"{PODS}/{pod}/status"
+        answer = await self._api.request("PATCH", path, body=document, content_type=MERGE_PATCH)
+        assert answer.status == 200, answer.body
+        self._ready.add(pod)
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
@@ -261,14 +333,15 @@ class Run:
         ordered: list[int] = listed.tolist()
         return ordered
 
-    async def _create(self, replica: _Replica) -> None:
+    async def _create(self, replica: _Replica, owner: _Owner | None = None) -> None:
+        """A new pod of the service's present ReplicaSet, or of this one."""
         service = self._scenario.services[replica.service]
         replica.generation += 1
         replica.pod = f"{service.name}-{replica.number}-{replica.generation}"
         series = self._scenario.series[replica.service][replica.number]
         self._series[replica.pod] = series
-        owner = self._owners.get(replica.service) or await self._revise(replica.service)
-        await self._post(PODS, _pod(replica.pod, service, series, owner, self._policy.scheduler_name))
+        replica.owner = owner or self._owners.get(replica.service) or await self._revise(replica.service)
+        await self._post(PODS, _pod(replica.pod, service, series, replica.owner, self._policy.scheduler_name))
         self._created += 1
         await asyncio.sleep(PACE_S)
         self._note_node(replica)
@@ -347,7 +420,7 @@ class Run:
             self._end_stay(pod, float("inf"))
         told = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
-        return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures)
+        return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures, tuple(self._visits))
 
 
 def run_course(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Course:

@@ -76,20 +76,32 @@ def _cv(figures: Any) -> float:
 
 
 def _table(document: Document) -> str:
-    head = ("policy", "dimension", "CV", "max/mean", "top", "median top", "nodes > 80 %", "nodes > 100 %", "moves")
+    head = (
+        "policy",
+        "dimension",
+        "CV",
+        "max/mean",
+        "top",
+        "median top",
+        "nodes > 80 %",
+        "nodes > 100 %",
+        "moves",
+        "per 100",
+    )
     rows = []
     for policy in document["policies"]:
         for name, mean in policy["mean"]["dimensions"].items():
             busiest = mean["busiestHours"]
             middle = policy["median"]["dimensions"][name]["worstSlot"]["load"]
             figures = [f"{f:.3f}" for f in (busiest["cv"], busiest["maxOverMean"], mean["worstSlot"]["load"], middle)]
-            figures += [f"{c:.3g}" for c in (mean["nodesOver80"], mean["nodesOver100"], policy["mean"]["moves"])]
+            moves = (policy["mean"]["moves"], policy["mean"]["movesPer100Replicas"])
+            figures += [f"{c:.3g}" for c in (mean["nodesOver80"], mean["nodesOver100"], *moves)]
             rows.append("".join(f"<td>{escape(cell)}</td>" for cell in (policy["name"], name, *figures)))
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     told = (
         "<p>Means over the seeds. CV and max/mean of the nodes' load at the two busiest hours of each day; top: the highest"
-        " load of any node in any slot, 1 is its capacity; nodes that pass 80 % and 100 % in any slot.</p>"
+        " load of any node in any slot, 1 is its capacity; nodes that pass 80 % and 100 % in any slot; moves, also per 100 replicas.</p>"
     )
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{told}'
 

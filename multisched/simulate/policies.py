@@ -13,6 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from domains.forecast.capacity import SettingError
+from domains.forecast.repair_settings import read_repair
 from domains.forecast.settings import PeakSettings
 from multisched import config
 from multisched.config_document import ConfigError, Document, Problem, part_at
@@ -25,10 +29,12 @@ from multisched.framework.registry import PluginUse, Registry
 from multisched.simulate.lessons import Study
 from multisched.simulate.moment_load import MomentLoad, Readings
 from multisched.simulate.moments import DAY_S
-from multisched.simulate.scenario import CAPACITY_ANNOTATION, Policy
-from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry
+from multisched.simulate.scenario import CAPACITY_ANNOTATION, Policy, Repair
+from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry, RepairEntry
 
 DOMAIN: Final = "simulated"
+REPAIR_MINUTES: Final = 1
+"""Between two plans of one window, and for a replacement to be ready: nobody else does anything meanwhile."""
 FORECAST: Final = "PeakForecast"
 OWN: Final = {"files", "historyDir", "profilesFile"}
 """Args that say where PeakForecast has profiles from, whatever the scenario knows."""
@@ -53,6 +59,11 @@ _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 def read_policy(document: Document, index: int, entry: PolicyEntry, folder: Path) -> Policy | None:
     """None after the problems have been noted in the document."""
+    policy = _read_plain(document, index, entry, folder)
+    return policy if policy is None or entry.repair is None else _with_repair(document, index, entry.repair, policy)
+
+
+def _read_plain(document: Document, index: int, entry: PolicyEntry, folder: Path) -> Policy | None:
     at = ("policies", index)
     try:
         if entry.configuration is not None:
@@ -69,6 +80,29 @@ def read_policy(document: Document, index: int, entry: PolicyEntry, folder: Path
         return None
     reads_moment = entry.profile is None and entry.name == "realtime"
     return _policy(entry.name, _with_moment(made) if reads_moment else made, made.domains[0], reads_moment=reads_moment)
+
+
+def _with_repair(document: Document, index: int, entry: RepairEntry, policy: Policy) -> Policy | None:
+    at = ("policies", index, "repair")
+    registry = run_registry(None)
+    domains = policy.configuration.domains
+    ours = next(domain for domain in domains if policy.scheduler_name in domain.scheduler_names)
+    if all(use.name != FORECAST for use in resolve_profile(ours, registry).plugins):
+        document.add(at, f"policy {policy.name!r} does not run {FORECAST}, which repairs; remove repair, or enable it")
+        return None
+    args = {
+        "mode": "apply",
+        "windows": entry.windows,
+        "thresholdPercent": entry.threshold_percent,
+        "intervalMinutes": REPAIR_MINUTES,
+        "readyMinutes": REPAIR_MINUTES,
+    }
+    try:
+        read_repair(args, f"policies[{index}].repair")
+    except SettingError as error:
+        document.add(at, str(error))
+        return None
+    return msgspec.structs.replace(policy, repair=Repair(args, entry.moves_per_100_replicas, entry.moves_per_window))
 
 
 def _of_profile(profile: Mapping[str, Any]) -> Configuration:
@@ -123,11 +157,15 @@ def _with_moment(configuration: Configuration) -> Configuration:
     return _with_plugin(configuration, 0, entry)
 
 
-def with_studies(configuration: Configuration, dimensions: Sequence[str]) -> tuple[Configuration, dict[str, Study]]:
+def with_studies(
+    policy: Policy, dimensions: Sequence[str], repair: Mapping[str, Any] | None
+) -> tuple[Configuration, dict[str, Study]]:
     """PeakForecast, in every domain that runs it, is given the scenario's dimensions and capacities; and by domain how it learns.
 
     What its args say of history stands for the scenario's, as often as they say; files, or imported profiles, stay its own.
+    `repair`: how it repairs in the domain that places the services.
     """
+    configuration = policy.configuration
     studies: dict[str, Study] = {}
     registry = run_registry(None)
     for index, domain in enumerate(configuration.domains):
@@ -137,6 +175,8 @@ def with_studies(configuration: Configuration, dimensions: Sequence[str]) -> tup
             if not OWN & set(args):
                 studies[domain.name] = _study(args)
                 args = {key: value for key, value in args.items() if key not in LEARNED}
+            if repair is not None and policy.scheduler_name in domain.scheduler_names:
+                args["repair"] = {**(args.get("repair") or {}), **repair}
             weight = uses[FORECAST].weight
             entry = PluginEntry.model_validate({"name": FORECAST, "weight": weight, "args": args})
             configuration = _with_plugin(configuration, index, entry)

@@ -17,6 +17,7 @@ from multisched.simulate.course import Course, run_course
 from multisched.simulate.judge import Busiest, Figures, Verdict, Worst, judge
 from multisched.simulate.lessons import Lessons
 from multisched.simulate.moments import DAY_S, written
+from multisched.simulate.repairs import Visit
 from multisched.simulate.scenario import Policy, Scenario
 from multisched.simulate.scenario_schema import API_VERSION
 
@@ -25,7 +26,9 @@ DIGITS = 6
 TOLD_MAX = 10
 """Sentences of one kind that the table tells; all stand in the document."""
 
-HEAD = ("policy", "dimension", "cv", "max/mean", "top", "nodes > 80%", "nodes > 100%", "moves", "unplaced")
+HEAD = (
+    "policy", "dimension", "cv", "max/mean", "top", "nodes > 80%", "nodes > 100%", "moves", "per 100 replicas", "unplaced"
+)  # fmt: skip
 
 Document = dict[str, Any]
 
@@ -39,6 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
     created: int
     unplaced: tuple[str, ...]
     failures: tuple[str, ...]
+    repairs: tuple[Visit, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -50,7 +54,7 @@ def run_one(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> 
     """Runs and judges. Raises PluginSetupError for a plugin that cannot be built."""
     course: Course = run_course(scenario, policy, seed, lessons)
     verdict = judge(scenario, course)
-    return Outcome(seed, verdict, course.moves, course.created, course.unplaced, course.failures)
+    return Outcome(seed, verdict, course.moves, course.created, course.unplaced, course.failures, course.repairs)
 
 
 def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -> Document:
@@ -64,7 +68,7 @@ def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -
         "judged": {"from": written(scenario.judged_from_s), "to": written(scenario.judged_to_s)},
         "nodes": len(scenario.nodes),
         "services": len(scenario.services),
-        "replicas": sum(service.replicas for service in scenario.services),
+        "replicas": scenario.replicas,
         "dimensions": list(scenario.usage.dimensions),
         "seeds": list(scenario.seeds),
         "notes": list(scenario.notes),
@@ -79,8 +83,8 @@ def _policy(scenario: Scenario, name: str, outcomes: Sequence[Outcome]) -> Docum
     days = range(len(outcomes[0].verdict.days))
     return {
         "name": name,
-        "mean": {"moves": _mean(moves), "unplaced": _mean(unplaced), "dimensions": _over(wholes, _mean)},
-        "median": {"moves": _median(moves), "unplaced": _median(unplaced), "dimensions": _over(wholes, _median)},
+        "mean": _figures_of(scenario, moves, unplaced, wholes, _mean),
+        "median": _figures_of(scenario, moves, unplaced, wholes, _median),
         "days": [
             {
                 "date": written(scenario.judged_from_s + day * DAY_S)[:10],
@@ -93,11 +97,24 @@ def _policy(scenario: Scenario, name: str, outcomes: Sequence[Outcome]) -> Docum
     }
 
 
+def _figures_of(
+    scenario: Scenario, moves: Sequence[int], unplaced: Sequence[int], wholes: Sequence[Document], total: Any
+) -> Document:
+    per_100 = [100 * count / max(1, scenario.replicas) for count in moves]
+    return {
+        "moves": total(moves),
+        "movesPer100Replicas": total(per_100),
+        "unplaced": total(unplaced),
+        "dimensions": _over(wholes, total),
+    }
+
+
 def _seed(scenario: Scenario, outcome: Outcome) -> Document:
     names = scenario.usage.dimensions
     return {
         "seed": outcome.seed,
         "moves": outcome.moves,
+        "repairs": [{"at": written(one.opens_s), "moves": one.moves, "stopped": one.reason} for one in outcome.repairs],
         "podsCreated": outcome.created,
         "unplaced": list(outcome.unplaced),
         "failures": list(outcome.failures),
@@ -170,7 +187,8 @@ def table_of(document: Document) -> str:
         for name, found in mean["dimensions"].items():
             busiest = found["busiestHours"]
             figures = (busiest["cv"], busiest["maxOverMean"], found["worstSlot"]["load"])
-            counts = (found["nodesOver80"], found["nodesOver100"], mean["moves"], mean["unplaced"])
+            moves = (mean["moves"], mean["movesPer100Replicas"])
+            counts = (found["nodesOver80"], found["nodesOver100"], *moves, mean["unplaced"])
             rows.append((policy["name"], name, *(f"{f:.3f}" for f in figures), *(f"{c:.3g}" for c in counts)))
     judged = document["judged"]
     head = (
@@ -186,5 +204,7 @@ def notes_of(document: Document) -> list[str]:
     found = list(document["notes"])
     for policy in document["policies"]:
         for run in policy["seeds"]:
-            found += [f"{policy['name']}, seed {run['seed']}: {text}" for text in (*run["unplaced"], *run["failures"])]
+            stops = [f"repair of {one['at']}: {one['stopped']}" for one in run["repairs"] if one["stopped"]]
+            texts = (*run["unplaced"], *run["failures"], *stops)
+            found += [f"{policy['name']}, seed {run['seed']}: {text}" for text in texts]
     return [*found[:TOLD_MAX], f"{len(found) - TOLD_MAX} more; -o json has all"] if len(found) > TOLD_MAX else found

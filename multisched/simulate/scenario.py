@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -41,6 +43,21 @@ class Event(msgspec.Struct, frozen=True):
     scale: Mapping[int, int] = msgspec.field(default_factory=dict)
 
 
+class Repair(msgspec.Struct, frozen=True):
+    """What PeakForecast may repair in the judged days."""
+
+    args: Mapping[str, Any]
+    """Below `repair:` in its args, but for the moves per window."""
+    moves_per_100_replicas: float
+    """In all judged days together."""
+    moves_per_window: int | None
+
+    def moves(self, replicas: int) -> tuple[int, int]:
+        """In all, and in one window."""
+        whole = math.floor(self.moves_per_100_replicas * replicas / 100 + 1e-9)
+        return whole, whole if self.moves_per_window is None else self.moves_per_window
+
+
 class Policy(msgspec.Struct, frozen=True):
     """What places the pods."""
 
@@ -49,6 +66,7 @@ class Policy(msgspec.Struct, frozen=True):
     scheduler_name: str
     reads_moment: bool = False
     """It goes by the use of the moment (`MomentLoad`)."""
+    repair: Repair | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -71,6 +89,11 @@ class Scenario(msgspec.Struct, frozen=True):
     """Service -> replica -> series of the usage, for as many replicas as there will ever be."""
     notes: tuple[str, ...] = ()
     """What was completed or left out in reading, for the report."""
+
+    @property
+    def replicas(self) -> int:
+        """That the scenario begins with."""
+        return sum(service.replicas for service in self.services)
 
     def capacities(self) -> NDArray[np.float64]:
         """float64[nodes, dimensions]"""

@@ -15,6 +15,7 @@ from multisched.config_structure import nearest, validated
 from multisched.model.quantity import parse_milli
 from multisched.simulate.moments import DAY_S, Moment, written
 from multisched.simulate.policies import read_policy
+from multisched.simulate.repairs import openings
 from multisched.simulate.scenario import Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import NODES_MAX, NodeTemplate, ScenarioFile
 from multisched.simulate.services_file import read_services
@@ -84,6 +85,7 @@ class _Resolver:
             series,
         )
         self._check_order(scenario)
+        self._check_repairs(scenario)
         self._fail()
         self._note_gaps(scenario)
         return replace(scenario, notes=tuple(self._notes))
@@ -220,6 +222,22 @@ class _Resolver:
             if not scenario.create_s < at_s < scenario.judged_to_s:
                 text = f"{written(at_s)} is not between the creation and the last judged day"
                 self._document.add(("events", index, "at"), f"{text}; write a moment there")
+
+    def _check_repairs(self, scenario: Scenario) -> None:
+        for policy in scenario.policies:
+            if policy.repair is None:
+                continue
+            index = next(i for i, entry in enumerate(self._file.policies) if entry.name == policy.name)
+            at = ("policies", index, "repair")
+            in_all, in_window = policy.repair.moves(scenario.replicas)
+            if not openings(policy.repair, scenario):
+                self._document.add((*at, "windows"), "none opens on a judged day; write one that does")
+            if in_all < 1:
+                text = f"allows no move of {scenario.replicas} replicas; write more"
+                self._document.add((*at, "movesPer100Replicas"), text)
+            elif in_window > in_all:
+                text = f"{in_window} are more than the {in_all} that movesPer100Replicas allows in all; write fewer"
+                self._document.add((*at, "movesPerWindow"), text)
 
     # -- usage -----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ API_VERSION: Final = "multisched.io/v1alpha1"
 KIND: Final = "Scenario"
 SERVICES_MAX, REPLICAS_MAX, NODES_MAX = 5_000, 10_000, 5_000
 EVENTS_MAX, POLICIES_MAX, SEEDS_MAX = 10_000, 16, 1_000
+REPAIR_MOVES_MAX: Final = 10_000
 TROUGH: Final = "trough"
 BUILT_IN_POLICIES: Final = ("least-allocated", "realtime", "peak-forecast")
 
@@ -147,6 +148,19 @@ class Event(Section):
         return self
 
 
+class RepairEntry(Section):
+    """PeakForecast repairs in windows of the judged days, with a budget for all of them together."""
+
+    windows: Any
+    """As below `repair:` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; UTC unless they name a zone."""
+    moves_per_100_replicas: float = Field(default=3.0, gt=0, le=1_000)
+    """In all judged days together, of the replicas that the scenario begins with, rounded down."""
+    moves_per_window: Annotated[int, Field(ge=1, le=REPAIR_MOVES_MAX)] | None = None
+    """Without: all that are allowed, so that the first window may spend them."""
+    threshold_percent: Any = "auto"
+    """As in the args of PeakForecast."""
+
+
 class PolicyEntry(Section):
     """One way to place. A name of `least-allocated`, `realtime`, `peak-forecast` alone is that; else say what it runs.
     In the file a name may stand for the whole entry."""
@@ -158,6 +172,8 @@ class PolicyEntry(Section):
     """A configuration file, relative to the scenario."""
     domain: str | None = None
     """Which of the configuration's domains places the services. Without: the first."""
+    repair: RepairEntry | None = None
+    """Of a policy in which PeakForecast runs."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -75,6 +75,8 @@ NODES: Final = 500
 PODS: Final = 2_000
 SERVICES: Final = 50
 """Of those with profiles, whose pods come."""
+POINTS: Final = 168
+"""Steps of a query: answers of eight megabytes, so that most of a refit is decoding from its first second on."""
 WAITING: Final = 200
 STANDING: Final = 4_000
 """The oldest pods go as new ones come."""
@@ -265,7 +267,7 @@ def _args(url: str, file: Path) -> dict[str, Any]:
             "stepSeconds": 300,
             "windowDays": 14,
             "refreshSeconds": 10,
-            "sources": [{"type": "prometheus", "url": url, "owners": False}],
+            "sources": [{"type": "prometheus", "url": url, "owners": False, "pointsMax": POINTS}],
             "dimensions": [
                 {
                     "name": name,

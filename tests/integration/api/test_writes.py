@@ -396,6 +396,23 @@ async def test_a_budget_of_zero_stops_evictions(api: Api, namespace: str) -> Non
     assert evicted["status"]["conditions"][-1]["type"] == "DisruptionTarget"
 
 
+async def test_an_eviction_names_the_pod_it_means(api: Api, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    made = (await api.must("POST", pods, pod("a", nodeName="n")))["metadata"]
+
+    async def evict(name: str, **preconditions: str) -> tuple[int, str]:
+        body = {"metadata": {"name": name}, "deleteOptions": {"preconditions": preconditions}}
+        status, answer = await api.ask("POST", f"{pods}/a/eviction", body)
+        return status, answer.get("reason", "")
+
+    assert await evict("b", uid=made["uid"]) == (400, "BadRequest")
+    assert await evict("a", uid="another") == (409, "Conflict")
+    assert await evict("a", resourceVersion="1") == (409, "Conflict")
+    assert "deletionTimestamp" not in (await api.must("GET", f"{pods}/a"))["metadata"]
+    assert (await evict("a", uid=made["uid"], resourceVersion=made["resourceVersion"]))[0] == 201
+    assert (await evict("a", uid=made["uid"]))[0] == 201
+
+
 async def test_a_lease_needs_its_version(api: Api, namespace: str) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
     lease = await api.must(

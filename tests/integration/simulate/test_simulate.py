@@ -260,3 +260,79 @@ def test_the_examples_run(name: str) -> None:
     table = run(EXAMPLES / name, "table")
     assert table.count("peak-forecast" if name == "evening.yaml" else "forecast-alone") == 2
     assert re.findall("note: (.*?);", table) == ["the history has 6.0 days, less than a week"]
+
+
+BLIND = {
+    "base": "forecast",
+    "plugins": {
+        "disabled": ["PodTopologySpread"],
+        "enabled": [{"name": "NodeResourcesFit", "weight": 1}, {"name": "PeakForecast", "weight": 0}],
+    },
+}
+"""Placed by requests; the forecast has no say but in repair."""
+
+
+def repaired(*windows: tuple[str, str], **changes: Any) -> dict[str, Any]:
+    section = {"windows": [{"from": opens, "to": closes} for opens, closes in windows], **changes}
+    return {"name": "repaired", "profile": BLIND, "repair": section}
+
+
+def crowded(folder: Path, *policies: Any, **changes: Any) -> Path:
+    """Eight of each, which requests do not tell apart."""
+    return scenario(folder, services=services(evening=8, morning=8, noisy=8), policies=list(policies), **changes)
+
+
+def test_repair_moves_in_its_window_within_the_budget_and_lowers_the_tops(tmp_path: Path) -> None:
+    section = repaired(("01:00", "03:00"), movesPer100Replicas=13)
+    path = crowded(tmp_path, {"name": "plain", "profile": BLIND}, section, seeds=3)
+    plain, mended = json.loads(run(path))["policies"]
+    assert plain["mean"]["moves"] == 0
+    assert [run_["repairs"] for run_ in plain["seeds"]] == [[], [], []]
+    for before, after in zip(plain["seeds"], mended["seeds"], strict=True):
+        assert 1 <= after["moves"] <= 3, "13 of 100, of 24 replicas"
+        assert sum(one["moves"] for one in after["repairs"]) == after["moves"]
+        assert [one["stopped"] for one in after["repairs"]] == [""] * len(after["repairs"])
+        assert (after["unplaced"], after["failures"]) == ([], [])
+        assert after["podsCreated"] == before["podsCreated"] + after["moves"]
+    assert mended["mean"]["movesPer100Replicas"] == pytest.approx(100 * mended["mean"]["moves"] / 24, abs=1e-5)
+    tops = [sum(p["mean"]["dimensions"][d]["worstSlot"]["load"] for d in ("cpu", "log")) for p in (plain, mended)]
+    assert tops[1] < tops[0]
+
+
+def test_before_the_first_window_a_repaired_fleet_stands_as_one_that_is_not(tmp_path: Path) -> None:
+    """Even if a window is open while it is created."""
+    section = repaired(("00:00", "23:00"), movesPer100Replicas=13)
+    path = crowded(tmp_path, {"name": "plain", "profile": BLIND}, section)
+    made, plain = course(path, "plain")
+    _, mended = course(path, "repaired")
+    from_s = made.judged_from_s
+    first = [[(s.series, s.node) for s in c.stays if s.begin_s < from_s] for c in (plain, mended)]
+    assert sorted(first[0]) == sorted(first[1])
+    moved = [stay for stay in mended.stays if stay.begin_s >= from_s]
+    assert len(moved) == sum(visit.moves for visit in mended.repairs) > 0
+
+
+def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -> None:
+    path = crowded(tmp_path, repaired(("01:00", "03:00"), movesPer100Replicas=20))
+    made, found = course(path, "repaired")
+    assert sum(len(names) for names in standing(made, found)) == 24
+    from_s = made.judged_from_s + 3600
+    left = sorted(stay.end_s for stay in found.stays if from_s <= stay.end_s < float("inf"))
+    came = sorted(stay.begin_s for stay in found.stays if stay.begin_s >= from_s)
+    assert len(left) == len(came) > 1
+    assert all(gone <= new for gone, new in zip(left, came, strict=True))
+    assert all(new < gone for new, gone in zip(came, left[1:], strict=False)), (
+        "the next leaves when the one before stands"
+    )
+    assert all(from_s <= moment < from_s + 2 * 3600 for moment in (*left, *came))
+
+
+def test_a_budget_per_window_spreads_the_moves_over_the_days(tmp_path: Path) -> None:
+    path = crowded(tmp_path, repaired(("01:00", "03:00"), movesPer100Replicas=26, movesPerWindow=3))
+    made, found = course(path, "repaired")
+    assert [(visit.opens_s - made.judged_from_s) / 3600 for visit in found.repairs] == [1, 25]
+    first, second = (visit.moves for visit in found.repairs)
+    assert first == 3 >= second > 0, "6 are allowed in all"
+    assert found.moves == first + second
+    _, again = course(path, "repaired")
+    assert again == found

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from multisched import cli_repair, config
 from multisched.cli import app
+from multisched.cli_explain import Dump
 from multisched.cli_repair import LEFT_SHOWN, text_of
-from multisched.framework.repair import RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
+from multisched.cli_server import AskError, Server
+from multisched.framework.repair import RepairAsked, RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
+from multisched.observe.server import ServerSettings
+from tests.unit.observe.observe_kit import served
 
 CALM = RepairPeak("cpu", "Mon 09:00", 70.0)
 HOT = RepairPeak("log", "Tue 20:00", 118.0)
@@ -139,3 +146,29 @@ def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
     )
     code, _, errors = call("--snapshot", str(dump), "--config", str(config))
     assert (code, "args.repair.treshold: unknown; did you mean thresholdPercent?" in errors) == (2, True), errors
+
+
+async def test_status_tells_the_window_the_run_and_the_budget() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        told = await asyncio.to_thread(cli_repair.status, Server(url), "", "table")
+        assert told.splitlines() == [
+            "domain forecast: repair is apply",
+            "window: open since 1970-01-01T00:00:00Z, until 1970-01-01T01:00:00Z",
+            "moved in this window: 4, 46 left",
+            "run of plan abc: leaving, move 2 of 3: shop/web-1 from n1 to n2",
+        ]
+        with pytest.raises(AskError, match="no such domain"):
+            await asyncio.to_thread(cli_repair.status, Server(url), "nowhere", "table")
+
+
+async def test_a_plan_without_moves_asks_nobody_to_move_anything() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        (told,) = await asyncio.to_thread(lambda: list(cli_repair.apply(Server(url), RepairAsked(), "table")))
+        assert told.endswith("nothing was written: this is a preview")
+
+
+def test_a_dump_has_nothing_to_apply_to(tmp_path: Path) -> None:
+    with pytest.raises(AskError, match="--apply: a dump has nothing to move"):
+        list(
+            cli_repair.apply(Dump(tmp_path / "dump.json", config.default(), datetime.now(UTC)), RepairAsked(), "table")
+        )

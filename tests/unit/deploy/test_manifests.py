@@ -51,6 +51,7 @@ CLUSTER_RULES: set[Rule] = {
     ("", "persistentvolumes", "patch", ()),
     ("", "persistentvolumeclaims", "patch", ()),
     ("", "pods/binding", "create", ()),
+    ("", "pods/eviction", "create", ()),
     ("", "pods/status", "patch", ()),
     ("events.k8s.io", "events", "create", ()),
     ("events.k8s.io", "events", "patch", ()),
@@ -112,6 +113,23 @@ def test_leases_are_granted_by_name_in_the_own_namespace_only() -> None:
     assert config.default().lease.name_prefix == "multisched"
 
 
+def test_where_a_repair_stands_is_kept_in_the_own_namespace_only() -> None:
+    names = ("multisched-repair-forecast",)
+    assert rules(the("Role", "multisched-repair")) == {
+        ("", "configmaps", "create", ()),
+        ("", "configmaps", "get", names),
+        ("", "configmaps", "update", names),
+    }
+
+
+def test_who_reads_plans_may_not_have_them_carried_out() -> None:
+    (rule,) = [r for r in the("ClusterRole", "multisched-reader")["rules"] if "repair" in str(r)]
+    assert rule["verbs"] == ["get"]
+    assert the("ClusterRole", "multisched-repairer")["rules"] == [
+        {"nonResourceURLs": ["/multisched/api/v1/repair"], "verbs": ["get", "post"]}
+    ]
+
+
 def test_no_role_has_a_wildcard() -> None:
     for role in documents():
         if role["kind"] in ("Role", "ClusterRole"):
@@ -128,7 +146,11 @@ def test_readers_are_granted_what_the_server_asks_about() -> None:
 
 def test_the_rights_go_to_the_one_service_account() -> None:
     account = {"kind": "ServiceAccount", "name": "multisched", "namespace": kustomization()["namespace"]}
-    for kind, name in (("ClusterRoleBinding", "multisched"), ("RoleBinding", "multisched-leases")):
+    for kind, name in (
+        ("ClusterRoleBinding", "multisched"),
+        ("RoleBinding", "multisched-leases"),
+        ("RoleBinding", "multisched-repair"),
+    ):
         assert the(kind, name)["subjects"] == [account]
         assert the(kind, name)["roleRef"]["name"] == name
     assert pod_spec()["serviceAccountName"] == account["name"]

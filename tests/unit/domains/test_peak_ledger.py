@@ -325,3 +325,40 @@ def test_five_thousand_rows_take_what_is_said() -> None:
     assert ledger.curves is not None
     per_cell = ledger.curves.nbytes / (5_000 * len(DIMENSIONS) * SLOTS)
     assert 8 <= per_cell < 8.5
+
+
+@pytest.mark.parametrize("peaks", [PEAKS, {}], ids=["profiles", "requests"])
+def test_a_promise_counts_until_it_is_withdrawn_and_is_nobodys_pod(
+    peaks: Mapping[str, Mapping[str, NDArray[np.float64]]],
+) -> None:
+    def sums(ledger: PeakLedger) -> list[float]:
+        at = np.array([0, 1], np.intp)
+        found = ledger.settled(at).of(at) if ledger.curves is not None else ledger.peak(at)
+        return found.astype(np.float64).ravel().tolist()
+
+    ledger, wanted = make_ledger(peaks), make_ledger(peaks)
+    for one in (ledger, wanted):
+        for row in (0, 1):
+            one.set_node(row, make_node(f"n{row}", cpu=4000))
+        one.place(pod_of("web", "w", cpu=100), 0)
+    before, version = sums(ledger), ledger.version(1)
+    ledger.promise(pod_of("api", "a", cpu=200), 1)
+    wanted.place(pod_of("api", "a", cpu=200), 1)
+    assert sums(ledger) == sums(wanted) != before
+    assert ledger.version(1) != version
+    assert ledger.held() == make_held(ledger), "the audit's twin knows nothing of it"
+    ledger.adopt(make_predictor(peaks))
+    wanted.adopt(make_predictor(peaks))
+    assert sums(ledger) == sums(wanted)
+    ledger.withdraw()
+    ledger.withdraw()
+    assert sums(ledger) == before
+    ledger.promise(pod_of("api", "a", cpu=200), 1)
+    ledger.set_node(1, None)
+    assert not ledger.has_promise(1), "another node may have the row next"
+    assert sums(ledger) == before
+
+
+def make_held(ledger: PeakLedger) -> Mapping[str, object]:
+    """Of the one pod that stands."""
+    return {"uid-w": (0, ledger.predictor.predict(pod_of("web", "w", cpu=100)).demand)}

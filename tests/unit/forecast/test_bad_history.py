@@ -8,18 +8,24 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from domains.forecast.attributed import with_attribution
+from domains.forecast.attribution import AttributionSettings, attribute
+from domains.forecast.coverage import weight_notes
 from domains.forecast.fit import fit
 from domains.forecast.fit_settings import FitSettings
 from domains.forecast.forecast import Forecast
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import Origin, Profiles
+from domains.forecast.source import Reading
 from domains.forecast.usage import Usage
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.plugin import PluginContext
 from multisched.state.cluster_cache import ClusterCache
+from tests.unit.forecast.placements import totals_of, wandering_stays
 from tests.unit.forecast.prometheus_kit import ports_at
 from tests.unit.forecast.weeks import DAY_S, MONDAY_S
 
@@ -163,3 +169,17 @@ def test_a_peak_at_a_time_of_the_wall_clock_stays_in_its_hour_when_clocks_change
     assert (local[:, 20] > 4).all()
     assert (local[:, 18] < 2).all()
     assert (local[:, 22] < 2).all()
+
+
+def test_services_without_a_weight_are_named() -> None:
+    """Two moved together; one never did."""
+    alone = wandering_stays([10, 10, 10, 0], nodes=12, replicas=3)
+    twin = tuple(msgspec.structs.replace(stay, service="twin") for stay in alone if stay.service == "s001")
+    totals = totals_of(tuple(s for s in alone if s.service != "twin"), np.ones(4), nodes=12, noise=0.05)
+    totals = msgspec.structs.replace(totals, stays=alone + twin)
+    usage = Usage(totals.start_s, totals.step_s, (), (), np.zeros((0, 0, totals.values.shape[2]), np.float32))
+    profiles = with_attribution(fit(usage, FitSettings(), 1, 0.0), attribute(totals, AttributionSettings()))
+    assert list(weight_notes(Reading(usage, totals), profiles)) == [
+        "log: who stood where tells no weight of 3 of 5 services, and they count as using nothing of it: s001, s003, twin"
+    ]
+    assert list(weight_notes(Reading(usage), profiles)) == []

@@ -39,6 +39,8 @@ def test_every_word_is_read() -> None:
         movable=Movable.ALL,
     )
     assert read_repair({"thresholdPercent": 85}).threshold_percent == {ALL_DIMENSIONS: 85.0}
+    assert not read_repair({"thresholdPercent": 85}).is_lowest
+    assert read_repair({"thresholdPercent": "auto"}).is_lowest
 
 
 @pytest.mark.parametrize(

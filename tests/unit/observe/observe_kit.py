@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import orjson
 
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.request import UserInfo
 from multisched.cluster.server import ApiServer
+from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.wire import Response, Transport
@@ -134,6 +136,19 @@ class OneRepair:
             kept={"it is not ready": 2},
             notes=(f"moves={asked.moves} {asked.moves_per_node} {asked.moves_per_service}",),
         )
+
+    def status(self, domain: str) -> RepairStatus:
+        if domain == "nowhere":
+            raise RepairRefusedError("domain nowhere: no such domain", status=404)
+        return RepairStatus(
+            domain=domain or "forecast", mode="apply", is_open=True, opens_s=0.0, closes_s=3600.0, state="leaving",
+            step=2, steps=3, move="shop/web-1 from n1 to n2", moved=4, moves_left=46, digest="abc",
+        )  # fmt: skip
+
+    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+        if digest != "abc":
+            raise RepairRefusedError("outside the windows of repair: the next one opens at 2026-01-01T01:00:00Z", 409)
+        return msgspec.structs.replace(self.status(asked.domain), state="planned", steps=asked.moves or 3)
 
 
 class OneExplanation:

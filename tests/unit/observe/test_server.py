@@ -14,7 +14,7 @@ from multisched.observe.certificates import CertificateError, ServerCertificate,
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
 from multisched.observe.queue_view import decode_queue
-from multisched.observe.repair_view import decode_plan
+from multisched.observe.repair_view import decode_plan, decode_status
 from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, reviewed_path
 from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
 
@@ -23,6 +23,7 @@ GUARDED = (
     "/api/v1/queue",
     "/api/v1/explain/pod/default/late",
     "/api/v1/repair/plan",
+    "/api/v1/repair/status",
     "/api/v1/forecast/nodes",
     "/api",
     "/",
@@ -184,6 +185,24 @@ async def test_a_repair_plan_asked_for_wrongly_is_refused_with_the_fix(query: st
     async with served(ServerSettings(port=0)) as url:
         status, text = await get(url, f"/api/v1/repair/plan?{query}")
         assert (status, words in text) == (400, True), text
+
+
+async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        status, text = await post(url, "/api/v1/repair/run?moves=2", b'{"digest": "abc"}')
+        assert (status, decode_status(text.encode()).steps) == (202, 2)
+        assert await post(url, "/api/v1/repair/run", b'{"digest": "other"}') == (
+            409,
+            "outside the windows of repair: the next one opens at 2026-01-01T01:00:00Z\n",
+        )
+        for body in (b"", b"{}", b'{"digest": 1}', b'{"digest": "abc", "force": true}'):
+            assert (await post(url, "/api/v1/repair/run", body))[0] == 400
+        assert (await post(url, "/api/v1/repair/run?force=1", b'{"digest": "abc"}'))[0] == 400
+        assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}', kind="text/plain"))[0] == 415
+        assert (await get(url, "/api/v1/repair/run"))[0] == 404
+        status, text = await get(url, "/api/v1/repair/status?domain=forecast")
+        assert (status, decode_status(text.encode()).move) == (200, "shop/web-1 from n1 to n2")
+        assert await get(url, "/api/v1/repair/status?domain=nowhere") == (404, "domain nowhere: no such domain\n")
 
 
 async def test_a_handler_that_fails_costs_its_own_request() -> None:

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 
 from multisched.simulate.moments import written
+from multisched.simulate.repairs import openings
 from multisched.simulate.scenario_file import load_scenario
 from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
 
 NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
 SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot tell its days apart, with less than two days not its hours either"
+
+NIGHT: dict[str, Any] = {"from": "01:00", "to": "05:00"}
+
+
+def repaired(profile: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """One policy, with a section `repair` that is good but for the changes."""
+    section = {"windows": [NIGHT], "movesPer100Replicas": 50, **changes}
+    return {"policies": [{"name": "mended", "profile": profile or {"base": "forecast"}, "repair": section}]}
 
 
 def test_a_scenario_holds_what_its_files_say(tmp_path: Path) -> None:
@@ -95,6 +104,21 @@ def test_a_service_without_any_history_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) -> None:
+    """Days 3 and 4 are judged; a window that opened the evening before is not theirs."""
+    windows = [NIGHT, {"from": "22:00", "to": "03:00"}]
+    scenario = load_scenario(write(tmp_path, **repaired(windows=windows)))
+    (policy,) = scenario.policies
+    assert policy.repair is not None
+    assert policy.repair.moves(scenario.replicas) == (3, 3)
+    assert [(written(one.opens_s), written(one.closes_s)) for one in openings(policy.repair, scenario)] == [
+        ("2026-01-07 01:00", "2026-01-07 05:00"),
+        ("2026-01-07 22:00", "2026-01-08 03:00"),
+        ("2026-01-08 01:00", "2026-01-08 05:00"),
+        ("2026-01-08 22:00", "2026-01-09 03:00"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -112,6 +136,19 @@ def test_a_service_without_any_history_is_named(tmp_path: Path) -> None:
             {"policies": [{"name": "a", "profile": {"plugins": {"enabled": [{"name": "PeakForcast"}]}}}]},
             "policies[0].profile.plugins.enabled[0].name: 'PeakForcast' is not a plugin (did you mean PeakForecast?)",
         ),
+        (repaired(windows=[{"from": "1:00"}]), "policies[0].repair: policies[0].repair.windows[0].to: missing; write"),
+        (repaired(windows=[{**NIGHT, "days": ["mon"]}]), "policies[0].repair.windows: none opens on a judged day"),
+        (
+            repaired(movesPer100Replicas=1),
+            "policies[0].repair.movesPer100Replicas: allows no move of 6 replicas; write",
+        ),
+        (
+            repaired(movesPerWindow=9),
+            "policies[0].repair.movesPerWindow: 9 are more than the 3 that movesPer100Replicas",
+        ),
+        (repaired(movesPerWeek=9), "policies[0].repair.movesPerWeek: unknown key (did you mean movesPerWindow?)"),
+        (repaired(thresholdPercent=0), "policies[0].repair: policies[0].repair.thresholdPercent: 0 is no threshold"),
+        (repaired({"base": "default"}), "policies[0].repair: policy 'mended' does not run PeakForecast, which repairs"),
         ({"seeds": 0}, "seeds: write a number of seeds from 1 to 1000"),
         ({"seeds": [1, 1]}, "seeds: names a seed twice"),
         (

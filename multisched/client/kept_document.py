@@ -1,0 +1,113 @@
+"""One document in a ConfigMap, replaced as a whole: `moving.Keeper` over any Transport.
+
+Owns the version it saw last. Promises that a write replaces nothing newer than that: of two processes that both think they lead,
+the one that read last wins, and the other is told. Writes are background writes: binds go first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from multisched.client.errors import parse_status
+from multisched.client.limits import WriteLimiter
+from multisched.client.paths import segment
+from multisched.framework.moving import KeepAnswer, KeepReply
+from multisched.framework.ports import UnreachableError
+from multisched.model.wire import Response, Transport, TransportError
+
+TIMEOUT_S: Final = 5.0
+BYTES_MAX: Final = 900_000
+"""A ConfigMap holds 1 MiB with all that is in it."""
+KEY: Final = "run.json"
+LABELS: Final = {"app.kubernetes.io/managed-by": "multisched"}
+
+
+class _Metadata(msgspec.Struct):
+    version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class _ConfigMap(msgspec.Struct):
+    metadata: _Metadata
+    data: dict[str, str] | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_ConfigMap)
+
+
+class ConfigMapKeeper:
+    """See the module. One task at a time."""
+
+    def __init__(self, transport: Transport, limiter: WriteLimiter, namespace: str, name: str) -> None:
+        self._transport = transport
+        self._limiter = limiter
+        self._name = name
+        self._collection = f"/api/v1/namespaces/{segment(namespace)}/configmaps"
+        self._path = f"{self._collection}/{segment(name)}"
+        self._version = ""
+        """Empty: there is none, as far as is known."""
+
+    async def read(self) -> bytes | None:
+        """See `Keeper`. What is no document of ours is as good as none, and will be replaced."""
+        try:
+            response = await self._transport.request("GET", self._path, timeout_s=TIMEOUT_S)
+        except TransportError as error:
+            raise UnreachableError(f"ConfigMap {self._name}: {error}") from error
+        if response.status == 404:
+            self._version = ""
+            return None
+        if response.status != 200:
+            raise UnreachableError(f"ConfigMap {self._name}: {_told(response)}")
+        return self._seen(response)
+
+    async def write(self, document: bytes) -> KeepReply:
+        """See `Keeper`."""
+        if len(document) > BYTES_MAX:
+            return KeepReply(KeepAnswer.REFUSED, f"{len(document)} bytes, more than {BYTES_MAX}")
+        await self._limiter.admit_background()
+        try:
+            response = await self._send(document)
+            if response.status == 409:
+                return await self._overtaken(document)
+        except (TransportError, UnreachableError) as error:
+            return KeepReply(KeepAnswer.UNKNOWN, str(error))
+        if response.status in (200, 201):
+            self._seen(response)
+            return KeepReply(KeepAnswer.KEPT)
+        if response.status == 404 and self._version:  # somebody has deleted it: it is made anew
+            self._version = ""
+            return KeepReply(KeepAnswer.UNKNOWN, _told(response))
+        is_definite = 400 <= response.status < 500 and response.status not in (408, 429)
+        return KeepReply(KeepAnswer.REFUSED if is_definite else KeepAnswer.UNKNOWN, _told(response))
+
+    async def _send(self, document: bytes) -> Response:
+        metadata: dict[str, Any] = {"name": self._name, "labels": LABELS}
+        if self._version:
+            metadata["resourceVersion"] = self._version
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: document.decode()}}
+        method, path = ("PUT", self._path) if self._version else ("POST", self._collection)
+        return await self._transport.request(
+            method, f"{path}?timeout={TIMEOUT_S:g}s", body=orjson.dumps(body), timeout_s=TIMEOUT_S + 1
+        )
+
+    async def _overtaken(self, document: bytes) -> KeepReply:
+        """Another has written it, or we have, and the answer was lost."""
+        version = self._version
+        if await self.read() == document:
+            return KeepReply(KeepAnswer.KEPT)
+        self._version = version
+        return KeepReply(KeepAnswer.OVERTAKEN, f"ConfigMap {self._name} was written by another")
+
+    def _seen(self, response: Response) -> bytes:
+        try:
+            found = _DECODER.decode(response.body)
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"ConfigMap {self._name}: answers what is none: {error}") from error
+        self._version = found.metadata.version
+        return (found.data or {}).get(KEY, "").encode()
+
+
+def _told(response: Response) -> str:
+    return parse_status(response.body).message or f"HTTP {response.status}"

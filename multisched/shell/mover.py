@@ -1,0 +1,150 @@
+"""Moves pods of one domain on behalf of its plugins' duties: `framework.moving.Mover`.
+
+Owns the place that is kept for the replacement of the pod that moves. Promises that nothing is written without the lease, that
+a place is kept only where the domain's own filters take the pod, that pods which wait for such room hear of it when it is given
+up, and that nothing stays held once the duty has ended. What is asked of the cluster's state is answered from the cache, and
+by a consistent read where an eviction hangs on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from multisched.framework.moving import EvictAnswer, Evictor, EvictReply, KeepAnswer, Keeper, KeepReply
+from multisched.framework.ports import Binder, Clock, Event, EventSink, ObjectRef
+from multisched.framework.repair import RepairAsked, RepairPlan
+from multisched.model.objects import Pod
+from multisched.shell.domain import DomainWorker
+from multisched.shell.ingest import PodIngest
+from multisched.shell.router import Router
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.reservations import Reservations, stand_in_of
+
+READ_TIMEOUT_S = 5.0
+NOT_LEADING = "the domain does not lead"
+
+
+class Insight(msgspec.Struct, frozen=True):
+    """What a mover knows the program by."""
+
+    cache: ClusterCache
+    pods: PodIngest
+    reservations: Reservations
+    router: Router
+    clock: Clock
+
+
+class Hands(msgspec.Struct, frozen=True):
+    """What it acts through."""
+
+    binder: Binder
+    evictor: Evictor
+    keeper: Keeper
+    events: EventSink
+    plan: Callable[[RepairAsked], Awaitable[RepairPlan]]
+    is_closing: Callable[[], bool]
+    reporter: str
+    """The schedulerName that events speak for."""
+
+
+class DomainMover:
+    """See the module. For one duty at a time."""
+
+    def __init__(self, worker: DomainWorker, insight: Insight, hands: Hands) -> None:
+        self._worker = worker
+        self._insight = insight
+        self._hands = hands
+        self._held: tuple[str, Pod] | None = None
+        """For whose replacement a place is kept, and the stand-in with the node it is nominated to."""
+        self.write_timeout_s = worker.write_timeout_s
+
+    def may_act(self) -> bool:
+        return self._worker.is_leading and not self._hands.is_closing() and self._worker.lease.may_bind()
+
+    async def plan(self, asked: RepairAsked) -> RepairPlan:
+        return await self._hands.plan(msgspec.structs.replace(asked, domain=self._worker.name))
+
+    # -- what stands -----------------------------------------------------------------------------------------------
+
+    def standing(self, uid: str) -> Pod | None:
+        entry = self._insight.cache.placed(uid)
+        if entry is None or self._insight.cache.is_assumed(uid):
+            return None
+        return entry.pod
+
+    def peers(self, owner: str) -> Sequence[Pod]:
+        """Looks at every pod there is: some ten milliseconds for a hundred thousand."""
+        placed = (entry.pod for entry in self._insight.cache)
+        waiting = (one for uid, one in self._insight.pods.pending.items() if self._insight.cache.placed(uid) is None)
+        return [one for found in (placed, waiting) for one in found if one.owner is not None and one.owner.uid == owner]
+
+    def budget_refusal(self, pod: Pod) -> str:
+        for budget in self._insight.cache.objects.disruption_budgets(pod.namespace):
+            if budget.selector is not None and budget.selector.matches(pod.labels) and budget.disruptions_allowed <= 0:
+                return f"PodDisruptionBudget {budget.key} allows no disruption"
+        return ""
+
+    async def reads(self, pod: ObjectRef) -> bool:
+        truth = await self._hands.binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
+        return truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
+
+    def has_node(self, name: str) -> bool:
+        row = self._insight.cache.nodes.row_of(name)
+        return row is not None and self._insight.router.rows_of(self._worker).has(row)
+
+    # -- the place -------------------------------------------------------------------------------------------------
+
+    def hold(self, uid: str, like: Pod, node: str, *, handed: Callable[[], None]) -> str:
+        self.release()
+        if not self.may_act():
+            return NOT_LEADING
+        stand_in = stand_in_of(like, node)
+        refusal = self._worker.cycle.refusal_of_move(like if like.uid == uid else None, stand_in, node)
+        if not refusal:
+            self._insight.reservations.hold(uid, stand_in, node, handed)
+            self._held = uid, stand_in
+        return refusal
+
+    def hand_over(self, known: frozenset[str]) -> None:
+        if self._held is None:
+            return
+        reservations, placed = self._insight.reservations, self._insight.cache.placed
+        reservations.hand_over(self._held[0], known)
+        waiting = [pod for pod in self._insight.pods.pending.values() if placed(pod.uid) is None]
+        if any(reservations.offer(pod) for pod in waiting):  # one that came before us, after a restart
+            self._worker.wake()
+
+    def taker(self) -> str:
+        return "" if self._held is None else self._insight.reservations.taker(self._held[0])
+
+    def is_kept(self) -> bool:
+        return self._held is not None and self._insight.reservations.is_kept(self._held[0])
+
+    def release(self) -> None:
+        if self._held is None:
+            return
+        (uid, stand_in), is_free = self._held, self.is_kept()
+        self._held = None
+        self._insight.reservations.release(uid)
+        if is_free:
+            self._insight.router.tell_promise_ended(stand_in, self._insight.clock.monotonic())
+
+    # -- writes ----------------------------------------------------------------------------------------------------
+
+    async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
+        if not self.may_act():
+            return EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
+        return await self._hands.evictor.evict(pod, timeout_s=timeout_s)
+
+    async def read(self) -> bytes | None:
+        return await self._hands.keeper.read()
+
+    async def write(self, document: bytes) -> KeepReply:
+        if not self.may_act():
+            return KeepReply(KeepAnswer.UNKNOWN, NOT_LEADING)
+        return await self._hands.keeper.write(document)
+
+    def tell(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
+        self._hands.events.record(Event(regarding, kind, reason, "Repairing", note, self._hands.reporter))

@@ -1,0 +1,173 @@
+"""A place that is kept for a replacement: nobody of its rank takes it, and the replacement gets exactly it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.model.objects import CPU, HostPort, Owner, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.state.reservations import Reservations, is_stand_in, stand_in_of
+from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+
+IN_TREE = ("NodePorts", "NodeResourcesFit", "InterPodAffinity")
+WEB = Owner("ReplicaSet", "web-1", "uid-rs")
+
+
+class House(Domain):
+    """Two nodes of four cores; `moving` stands on the first, and its place is kept on the second."""
+
+    def __init__(self, **moving: Any) -> None:
+        super().__init__(make_node("source"), make_node("target"), in_tree=IN_TREE)
+        self.reservations = Reservations(self.nominator)
+        self.handed = 0
+        self.moving = replica("moving", node="source", **moving)
+        self.cache.place(self.moving)
+
+    def hold(self) -> None:
+        self.reservations.hold(self.moving.uid, stand_in_of(self.moving, "target"), "target", self.count)
+
+    def count(self) -> None:
+        self.handed += 1
+
+    def refusal(self) -> str:
+        return self.cycle.refusal_of_move(self.moving, stand_in_of(self.moving, "target"), "target")
+
+    def node_of(self, pod: Pod) -> str:
+        result = self.schedule(pod)
+        return result.node if isinstance(result, Placed) else ""
+
+
+def replica(name: str, *, cpu: int = 3000, node: str = "", owner: Owner = WEB, **fields: Any) -> Pod:
+    return make_pod(name, cpu=cpu, node=node, owner=owner, **fields)
+
+
+def test_others_of_its_rank_leave_the_place_and_the_replacement_takes_it() -> None:
+    house = House()
+    house.hold()
+    assert house.node_of(make_pod("other", cpu=2000)) == ""
+    assert house.node_of(make_pod("small", cpu=1000)) in ("source", "target")
+
+    house.reservations.hand_over("uid-moving", frozenset({"uid-moving"}))
+    replacement = replica("new")
+    assert house.reservations.offer(replacement)
+    assert house.handed == 1
+    assert house.reservations.taker("uid-moving") == "uid-new"
+    assert house.node_of(make_pod("late", cpu=2000)) == ""
+    assert house.node_of(replacement) == "target"
+    house.cache.validate()
+
+
+def test_a_place_is_gone_when_it_is_released() -> None:
+    house = House()
+    house.hold()
+    assert len(house.nominator) == 1
+    assert house.reservations.release("uid-moving")
+    assert not house.reservations.release("uid-moving")
+    assert len(house.nominator) == len(house.reservations) == 0
+    assert house.node_of(make_pod("other", cpu=4000)) == "target"
+
+
+def test_what_is_more_important_goes_before_as_it_would_displace_the_pod_itself() -> None:
+    house = House()
+    house.hold()
+    assert house.node_of(make_pod("urgent", cpu=4000, priority=9)) == "target"
+    assert house.refusal().startswith("NodeResourcesFit")
+
+
+@pytest.mark.parametrize(
+    ("pod", "gets_it"),
+    [
+        (replica("new"), True),
+        (replica("new", cpu=2500), True),
+        (replica("larger", cpu=3001), False),
+        (replica("of-another-template", owner=Owner("ReplicaSet", "web-2", "uid-rs-2")), False),
+        (make_pod("of-nobody", cpu=3000), False),
+        (replica("known"), False),
+        (msgspec.structs.replace(replica("x"), spec=PodSpec(scheduler_name="other", requests={CPU: 3000})), False),
+    ],
+)
+def test_only_a_replacement_that_fits_is_given_the_place(pod: Pod, gets_it: bool) -> None:
+    house = House()
+    house.hold()
+    assert not house.reservations.offer(pod), "nothing was evicted yet"
+    house.reservations.hand_over("uid-moving", frozenset({"uid-moving", "uid-known"}))
+    assert house.reservations.offer(pod) is gets_it
+    assert house.reservations.is_kept("uid-moving") is not gets_it
+    assert not (gets_it and house.reservations.offer(replica("second"))), "it is given once"
+
+
+def test_a_host_port_is_kept_too() -> None:
+    spec = PodSpec(requests={CPU: 10}, host_ports=(HostPort("", "TCP", 80),))
+    house = House(spec=spec)
+    house.hold()
+    assert house.node_of(make_pod("same-port", spec=spec)) == ""
+    assert house.node_of(make_pod("no-port", cpu=10)) in ("source", "target")
+
+
+def test_a_pod_that_keeps_its_kind_off_the_zone_may_move_within_it() -> None:
+    """Its own presence is no reason against its replacement."""
+    term = PodAffinityTerm("zone", LabelSelector((Requirement("app", Operator.IN, ("web",)),)))
+    spec = PodSpec(requests={CPU: 10}, pod_affinity=PodAffinity(anti_required=(term,)))
+    house = House(spec=spec, labels={"app": "web"})
+    for name in ("source", "target"):
+        house.cache.set_node(make_node(name, labels={"zone": "a"}))
+    assert house.refusal() == ""
+    house.cache.place(replica("peer", spec=spec, node="target", labels={"app": "web"}))
+    assert house.refusal().startswith("InterPodAffinity")
+
+
+def test_a_node_that_is_gone_takes_nobody() -> None:
+    house = House()
+    house.cache.remove_node("target")
+    assert "target" in house.refusal()
+
+
+happenings = st.lists(
+    st.tuples(st.sampled_from(["hold", "hand over", "release", "come", "leave"]), st.integers(0, 3)), max_size=40
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(happenings)
+def test_no_history_overcommits_a_node_or_leaks_a_place(story: list[tuple[str, int]]) -> None:
+    house, places, came = House(cpu=1500), moving_pods(), 0
+    for word, number in story:
+        pod = places[number]
+        match word:
+            case "hold":
+                house.reservations.hold(pod.uid, stand_in_of(pod, "target"), "target", house.count)
+            case "hand over":
+                house.reservations.hand_over(pod.uid, frozenset(one.uid for one in places))
+            case "release":
+                house.reservations.release(pod.uid)
+            case "come":
+                came += 1
+                new = replica(f"new-{came}", cpu=1500)
+                was_given = house.reservations.offer(new)
+                result = house.schedule(new)
+                assert isinstance(result, Placed | Unplaced)
+                if not isinstance(result, Placed) and was_given:
+                    house.nominator.remove(new.uid)
+            case _:
+                placed = [entry.pod.uid for entry in house.cache if entry.pod.name.startswith("new")]
+                if placed:
+                    house.cache.forget(placed[number % len(placed)])
+        house.cache.validate()
+        for row, node in house.cache.nodes.live_rows():
+            assert int(house.cache.nodes.requested(CPU)[row]) <= node.allocatable[CPU]
+        kept = [one for one in house.nominator.on("target") if is_stand_in(one)]
+        assert len(kept) <= len(house.reservations)
+    for pod in places:
+        house.reservations.release(pod.uid)
+    assert not any(is_stand_in(one) for one in house.nominator.on("target"))
+
+
+def moving_pods() -> list[Pod]:
+    return [replica(f"old-{number}", cpu=1500, node="source") for number in range(4)]
