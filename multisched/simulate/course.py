@@ -157,11 +157,7 @@ class Run:
         self._visits: list[Visit] = []
         self._readings = self._first_readings()
         self._observer = QuietObserver()
-        args = None
-        if self._repair is not None:
-            _, in_window = self._repair.moves(scenario.replicas)
-            args = {**self._repair.args, "movesPerWindow": in_window}
-        configuration, studies = with_studies(policy, scenario.usage.dimensions, args)
+        configuration, studies = with_studies(policy, scenario.usage.dimensions, self._repair_args())
         self._program = self._built(seed, configuration)
         self._learning = Learning(lessons, scenario.known_until_s, self._program, studies)
         self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
@@ -176,6 +172,12 @@ class Run:
         self._stopped: list[str] = []
         self._moves = 0
         self._created = 0
+
+    def _repair_args(self) -> Mapping[str, Any] | None:
+        if self._repair is None:
+            return None
+        _, in_window = self._repair.moves(self._scenario.replicas)
+        return {**self._repair.args, "movesPerWindow": in_window}
 
     def _built(self, seed: int, configuration: Configuration) -> Program:
         """The program, as `run` composes it, over in-process transport and virtual time."""

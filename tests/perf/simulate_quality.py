@@ -6,9 +6,10 @@ scenario is written: nodes whose capacity is such that the fleet's peak in the j
 requested to 75 %, memory ample; all but the last nine days are known, those are judged. Orders of creation differ from fleet to
 fleet. Prints the means over fleets and orders: per dimension the coefficient of variation of the nodes' load in the two busiest
 hours of each day (CV), and the highest load of any node (top); `--check` exits 1 when a mean of peak-forecast is beyond its bar.
-`--write DIR` keeps the scenarios, to be run by hand. `--repair 05:00-07:00` adds the policy `repaired`, which is peak-forecast with
-repair in that window of the judged days (3 moves per 100 replicas in all): printed are its means, their share of those without,
-and its moves; with `--check` its bars are REPAIR_GAIN lower.
+`--write DIR` keeps the scenarios, to be run by hand.
+`--repair 05:00-07:00` adds the policy `repaired`: peak-forecast with repair in that window of the judged days, 3 moves per 100
+replicas in all. Printed are its means, their share of those without, and its moves; with `--check` its bars of tops are
+REPAIR_GAIN lower.
 """
 
 from __future__ import annotations

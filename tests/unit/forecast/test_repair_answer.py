@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domains.forecast.repair_answer import answer
-from domains.forecast.repair_settings import RepairSettings
+from domains.forecast.repair_settings import RepairSettings, read_repair
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
@@ -49,6 +49,21 @@ def test_each_move_tells_what_it_does_to_both_nodes() -> None:
     assert round(second.from_peaks_percent["log"]) == 90
     assert plan.threshold_percent == {"cpu": 100.0, "log": 95.0}
     assert (round(plan.worst_before.percent), plan.least_moves, plan.mended) == (150, 2, ("a",))
+
+
+def test_auto_tells_the_thresholds_that_the_moves_reach_and_a_question_goes_before_it() -> None:
+    crowd = [pod(f"p{n}", at="a") for n in range(3)]
+    town = Town([node("a"), node("b")], crowd)
+    settings_ = read_repair({"thresholdPercent": "auto"})
+
+    plan = answer(town.scene(), RepairAsked(moves=1), town.ledger, settings_)
+
+    assert (len(plan.moves), plan.left) == (1, ())
+    assert round(plan.worst_before.percent) == 90
+    assert round(plan.moves[0].from_peaks_percent["log"]) == 60
+    assert 60.0 <= plan.threshold_percent["log"] <= 61.0
+    asked = RepairAsked(threshold_percent={"log": 95.0})
+    assert answer(town.scene(), asked, town.ledger, settings_).threshold_percent["log"] == 95.0
 
 
 def peaks(town: Town, name: str) -> dict[str, float]:
