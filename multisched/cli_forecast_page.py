@@ -46,7 +46,7 @@ def _embedded(document: Document) -> str:
 
 def _lead(document: Document) -> str:
     made = datetime.fromtimestamp(document["nowSeconds"], UTC)
-    told = document["state"] or f"profiles {document['version']}"
+    told = document["state"] or (f"profiles {document['version']}" if document["version"] else "profiles of files")
     left_out = document["servicesLeftOut"]
     services = f"{len(document['services'])} services" + (
         f" that use most; {left_out} more left out" if left_out else ""

@@ -35,9 +35,7 @@ def services(found: Document, *, is_wide: bool) -> str:
 
 def service(found: Document, *, is_wide: bool) -> str:
     """Each dimension's week as a plot, a line per day."""
-    parts = [
-        f"{one_line(found['service'])}   per replica, hour by hour in {found['zone']}; profiles {found['version']}"
-    ]
+    parts = [f"{one_line(found['service'])}   per replica, hour by hour in {found['zone']}; {_version(found)}"]
     for row in found["dimensions"]:
         head = f"{row['dimension']}   peak {amount(row['highest'])} at {row['at']}, mean {amount(row['mean'])}"
         told = f"{head}, from {row['origin']}, error {fraction(row['error'])}"
@@ -208,7 +206,11 @@ def _more(rows: Sequence[object], limit: int) -> list[str]:
     return [f"{len(rows) - limit} more; --limit shows them"] if len(rows) > limit else []
 
 
+def _version(found: Document) -> str:
+    return f"profiles {found['version']}" if found["version"] else "profiles of files"
+
+
 def _footer(found: Document) -> str:
     domain = f"domain {found['domain']}; " if found.get("domain") else ""
-    told = one_line(found["state"]) or f"profiles {found['version']}"
+    told = one_line(found["state"]) or _version(found)
     return f"{domain}{told}; it is {found['now']} ({found['zone']})"

@@ -229,7 +229,7 @@ def _totals(found: RepairPlan) -> Iterator[str]:
         nodes = "1 node" if hot == 1 else f"{hot} nodes"
         yield f"domain {found.domain}: {what} {mended} of {nodes} past {_thresholds(found.threshold_percent)}"
     yield f"worst peak: {_peak(found.worst_before)} now, {_peak(found.worst_after)} after"
-    yield f"{found.nodes} nodes; {found.movable} of their {found.pods} pods may move; profiles {found.profiles_version}"
+    yield f"{found.nodes} nodes; {found.movable} of their {found.pods} pods may move; profiles {found.profiles_version or 'of files'}"
     kept = list(found.kept.items())
     for why, number in kept[:KEPT_SHOWN]:
         yield f"  kept: {number}, {why}"

@@ -20,7 +20,7 @@ from domains.forecast.node_curves import Outlook
 from domains.forecast.peak_ledger import PeakLedger, load_factor
 from domains.forecast.predictor import FALLBACK_REASONS, Prediction, Predictor
 from domains.forecast.profile_book import Curve, ProfileBook
-from domains.forecast.profiles import Profiles
+from domains.forecast.profiles import NO_PROFILES, Profiles, told_of
 from domains.forecast.settings import PeakSettings
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows
@@ -231,9 +231,11 @@ class Forecast:
         return {} if self._refit is None or self._refit.loads is None else self._refit.loads.latest()
 
     def health(self, now_s: float) -> str:
-        """How old the profiles are, and what failed; empty where nothing is learned."""
-        state = self.refit_state()
-        return "" if state is None else state.detail(now_s)
+        """How old the profiles are, and what failed; empty where there are none and nothing is learned."""
+        state, book = self.refit_state(), self._ledger.predictor.book
+        if state is not None:
+            return state.detail(now_s)
+        return "" if book is None else told_of(book.profiles.version, now_s - book.profiles.newest_s)
 
     def tell(self, pod: Pod, row: int) -> str:
         """Where the row is fullest over the week, with the pod."""
@@ -253,11 +255,11 @@ class Forecast:
         from domains.forecast.show import document_of
 
         make, now_s = document_of(query), ports.clock.now().timestamp()
-        state = self.refit_state()
-        told = "" if state is None else state.detail(now_s)
+        told = self.health(now_s)
         asked = query.options.get("name", "") if query.name == "node" else ""
         if self._ledger.predictor.book is None:
-            raise NoViewError(f"no profiles are in force yet{f': {told}' if told else ''}", status=503)
+            why = told.removeprefix(NO_PROFILES).removeprefix("; ")
+            raise NoViewError(f"no profiles are in force yet{f': {why}' if why else ''}", status=503)
         fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
         picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet)
         return lambda: make(picture)

@@ -149,7 +149,9 @@ def _keep(file: str, profiles: Profiles) -> None:
         beside.write_bytes(dumps(profiles))
         os.replace(beside, file)
     except OSError as error:
-        logger.warning("profiles are not kept", extra={"file": file, "error": str(error)})
+        # All in the message: the process that learns has no formatter, and prints nothing but messages.
+        why = error.strerror or error
+        logger.warning("the profiles are not kept in %s, and the next start has none: %s", file, why)
 
 
 async def known_pods(ledger: PeakLedger) -> dict[PodName, str]:

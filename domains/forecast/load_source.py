@@ -56,13 +56,17 @@ class LoadSource:
         """Step -> service -> of each dimension the sum (or highest) of means over replicas; last, how many looks."""
         self._kept = 0
         self._named: dict[str, int] = {}
+        self._error = ""
+        """Of the last look, where it failed."""
 
     async def poll(self, now_s: float) -> None:
         """See `PollingSource`."""
         try:
             pods = await self._reader.pods()
         except MeterError as error:
+            self._error = str(error)
             raise SourceError(f"{self.name}: {error}") from error
+        self._error = ""
         if self._heard is not None:
             await self._heard(now_s, pods)
         names = ServiceNames(await self._known(), Owners())
@@ -97,16 +101,15 @@ class LoadSource:
         return {service: [value / total[-1] for value in total[:-1]] for service, total in sums.items()}
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
-        """See `Source`."""
+        """See `Source`. Where it has seen nothing it says so in a note: other sources know enough without it."""
         first = first_step(grid)
         for step in [step for step in self._steps if step < first]:
             self._kept -= len(self._steps.pop(step))
-        if not self._steps:
-            raise SourceError(f"{self.name}: has not answered yet")
         seen = {step: dict(services) for step, services in self._steps.items() if step < first + grid.steps}
-        return await in_thread(lambda: self._reading(seen, grid))
+        notes = () if seen else (f"{self.name}: {self._error or 'no look within the window yet'}",)
+        return await in_thread(lambda: self._reading(seen, grid, notes))
 
-    def _reading(self, seen: dict[int, dict[str, tuple[float, ...]]], grid: Grid) -> Reading:
+    def _reading(self, seen: dict[int, dict[str, tuple[float, ...]]], grid: Grid, notes: tuple[str, ...]) -> Reading:
         first = first_step(grid)
         services = tuple(sorted({service for one in seen.values() for service in one}))
         places = {service: place for place, service in enumerate(services)}
@@ -117,4 +120,4 @@ class LoadSource:
             table = np.array(list(found.values())).T
             values[:, rows, step - first] = table[:-1] / np.where(divided, table[-1], 1.0)
         tables = {d.name: Table(first, services, values[n]) for n, d in enumerate(self._dimensions)}
-        return Reading(usage_of(tables, grid), named=dict(self._named))
+        return Reading(usage_of(tables, grid), named=dict(self._named), notes=notes)

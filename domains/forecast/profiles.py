@@ -137,3 +137,18 @@ def no_profiles(dimensions: tuple[str, ...] = (), slot_s: int = SLOT_S_DEFAULT) 
     return Profiles(
         0, 0.0, 0.0, (), dimensions, empty, empty, empty, flat.astype(np.uint8), flat.astype(np.float32), slot_s=slot_s
     )
+
+
+NO_PROFILES: Final = "no profiles yet"
+
+
+def told_of(version: int, age_s: float) -> str:
+    """Profiles in force, in words; version 0: of files that were read at the start."""
+    return f"profiles {version or 'read at the start'}, {duration_told(age_s)} old"
+
+
+def duration_told(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

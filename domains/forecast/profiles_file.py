@@ -94,7 +94,7 @@ def loads(data: bytes) -> Profiles:
     """Profiles with read-only arrays. Raises ProfilesFileError."""
     if len(data) < _PREFIX.size or not data.startswith(MAGIC):
         raise ProfilesFileError(
-            f"no profiles file: it does not begin with {MAGIC.decode()}; was it written by `dumps`?"
+            f"no profiles file: it does not begin with {MAGIC.decode()}; is it the profilesFile of PeakForecast?"
         )
     _, format_version, header_bytes = _PREFIX.unpack_from(data)
     if format_version != FORMAT_VERSION:

@@ -197,7 +197,7 @@ class PrometheusSource:
                 try:
                     await self._ask(query.replace(WINDOW, window), moment, take, "owners of pods")
                 except MeterError as error:
-                    raise SourceError(f"{error}; or set owners: false") from error
+                    raise SourceError(f"{error}; if only this query fails, set owners: false") from error
         return ServiceNames(await self._known(), owners, self._labels.service)
 
     async def _ask(self, query: str, grid: Grid, take: Callable[[Piece], None], what: str) -> RangeReport:
@@ -227,8 +227,10 @@ class PrometheusSource:
             totals = NodeTotals(grid.start_s, grid.step_s, sums.services, sums.dimensions, sums.values, stays)
         counts = round_.names.counts
         if counts[Naming.POD_NAME]:
-            text = f"{counts[Naming.POD_NAME]} pods have no owner that is known; their names stand for their services"
-            round_.note("services", [text])
+            nameless = (
+                f"{counts[Naming.POD_NAME]} pods have no owner that is known; their names stand for their services"
+            )
+            round_.note("services", [f"{nameless}; scrape kube-state-metrics"])
         return Reading(
             usage_of(per_pod, grid),
             totals,

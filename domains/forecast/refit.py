@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from domains.forecast.node_loads import Look, NodeLoads, Seen
-from domains.forecast.profiles import Profiles
+from domains.forecast.profiles import NO_PROFILES, Profiles, duration_told, told_of
 from domains.forecast.service_names import PodName
 from domains.forecast.source import PollingSource, Source, SourceError
 from domains.forecast.study import Findings, Learn, Order, Refused, Study
@@ -90,9 +90,9 @@ class RefitState(msgspec.Struct):
 
     def detail(self, now_s: float) -> str:
         """In a sentence, for `/readyz`."""
-        told = f"profiles {self.version}, {_duration(self.age_s(now_s))} old" if self.version else "no profiles yet"
+        told = told_of(self.version, self.age_s(now_s)) if self.version else NO_PROFILES
         if self.last_error:
-            since = _duration(now_s - self.last_error_s)
+            since = duration_told(now_s - self.last_error_s)
             refits = "1 refit" if self.failures_in_a_row == 1 else f"{self.failures_in_a_row} refits"
             told += f"; {refits} failed, the last {since} ago: {self.last_error}"
         return told
@@ -274,10 +274,3 @@ class Refit:
     def _note_in_force(self, profiles: Profiles) -> None:
         self._state.version, self._state.made_s = profiles.version, profiles.made_s
         self._state.newest_s = profiles.newest_s
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -156,16 +156,18 @@ def read_history_settings(document: object, path: str = "args.history") -> Histo
         settings.refuse(
             "windowDays", f"has {found.steps} steps of {found.step_s} s, more than {STEPS_MAX}; take longer steps"
         )
-    _check_together(settings, found)
+    is_empty = isinstance(document, Mapping) and not document.get("sources")
+    _check_together(settings, found, is_empty=is_empty)
     settings.done()
     return found
 
 
-def _check_together(settings: Settings, found: HistorySettings) -> None:
+def _check_together(settings: Settings, found: HistorySettings, *, is_empty: bool) -> None:
+    """`is_empty`: no source stands there at all; those that cannot be used have been refused already."""
     names = [dimension.name for dimension in found.dimensions if dimension.name]
     for name in sorted({name for name in names if names.count(name) > 1}):
         settings.refuse("dimensions", f"has {name} twice; remove one")
-    if not found.sources:
+    if is_empty:
         settings.refuse(
             "sources", "is empty; write at least one, such as {type: prometheus, url: http://prometheus:9090}"
         )

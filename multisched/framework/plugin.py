@@ -605,8 +605,9 @@ class DutyPorts(msgspec.Struct, frozen=True):
 class DutyPlugin(Plugin, Protocol):
     """A plugin with a duty of its own beside the cycles, such as learning from history.
 
-    The shell starts it with the domain and keeps it running: one that raises or returns is told and begun again after a while.
-    It shares the loop with everything else: it may wait as it likes, and computes for milliseconds at a time only.
+    The shell starts it once nodes and pods have been listed, and keeps it running: one that raises or returns is told and begun
+    again after a while. It shares the loop with everything else: it may wait as it likes, and computes for milliseconds at a time
+    only.
     """
 
     async def carry_out(self, ports: DutyPorts) -> None:

@@ -106,8 +106,10 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
     if attempt.winner is not None:
         tied = f" (one of {attempt.ties} as good, taken by chance)" if attempt.ties > 1 else ""
         yield f"Chosen      {_scored(attempt.winner)}{tied}"
+        # Scores of an earlier picture do not compare with the winner's: pods were placed in between.
+        title = "Back then" if attempt.picture == "earlier" else "Runner-up"
         for scored in attempt.runners_up:
-            yield f"Runner-up   {_scored(scored)}"
+            yield f"{title:<11} {_scored(scored)}"
     if attempt.passed_over:
         yield f"Passed over {', '.join(attempt.passed_over)}: taken by others before this pod could be put there"
     if attempt.victims:

@@ -55,7 +55,7 @@ class ProgramViews:
         chosen = [one for one in found if domain in ("", one[0].name)]
         names = ", ".join(worker.name for worker, _ in found)
         if not chosen:
-            raise NoViewError(f"domain {domain} shows no {view}; there are {names}")
+            raise NoViewError(f"domain {domain} shows no {view}; it is shown by {names}")
         if len(chosen) > 1:
             raise NoViewError(f"say which domain: {names}", status=422)
         return chosen[0]

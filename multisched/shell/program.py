@@ -374,7 +374,7 @@ class Program:
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)
-                tasks.start_soon(self.duties.run, worker.name, worker.plugins, self._mover(worker))
+                tasks.start_soon(self._carry_out_duties, worker)
             await self._closing.wait()
             await self._drain()
             tasks.cancel_scope.cancel()
@@ -400,9 +400,7 @@ class Program:
 
     async def _lead(self, worker: DomainWorker) -> None:
         """Opens the domain once its caches are true and its lease is held; a lost lease ends the process."""
-        for reflector in self.reflectors.values():
-            await reflector.wait_synced()
-        await self.objects.wait_settled()
+        await self._caches_true()
         await self.catch_up.once()
         if not self._is_ready:
             self._is_ready = True
@@ -420,6 +418,16 @@ class Program:
         await self._lost[worker.name].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
+
+    async def _carry_out_duties(self, worker: DomainWorker) -> None:
+        """Begun once the caches are true: what a duty learns before it knows the pods stays in force until it learns again."""
+        await self._caches_true()
+        await self.duties.run(worker.name, worker.plugins, self._mover(worker))
+
+    async def _caches_true(self) -> None:
+        for reflector in self.reflectors.values():
+            await reflector.wait_synced()
+        await self.objects.wait_settled()
 
     async def _drain(self) -> None:
         workers = self.router.workers()

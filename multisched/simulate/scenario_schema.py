@@ -34,7 +34,7 @@ def _quantity(value: object) -> str:
     try:
         milli = parse_milli(value)
     except QuantityError as error:
-        raise ValueError(f"{error}; write a number or for instance 500m or 16Gi") from error
+        raise ValueError(str(error)) from error
     if milli <= 0:
         raise ValueError("must be above zero")
     return str(value)

@@ -73,7 +73,7 @@ async def test_nodes_their_pods_and_moments_are_told_of_a_running_program() -> N
         lines = (await said(url, "nodes")).splitlines()
         assert lines[0].split() == ["NODE", "PODS", "NO", "PROFILE", "FULLEST", "AT", "PEAK", "NOW"]
         assert {line.split()[0] for line in lines[1:4]} == {"n0", "n1", "n2"}
-        assert lines[-1].startswith("domain tests; profiles 3; it is ")
+        assert lines[-1].startswith("domain tests; profiles 3, 0 s old; it is ")
         assert "CPU AT" in await said(url, "nodes", "-o", "wide")
 
         node = house.node_of("web-0")
@@ -123,7 +123,9 @@ async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Pa
 async def test_what_is_asked_wrongly_is_told() -> None:
     async with served() as (_, url):
         assert "no node n9 among those of domain tests; did you mean" in await said(url, "node", "n9", code=1)
-        assert "domain job shows no forecast; there are tests" in await said(url, "nodes", "--domain", "job", code=1)
+        assert "domain job shows no forecast; it is shown by tests" in await said(
+            url, "nodes", "--domain", "job", code=1
+        )
         assert "is no slot" in await said(url, "at", "noon", code=1)
         assert "--config goes with --snapshot" in await said(url, "nodes", "--config", __file__, code=2)
 

@@ -205,7 +205,7 @@ async def test_nominated_pods_count_on_the_nodes_they_are_promised() -> None:
         (left,) = (await plans.plan(ASKED)).left
 
         assert left.node == "n0"
-        assert "for 3 every node lacks room or would pass its threshold" in left.why
+        assert "find no node: 3 would push each over its threshold, or find no room" in left.why
 
 
 def _renamed(pod: Pod, name: str) -> Pod:

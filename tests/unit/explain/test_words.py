@@ -129,7 +129,7 @@ def test_a_pod_that_was_placed() -> None:
         "Attempt 1, 2h ago: placed on n1\n"
         "  Nodes (as an identical pod found them 30s before): 2 of 2 take the pod\n"
         "  Chosen      n1  290 = Fit 90x1 + TaintToleration 100x2\n"
-        "  Runner-up   n2  250 = Fit 50x1 + TaintToleration 100x2\n"
+        "  Back then   n2  250 = Fit 50x1 + TaintToleration 100x2\n"
         "  Passed over n9: taken by others before this pod could be put there"
     )
 

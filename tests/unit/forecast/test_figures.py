@@ -160,6 +160,9 @@ async def test_what_nodes_really_use_is_told_once_a_source_has_looked() -> None:
 def test_refits_are_told_and_no_number_is_shown_that_there_is_not() -> None:
     scene = Scene()
     assert "refits" not in scene.figures()
+    assert scene.plugin.health(MONDAY_S) == ""
+    scene.plugin.adopt(msgspec.structs.replace(profiles(), version=0))
+    assert scene.plugin.health(MONDAY_S) == "profiles read at the start, 2 h old"
     scene.plugin._refit = Refit([], lambda *_: profiles(), lambda _: None, RefitSettings(1, 1, 1), profiles())
     assert scene.plugin.health(MONDAY_S) == "profiles 1, 2 h old"
     found = scene.figures()

@@ -153,6 +153,17 @@ async def test_profiles_that_were_exported_do_without_a_source(tmp_path: Path) -
     assert made.statistics().services == 1
 
 
+async def test_profiles_that_cannot_be_kept_are_in_force_and_the_log_says_where_and_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "nowhere" / "profiles"
+    made = plugin({**settings(tmp_path), "profilesFile": str(file)}, ClusterCache())
+    await learn(made)
+    assert made.statistics().services == 1
+    told = f"the profiles are not kept in {file}, and the next start has none: No such file or directory"
+    assert told in caplog.messages
+
+
 async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Path) -> None:
     (tmp_path / "profiles").write_bytes(b"rubbish")
     made = plugin(settings(tmp_path), ClusterCache())

@@ -148,7 +148,7 @@ def test_a_pod_goes_only_where_it_fits() -> None:
 def test_no_other_node_is_made_to_pass() -> None:
     found = plan(make_case([[0.5, 0.5], [0.45], [0.45]]))
     assert moves(found) == []
-    assert "for 2 every node lacks room or would pass its threshold" in found.unmended[0].why
+    assert "find no node: 2 would push each over its threshold, or find no room" in found.unmended[0].why
 
 
 def test_budgets_bind_and_the_node_left_says_which() -> None:

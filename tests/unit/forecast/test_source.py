@@ -52,7 +52,10 @@ async def test_a_service_is_the_mean_over_its_replicas_in_each_step() -> None:
     assert of(reading.usage, "shop/web") == [1, 2, None, 5], "the 3 is of a part of a step: that pod went within it"
     assert of(reading.usage, "shop/db") == [None, 8, None, None]
     assert reading.named["pod name"] == 3
-    assert reading.notes == ("services: 3 pods have no owner that is known; their names stand for their services",)
+    told = (
+        "services: 3 pods have no owner that is known; their names stand for their services; scrape kube-state-metrics"
+    )
+    assert reading.notes == (told,)
 
 
 async def test_lies_are_gaps_and_told_and_spikes_are_left_to_the_fit() -> None:

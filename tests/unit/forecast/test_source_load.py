@@ -10,8 +10,10 @@ import pytest
 from domains.forecast import load_source
 from domains.forecast.load_source import LoadSource
 from domains.forecast.service_names import PodName
-from domains.forecast.source import PollingSource, SourceError
+from domains.forecast.source import PollingSource, Reading, SourceError, merged
 from domains.forecast.source_settings import Aggregation, Dimension, LoadSettings
+from domains.forecast.study import covered_by, refuse_empty
+from domains.forecast.usage import Usage
 from multisched.framework.measures import Grid, MeterError, PodUse
 from tests.unit.forecast.prometheus_kit import in_thread
 
@@ -60,8 +62,28 @@ async def test_what_has_left_the_window_is_forgotten() -> None:
     for _ in range(2):
         usage = (await source.read(Grid(STEP_S, STEP_S, 2), in_thread)).usage
         np.testing.assert_array_equal(usage.values[0, 0], [2, np.nan])
-    with pytest.raises(SourceError, match="has not answered yet"):
-        await source.read(Grid(10 * STEP_S, STEP_S, 2), in_thread)
+    assert not covered_by(await source.read(Grid(10 * STEP_S, STEP_S, 2), in_thread))
+
+
+async def test_without_any_look_it_knows_nothing_and_says_why() -> None:
+    source = source_of(None)
+    reading = await source.read(Grid(0.0, STEP_S, 2), in_thread)
+    assert (reading.usage.services, reading.notes) == ((), ("metrics-api: no look within the window yet",))
+    with pytest.raises(SourceError):
+        await source.poll(0.0)
+    reading = await source.read(Grid(0.0, STEP_S, 2), in_thread)
+    assert reading.notes == ("metrics-api: metrics.k8s.io: HTTP 503",)
+
+
+async def test_a_cluster_without_the_api_learns_from_the_sources_beside_it() -> None:
+    values = np.ones((1, 1, 2), np.float32)
+    beside = Reading(Usage(0.0, STEP_S, ("shop/web",), ("cpu",), values))
+    silent = await source_of().read(Grid(0.0, STEP_S, 2), in_thread)
+    both = merged([beside, silent], 2)
+    assert (both.usage.services, covered_by(both)) == (("shop/web",), frozenset({"cpu"}))
+    assert both.notes == silent.notes
+    with pytest.raises(SourceError, match=r"no sample in the window \(metrics-api: no look"):
+        refuse_empty(silent, frozenset())
 
 
 async def test_a_look_that_fails_is_told_and_the_others_stay() -> None:

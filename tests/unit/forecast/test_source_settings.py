@@ -152,6 +152,14 @@ def test_what_is_wrong_is_told_with_its_path_and_the_fix(text: str, told: str) -
     assert told in str(caught.value)
 
 
+def test_a_source_that_cannot_be_used_is_told_once() -> None:
+    with pytest.raises(SettingError) as caught:
+        read_history_settings({**document(GOOD), "sources": [{"type": "influx"}]})
+    assert str(caught.value).splitlines() == [
+        "args.history.sources[0].type: 'influx' is not known; write one of prometheus, metrics-api, csv"
+    ]
+
+
 def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
     with pytest.raises(SettingError, match="names a user or a password; write a token to a file") as caught:
         read_history_settings({**document(GOOD), "sources": [{"type": "prometheus", "url": "http://me:secret@p"}]})

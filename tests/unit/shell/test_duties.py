@@ -8,6 +8,7 @@ import threading
 from itertools import pairwise
 
 import anyio
+import orjson
 import pytest
 
 from multisched import config
@@ -198,6 +199,8 @@ class Watchman:
 
     def __init__(self, context: PluginContext) -> None:
         self.walks: list[float] = []
+        self.rows_known: list[int] = []
+        self._rows = context.rows
         self._has_measures = context.measures is not None
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
@@ -206,6 +209,7 @@ class Watchman:
     async def carry_out(self, ports: DutyPorts) -> None:
         while True:
             self.walks.append(ports.clock.monotonic())
+            self.rows_known.append(len(self._rows()) if self._rows is not None else -1)
             if len(self.walks) == 3:
                 raise RuntimeError(f"fell, {self._has_measures}")
             await asyncio.sleep(60.0)
@@ -217,6 +221,9 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
     async def live() -> Program:
         clock = SimClock(loop)
         api = DirectTransport(ApiServer(clock))
+        amounts = {"cpu": "4", "pods": "10"}
+        node = {"metadata": {"name": "n1"}, "status": {"allocatable": amounts, "capacity": amounts}}
+        assert (await api.request("POST", "/api/v1/nodes", body=orjson.dumps({"kind": "Node", **node}))).status == 201
         measures = NetworkMeasures(api, random.Random(1))
         outside = Surroundings(
             api, clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
@@ -235,6 +242,8 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
     walks = watchman.walks  # type: ignore[attr-defined] # the class is imported a second time, by its path
     assert len(walks) == 6
     assert walks[3] - walks[2] < 3.0
+    known = watchman.rows_known  # type: ignore[attr-defined]
+    assert known == [1] * 6, "nothing is learned of a cluster that has not been listed yet"
     (state,) = program.duties.states()
     assert (state.domain, state.plugin, state.failures) == ("forecast", "Watchman", 1)
     assert (state.last_error, state.is_running) == ("RuntimeError: fell, True", False)
