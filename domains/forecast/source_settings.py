@@ -30,7 +30,15 @@ from domains.forecast.queries import READY, WINDOW, Per, unbalanced
 from domains.forecast.settings import WEIGHT_MAX
 from domains.forecast.settings_reader import Settings
 from domains.forecast.source import Labels
-from multisched.framework.measures import ANSWER_BYTES_MAX, CONCURRENCY, POINTS_MAX, TIMEOUT_S, TRIES, MeterSettings
+from multisched.framework.measures import (
+    ANSWER_BYTES_MAX,
+    CONCURRENCY,
+    POINTS_MAX,
+    TIMEOUT_S,
+    TRIES,
+    MeterSettings,
+    shown_query,
+)
 from multisched.framework.ports import ExtenderTrust
 from multisched.model.objects import CPU, MEMORY
 
@@ -229,7 +237,7 @@ def _check_query(settings: Settings, field: str, query: str) -> None:
         settings.refuse(field, "is empty; write PromQL, or name a ready query")
     wrong = unbalanced(query)
     if wrong:
-        settings.refuse(field, f"does not parse: {wrong} (query: {query[:200]})")
+        settings.refuse(field, f"does not parse: {wrong} (query: {shown_query(query)})")
 
 
 def _capacity(settings: Settings, name: str) -> Capacity | QueryCapacity:
