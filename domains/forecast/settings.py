@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,17 @@ class PeakSettings(msgspec.Struct, frozen=True):
             else self.learning.fit
         )
         return msgspec.structs.replace(chosen, known_hours_min=FILES_HOURS_MIN)
+
+    def idle(self, dimensions: Collection[str]) -> list[str]:
+        """What is said of dimensions that are not among those of the profiles: it counts for nothing."""
+        known = ", ".join(sorted(dimensions))
+        said = (("weights", self.weights), ("capacities", self.capacities))
+        return [
+            f"args.{setting}.{name}: the files have no such dimension; known here: {known}"
+            for setting, names in said
+            for name in names
+            if name not in dimensions
+        ]
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:

@@ -125,7 +125,7 @@ class Settings:
         for number, item in enumerate(found):
             if item in found[:number]:
                 self.refuse(f"{name}[{number}]", f"names {item} twice; remove one")
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
 
     def pairs(self, name: str) -> dict[str, str]:
         """A mapping from text to text: headers, parameters."""

@@ -285,6 +285,32 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
     ]
 
 
+@pytest.mark.parametrize("dimensions", [None, ["cpu", "blah"]])
+def test_what_is_said_of_a_dimension_that_the_files_do_not_have_is_logged_unless_it_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dimensions: list[str] | None
+) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text(HEADER + "0,web,log,1\n")
+    PeakForecast(
+        {
+            "files": [str(path)],
+            "dimensions": dimensions,
+            "weights": {"blah": 2, "cpu": 1},
+            "capacities": {"blah": 5},
+        },
+        make_context(),
+    )
+    told = [vars(record)["note"] for record in caplog.records if record.message == "a setting counts for nothing"]
+    assert told == (
+        []
+        if dimensions
+        else [
+            "args.weights.blah: the files have no such dimension; known here: cpu, log, memory",
+            "args.capacities.blah: the files have no such dimension; known here: cpu, log, memory",
+        ]
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
