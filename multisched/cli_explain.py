@@ -46,6 +46,13 @@ class Dump(msgspec.Struct, frozen=True):
     """`-`: standard input."""
     configuration: Configuration
     now: datetime
+    is_default: bool = False
+    """No configuration was named: it is the default one."""
+
+    @property
+    def hint(self) -> str:
+        """What to say besides where the configuration knows too little."""
+        return "; name the configuration with --config: the default one has no history" if self.is_default else ""
 
 
 def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:

@@ -25,6 +25,8 @@ from multisched.options import ExitCode
 VIEW: Final = "forecast"
 STEP_S: Final = 300
 """Of histories that are drawn from files; longer slots than that have a mean and a highest sample of their own."""
+NOT_YET: Final = 503
+"""Of `NoViewError`: no profiles are in force."""
 TIMEOUT_S: Final = 60.0
 """The report of a large cluster takes seconds."""
 
@@ -129,7 +131,8 @@ def _of_dump(dump: Dump, query: ViewQuery) -> bytes:
     except PluginSetupError as error:
         raise AskError(str(error), ExitCode.USAGE) from error
     except NoViewError as error:
-        raise AskError(f"{dump.path}: {error}", _code(error.status)) from error
+        hint = dump.hint if error.status == NOT_YET else ""
+        raise AskError(f"{dump.path}: {error}{hint}", _code(error.status)) from error
 
 
 def _of_file(file: Path, query: ViewQuery, now: datetime) -> bytes:

@@ -91,7 +91,8 @@ def _asking(command: Callable[..., str]) -> Callable[..., None]:
     shared = list(inspect.signature(_whom).parameters.values())
 
     @wraps(command)
-    def run(**given: Any) -> None:
+    def run(invocation: typer.Context, **given: Any) -> None:
+        _settle(invocation, given)
         with answered():
             asked = _whom(**{one.name: given.pop(one.name) for one in shared})
             typer.echo(command(asked, **given))
@@ -100,9 +101,20 @@ def _asking(command: Callable[..., str]) -> Callable[..., None]:
     parameters = [
         one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in (*own, *shared)
     ]
+    parameters.append(inspect.Parameter("invocation", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def _settle(invocation: typer.Context, given: dict[str, Any]) -> None:
+    """Whom the command line names goes before MULTISCHED_PROFILES; it may not name both."""
+    sources = {name: invocation.get_parameter_source(name) for name in ("profiles", "server", "snapshot")}
+    said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if {"profiles", "server"} <= said:
+        fail("--profiles goes without --server: the file is all that is asked", ExitCode.USAGE)
+    if said and "profiles" not in said:
+        given["profiles"] = None
 
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def source_of(snapshot: Path | None, config: Path | None, server: Server) -> Ser
         return server
     from multisched.cli_explain import Dump
 
-    return Dump(snapshot, configuration_of(config), datetime.now(UTC))
+    return Dump(snapshot, configuration_of(config), datetime.now(UTC), is_default=config is None)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 from domains.forecast.capacity import Capacity, MeasuredCapacity, Source
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profile_book import STAND_IN_REPLICAS
+from multisched.framework.measures import shown_query
 from multisched.model.objects import Node
 
 AGAIN_RATIO: Final = 2
@@ -109,6 +110,6 @@ def _text(source: Capacity | MeasuredCapacity, node: Node) -> str | None:
 
 def _said(source: Capacity | MeasuredCapacity, node: Node) -> str:
     if isinstance(source, MeasuredCapacity):
-        return f"query: {source.query[:200]}"
+        return f"query: {shown_query(source.query)}"
     text = _text(source, node)
     return f"{source.source.value} {source.key}" + ("" if text is None else f": {text[:TEXT_SHOWN]!r}")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any, Final
 
 import msgspec
 
-from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError
+from domains.forecast.capacity import Capacity, MeasuredCapacity
 from domains.forecast.fit_settings import FitSettings
 from domains.forecast.settings import QUANTILE_MAX
 from domains.forecast.settings_reader import Settings
-from domains.forecast.source_settings import Dimension, HistorySettings, QueryCapacity, read_history_settings
+from domains.forecast.source_settings import HISTORY, Dimension, HistorySettings, QueryCapacity, history_of
 from domains.forecast.windows import DAYS
 
 FIT: Final = ("zone", "confidence", "halfLifeDays", "holidays", "restDays")
@@ -43,28 +43,25 @@ class LearningSettings(msgspec.Struct, frozen=True):
         return found
 
 
-def read_learning(args: Mapping[str, Any], percentile: float) -> LearningSettings:
-    """Raises SettingError."""
-    file = args.get("profilesFile") or ""
-    if not isinstance(file, str):
-        raise SettingError("args.profilesFile: write the path of a file")
-    fit, history = _fit(args, percentile), _history(args)
-    if args.get("fit") is not None and history is None and not (args.get("files") or args.get("historyDir")):
-        raise SettingError("args.fit: says how history or files are learned, and there are none; remove it")
-    return LearningSettings(fit, file, history)
+def learning_of(settings: Settings, percentile: float) -> LearningSettings:
+    """Of the args. Notes what is wrong in `settings`."""
+    fit, history = _fit(settings.below("fit", FIT), percentile), _history(settings)
+    if settings.has("fit") and not any(settings.has(name) for name in ("history", "files", "historyDir")):
+        settings.refuse("fit", "says how history or files are learned, and there are none; remove it")
+    return LearningSettings(fit, settings.text("profilesFile"), history)
 
 
-def _history(args: Mapping[str, Any]) -> HistorySettings | None:
-    if args.get("history") is None:
+def _history(settings: Settings) -> HistorySettings | None:
+    if not settings.has("history"):
         return None
     for name in ("historyDir", "files"):
-        if args.get(name):
-            raise SettingError(f"args.{name}: stands beside history; name the files in history.sources as type csv")
-    return read_history_settings(args["history"])
+        if settings.value(name):
+            settings.refuse(name, "stands beside history; name the files in history.sources as type csv")
+    return history_of(settings.below("history", HISTORY))
 
 
-def _fit(args: Mapping[str, Any], percentile: float) -> FitSettings:
-    read, defaults = Settings(args.get("fit"), "args.fit", FIT), FitSettings()
+def _fit(read: Settings, percentile: float) -> FitSettings:
+    defaults = FitSettings()
     known: dict[str, Any] = {
         "quantile": min(percentile / 100, QUANTILE_MAX),
         "zone": read.text("zone", defaults.zone),
@@ -73,11 +70,11 @@ def _fit(args: Mapping[str, Any], percentile: float) -> FitSettings:
         "holidays": tuple(_dates(read)),
         "rest_days": tuple(_rest_days(read)),
     }
-    read.done()
     try:
         return FitSettings(**known)
     except ValueError as error:
-        raise SettingError(f"args.fit.{error}") from error
+        read.refuse_at(f"{read.path}.{error}")
+        return defaults
 
 
 def _dates(read: Settings) -> Iterator[date]:

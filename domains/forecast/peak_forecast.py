@@ -19,7 +19,7 @@ from domains.forecast.level_score import level_squares, scores_of
 from domains.forecast.peak_filter import PeakFilter
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Prediction
-from domains.forecast.settings import Mode, mode_of
+from domains.forecast.settings import Mode, PeakSettings
 from multisched.framework.node_view import Rows, Scores, any_true
 from multisched.framework.plugin import MAX_SCORE, CycleView, PluginContext
 from multisched.model.objects import Pod
@@ -85,4 +85,4 @@ _BY_MODE: Final[Mapping[Mode, type[Forecast]]] = {
 
 def peak_forecast(args: Mapping[str, Any], context: PluginContext) -> Forecast:
     """The plugin that the settings ask for. Raises SettingError, HistoryError."""
-    return _BY_MODE[mode_of(args)](args, context)
+    return _BY_MODE[PeakSettings.from_config(args).mode](args, context)

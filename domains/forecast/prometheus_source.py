@@ -30,14 +30,13 @@ from domains.forecast.source import (
 from domains.forecast.source_settings import Dimension, PrometheusSettings, QueryCapacity
 from domains.forecast.stays import Stays
 from domains.forecast.usage import NodeTotals
-from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeReport
+from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeReport, shown_query
 from multisched.framework.plugin import InThread
 
 OVERLAP_S: Final = 3_600
 """What is asked for again: samples that came late (remote write, a collector that was down)."""
 WHOLE_EVERY: Final = 24
 """Each so many readings everything is asked for again: series that were filled in later, services that were renamed."""
-QUERY_CHARS_SHOWN: Final = 200
 
 KnownPods = Callable[[], Awaitable[Mapping[PodName, str]]]
 """Pods there are -> `service_of`; a mapping that is not changed any more."""
@@ -136,7 +135,7 @@ class PrometheusSource:
             notes.append("the query answers nothing for the newest steps; older ones are used")
         if not new.names:
             notes.append("the query answers nothing; is it measured here, under these labels?")
-        round_.note(dimension.name, [f"{text} (query: {_shown(query)})" for text in notes])
+        round_.note(dimension.name, [f"{text} (query: {shown_query(query)})" for text in notes])
 
     async def _read_capacity(self, name: str, query: str, round_: _Round) -> None:
         """The newest answer of the last ten steps counts."""
@@ -157,9 +156,11 @@ class PrometheusSource:
         empty = sorted(node for node, value in found.items() if value <= 0)
         if empty:
             notes.append(f"{len(empty)} nodes have none, such as {empty[0]}")
-        round_.note(f"{name}, capacity", [f"{text} (query: {_shown(query)})" for text in notes])
+        round_.note(f"{name}, capacity", [f"{text} (query: {shown_query(query)})" for text in notes])
         if not found:
-            raise SourceError(f"{self.name}: dimension {name}: capacity: the query answers nothing: {query}")
+            raise SourceError(
+                f"{self.name}: dimension {name}: capacity: the query answers nothing (query: {shown_query(query)})"
+            )
         round_.capacities[name] = found
 
     async def _read_places(self, round_: _Round) -> None:
@@ -206,7 +207,7 @@ class PrometheusSource:
         except MeterError as error:
             raise MeterError(f"{what}: {error}") from error
         except SourceError as error:
-            raise SourceError(f"{self.name}: {what}: {error} (query: {_shown(query)})") from error
+            raise SourceError(f"{self.name}: {what}: {error} (query: {shown_query(query)})") from error
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -268,10 +269,6 @@ def _words(report: RangeReport) -> list[str]:
     counts = ((dropped.nan, "not finite"), (dropped.negative, "negative"), (dropped.off_grid, "beside the grid"))
     found = [f"{count} samples {how}; they count as gaps" for count, how in counts if count]
     return found + [f"the server warns: {text}" for text in report.warnings]
-
-
-def _shown(query: str) -> str:
-    return query if len(query) <= QUERY_CHARS_SHOWN else f"{query[:QUERY_CHARS_SHOWN]}…"
 
 
 def _first(errors: BaseExceptionGroup[Exception] | BaseException) -> BaseException:

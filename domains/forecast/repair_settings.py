@@ -69,9 +69,16 @@ class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
 def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
     """Raises SettingError with all that is wrong."""
     settings = Settings(document, path, REPAIR)
+    found = repair_of(settings)
+    settings.done()
+    return found
+
+
+def repair_of(settings: Settings, dimensions: Sequence[str] = ()) -> RepairSettings:
+    """Notes what is wrong in `settings`, which is read with the words of REPAIR; no dimensions: not known yet which there are."""
     defaults = RepairSettings()
-    found = RepairSettings(
-        threshold_percent=_thresholds(settings),
+    return RepairSettings(
+        threshold_percent=_thresholds(settings, dimensions),
         is_lowest=settings.value("thresholdPercent") == AUTO,
         moves_per_window=settings.integer("movesPerWindow", defaults.moves_per_window, 0, MOVES_MAX),
         moves_per_node=settings.integer("movesPerNode", defaults.moves_per_node, 0, MOVES_MAX),
@@ -80,27 +87,26 @@ def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
         movable=Movable(settings.choice("pods", Movable.OWN.value, [one.value for one in Movable])),
         carrying=read_carrying(settings),
     )
-    settings.done()
-    return found
 
 
-def _thresholds(settings: Settings) -> Mapping[str, float]:
+def _thresholds(settings: Settings, dimensions: Sequence[str]) -> Mapping[str, float]:
     found = settings.value("thresholdPercent")
     if found is None:
         return {}
     if found == AUTO:
         return {ALL_DIMENSIONS: AUTO_PERCENT}
-    if not isinstance(found, Mapping):
-        found = {ALL_DIMENSIONS: found}
-    if len(found) > DIMENSIONS_MAX:
-        settings.refuse("thresholdPercent", f"has {len(found)} entries, more than {DIMENSIONS_MAX}; leave some out")
-        return {}
+    is_by_dimension = isinstance(found, Mapping)
+    found = (
+        settings.by_dimension("thresholdPercent", dimensions, DIMENSIONS_MAX)
+        if is_by_dimension
+        else {ALL_DIMENSIONS: found}
+    )
     for name, percent in found.items():
         if not _is_threshold(percent):
             at = f"thresholdPercent.{name}" if name else "thresholdPercent"
             fix = f"write a percentage above 0, at most {THRESHOLD_PERCENT_MAX:g}, one per dimension: {{log: 90}}, or auto"
             settings.refuse(at, f"{percent!r} is no threshold; {fix}")
-    return {str(name): float(percent) for name, percent in found.items() if _is_threshold(percent)}
+    return {name: float(percent) for name, percent in found.items() if _is_threshold(percent)}
 
 
 def _is_threshold(percent: Any) -> bool:

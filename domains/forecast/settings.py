@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import msgspec
 
 from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError, read_capacity
 from domains.forecast.history_file import RESOURCES_MAX, HistoryError, history_files
+from domains.forecast.settings_reader import Settings
 
 if TYPE_CHECKING:
     from domains.forecast.fit_settings import FitSettings
@@ -45,6 +45,7 @@ FILES_MAX = 10_000
 THRESHOLD_PERCENT = 100.0
 THRESHOLD_PERCENT_MAX = 1000
 WEIGHT_MAX = 100
+"""Of a dimension, wherever it is said."""
 
 
 class Mode(Enum):
@@ -87,117 +88,93 @@ class PeakSettings(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(chosen, known_hours_min=FILES_HOURS_MIN)
 
+    def idle(self, dimensions: Collection[str]) -> list[str]:
+        """What is said of dimensions that are not among those of the profiles: it counts for nothing."""
+        known = ", ".join(sorted(dimensions))
+        said = (("weights", self.weights), ("capacities", self.capacities))
+        return [
+            f"args.{setting}.{name}: the files have no such dimension; known here: {known}"
+            for setting, names in said
+            for name in names
+            if name not in dimensions
+        ]
+
     @classmethod
     def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:
-        """Raises SettingError naming the setting and the fix; HistoryError for a directory that cannot be read."""
-        for name in args:
-            if name not in SETTINGS:
-                raise SettingError(f"args.{name}: unknown; known here: {', '.join(SETTINGS)}")
-        directory, files = args.get("historyDir"), _texts(args, "files")
-        if directory is not None and not isinstance(directory, str):
-            raise SettingError("args.historyDir: write the path of a directory")
-        found = (*(history_files(directory) if directory else ()), *files)
-        if len(found) > FILES_MAX:
-            raise SettingError(f"args.files: {len(found)} files, more than {FILES_MAX}; merge them")
-        capacities = args.get("capacities") or {}
-        if not isinstance(capacities, Mapping):
-            raise SettingError("args.capacities: write a mapping from dimension to capacity")
-        percentile = _number(args, "percentile", PERCENTILE, 100)
-        learning = _learning(args, percentile)
-        told = () if learning is None else learning.dimensions
-        measured = {} if learning is None else learning.capacities()
-        dimensions = _texts(args, "dimensions") or tuple(one.name for one in told)
-        if len(dimensions) > RESOURCES_MAX:
-            raise SettingError(f"args.dimensions: {len(dimensions)} names, more than {RESOURCES_MAX}; leave some out")
-        _refuse_strangers("capacities", capacities, dimensions)
-        _refuse_strangers("weights", args.get("weights") or {}, dimensions)
-        return cls(
-            files=found,
-            percentile=percentile,
-            window_days=_number(args, "windowDays", WINDOW_DAYS, WINDOW_DAYS_MAX),
-            dimensions=dimensions,
-            capacities=measured | {name: read_capacity(name, setting) for name, setting in capacities.items()},
-            mode=mode_of(args),
-            threshold_percent=_number(args, "thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
-            weights={one.name: one.weight for one in told} | _weights(args),
-            history_dir=directory or "",
-            learning=learning,
-            repair=_repair(args),
-        )
+        """Raises SettingError with a line for each problem, which names the setting and the fix."""
+        settings = Settings(args, "args", SETTINGS)
+        found = _read(settings)
+        settings.done()
+        return found
 
 
-def _texts(args: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    found = args.get(name) or ()
-    if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(t, str) and t for t in found):
-        raise SettingError(f"args.{name}: write a list of texts")
-    if len(set(found)) != len(found):
-        raise SettingError(f"args.{name}: names one of them twice")
-    return tuple(found)
-
-
-def _learning(args: Mapping[str, Any], percentile: float) -> LearningSettings | None:
-    if all(args.get(name) is None for name in LEARNING):
-        return None
-    from domains.forecast.learning_settings import read_learning
-
-    return read_learning(args, percentile)
-
-
-def _repair(args: Mapping[str, Any]) -> RepairSettings | None:
-    if args.get("repair") is None:
-        return None
-    from domains.forecast.repair_settings import read_repair
-
-    return read_repair(args["repair"])
-
-
-def _refuse_strangers(setting: str, found: Collection[object], dimensions: Sequence[str]) -> None:
-    """Where the dimensions are named, a capacity or a weight of another one is a slip: it would count for nothing."""
-    for name in found if dimensions else ():
-        if name not in dimensions:
-            near = difflib.get_close_matches(str(name), dimensions, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(dimensions)}"
-            raise SettingError(f"args.{setting}.{name}: no dimension is called so; {hint}")
-
-
-def args_problems(args: Mapping[str, Any]) -> list[str]:
+def args_problems(args: Mapping[str, Any]) -> Sequence[str]:
     """What is wrong with the args, each with its path, for `config validate`; that a file of `files` is not there, too."""
+    settings = Settings(args, "args", SETTINGS)
+    found, listed = _read(settings), settings.value("files")
+    for number, name in enumerate(listed if isinstance(listed, Sequence) else ()):
+        if name in found.files and not Path(name).is_file():
+            settings.refuse(f"files[{number}]", f"{name}: there is no such file; name a readable CSV file")
+    return settings.problems
+
+
+def _read(settings: Settings) -> PeakSettings:
+    """Notes what is wrong in `settings`."""
+    percentile = settings.above_zero("percentile", PERCENTILE, 100)
+    learning = _learning(settings, percentile)
+    told = () if learning is None else learning.dimensions
+    dimensions = settings.names("dimensions", RESOURCES_MAX) or tuple(one.name for one in told if one.name)
+    weights = tuple(settings.by_dimension("weights", dimensions, RESOURCES_MAX))
+    return PeakSettings(
+        files=_files(settings),
+        percentile=percentile,
+        window_days=settings.above_zero("windowDays", WINDOW_DAYS, WINDOW_DAYS_MAX),
+        dimensions=dimensions,
+        capacities=({} if learning is None else learning.capacities()) | dict(_capacities(settings, dimensions)),
+        mode=Mode(settings.choice("mode", Mode.SCORE.value, [mode.value for mode in Mode])),
+        threshold_percent=settings.above_zero("thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
+        weights={one.name: one.weight for one in told}
+        | {name: settings.below("weights", weights).number(name, 1.0, 0, WEIGHT_MAX) for name in weights},
+        history_dir=settings.text("historyDir"),
+        learning=learning,
+        repair=_repair(settings, dimensions),
+    )
+
+
+def _files(settings: Settings) -> tuple[str, ...]:
+    """Those of the directory, then those that are listed."""
+    directory, listed = settings.value("historyDir"), settings.names("files", FILES_MAX)
+    if settings.has("files") and not settings.value("files"):
+        settings.refuse("files", "is empty; name at least one CSV file, or leave it out")
     try:
-        settings = PeakSettings.from_config(args)
-    except SettingError as error:
-        return [line if line.startswith("args.") else f"args.{line}" for line in str(error).splitlines()]
+        found = history_files(directory) if directory and isinstance(directory, str) else []
     except HistoryError as error:
-        return [f"args.historyDir: {str(error).removeprefix('historyDir ')}"]
-    return [
-        f"args.files[{number}]: {name}: there is no such file; name a readable CSV file"
-        for number, name in enumerate(_texts(args, "files"))
-        if name in settings.files and not Path(name).is_file()
-    ]
+        settings.refuse("historyDir", str(error).removeprefix("historyDir "))
+        return listed
+    if len(found) + len(listed) > FILES_MAX:
+        settings.refuse("historyDir", f"{len(found) + len(listed)} files, more than {FILES_MAX}; merge them")
+    return (*found, *listed)
 
 
-def mode_of(args: Mapping[str, Any]) -> Mode:
-    """Raises SettingError."""
-    found = args.get("mode", Mode.SCORE.value)
-    words = [mode.value for mode in Mode]
-    if found not in words:
-        raise SettingError(f"args.mode: {found!r} is not known; write one of {', '.join(words)}")
-    return Mode(found)
+def _capacities(settings: Settings, dimensions: Sequence[str]) -> Iterator[tuple[str, Capacity]]:
+    for name, capacity in settings.by_dimension("capacities", dimensions, RESOURCES_MAX).items():
+        try:
+            yield name, read_capacity(name, capacity)
+        except SettingError as error:
+            settings.refuse_at(f"{settings.path}.{error}")
 
 
-def _weights(args: Mapping[str, Any]) -> dict[str, float]:
-    found = args.get("weights") or {}
-    if not isinstance(found, Mapping):
-        raise SettingError("args.weights: write a mapping from dimension to weight")
-    for name, weight in found.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= WEIGHT_MAX:
-            raise SettingError(f"args.weights.{name}: {weight!r} is no number from 0 to {WEIGHT_MAX}")
-    if len(found) > RESOURCES_MAX:
-        raise SettingError(f"args.weights: {len(found)} names, more than {RESOURCES_MAX}; leave some out")
-    return {str(name): float(weight) for name, weight in found.items()}
+def _learning(settings: Settings, percentile: float) -> LearningSettings | None:
+    if not any(settings.has(name) for name in LEARNING):
+        return None
+    from domains.forecast.learning_settings import learning_of
+
+    return learning_of(settings, percentile)
 
 
-def _number(args: Mapping[str, Any], name: str, default: float, largest: float) -> float:
-    found = args.get(name, default)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= largest:
-        raise SettingError(f"args.{name}: {found!r} is not above 0 and at most {largest}")
-    return float(found)
+def _repair(settings: Settings, dimensions: Sequence[str]) -> RepairSettings | None:
+    if not settings.has("repair"):
+        return None
+    from domains.forecast.repair_settings import REPAIR, repair_of
+
+    return repair_of(settings.below("repair", REPAIR), dimensions)

@@ -21,6 +21,7 @@ class Settings:
     def __init__(self, document: object, path: str, known: Sequence[str], problems: list[str] | None = None) -> None:
         self.path = path
         self._problems: list[str] = [] if problems is None else problems
+        self._begun = len(self._problems)
         self._document: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
         if document is not None and not isinstance(document, Mapping):
             self._problems.append(f"{path}: write a mapping with {', '.join(known)}")
@@ -35,13 +36,18 @@ class Settings:
         self._problems.append(f"{self.path}.{name}: {reason}")
 
     def refuse_at(self, problem: str) -> None:
-        """Notes what another reader has refused, which names the path itself."""
-        self._problems.append(problem)
+        """Notes what another reader has refused, a line each, which name the path themselves."""
+        self._problems += problem.splitlines()
 
     @property
     def is_good(self) -> bool:
-        """True if nothing has been refused so far."""
-        return not self._problems
+        """True if nothing has been refused since this mapping is read."""
+        return len(self._problems) == self._begun
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What has been refused so far."""
+        return self._problems
 
     def done(self) -> None:
         """Raises SettingError if anything was refused."""
@@ -75,17 +81,26 @@ class Settings:
         if found is None:
             return default
         if isinstance(found, bool) or not isinstance(found, int) or not low <= found <= high:
-            self.refuse(name, f"{found!r} is no whole number of {low}..{high}")
+            self.refuse(name, _no_number(found, f"is no whole number of {low}..{high}"))
             return default
         return found
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
-        found = self._document.get(name, default)
+        found = self._document.get(name)
         if found is None:
             return default
-        is_number = isinstance(found, int | float) and not isinstance(found, bool)
-        if not is_number or not math.isfinite(found) or not low <= found <= high:
-            self.refuse(name, f"{found!r} is no number of {low:g}..{high:g}")
+        if not _is_number(found) or not low <= found <= high:
+            self.refuse(name, _no_number(found, f"is no number of {low:g}..{high:g}"))
+            return default
+        return float(found)
+
+    def above_zero(self, name: str, default: float, high: float) -> float:
+        """A number, however small."""
+        found = self._document.get(name)
+        if found is None:
+            return default
+        if not _is_number(found) or not 0 < found <= high:
+            self.refuse(name, _no_number(found, f"is not above 0 and at most {high:g}"))
             return default
         return float(found)
 
@@ -104,6 +119,14 @@ class Settings:
                 self.refuse(f"{name}[{number}]", f"{item!r} is no text; put it in quotes")
         return [item for item in found if isinstance(item, str) and item]
 
+    def names(self, name: str, most: int) -> tuple[str, ...]:
+        """A list of texts, each of which stands there once."""
+        found = self.texts(name, most)
+        for number, item in enumerate(found):
+            if item in found[:number]:
+                self.refuse(f"{name}[{number}]", f"names {item} twice; remove one")
+        return tuple(dict.fromkeys(found))
+
     def pairs(self, name: str) -> dict[str, str]:
         """A mapping from text to text: headers, parameters."""
         found = self._document.get(name)
@@ -116,6 +139,27 @@ class Settings:
             if not (isinstance(key, str) and isinstance(value, str) and key and f"{key}{value}".isprintable()):
                 self.refuse(f"{name}.{key}", "is no text of one line; put it in quotes")
         return {str(key): str(value) for key, value in found.items()}
+
+    def by_dimension(self, name: str, dimensions: Sequence[str], most: int) -> Mapping[str, Any]:
+        """The mapping in a field, from dimension to what is the caller's to read.
+
+        Where the dimensions are named, another one is a slip: what is said of it would count for nothing.
+        """
+        found = self._document.get(name)
+        if found is None:
+            return {}
+        if not isinstance(found, Mapping) or not all(isinstance(key, str) and key for key in found):
+            self.refuse(name, "write a mapping by dimension, such as {cpu: 2}; names that are numbers in quotes")
+            return {}
+        if len(found) > most:
+            self.refuse(name, f"has {len(found)} entries, more than {most}; leave some out")
+            return {}
+        for key in found if dimensions else ():
+            if key not in dimensions:
+                near = difflib.get_close_matches(key, dimensions, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(dimensions)}"
+                self.refuse(f"{name}.{key}", f"no dimension is called so; {hint}")
+        return found
 
     def below(self, name: str, known: Sequence[str]) -> Settings:
         """The mapping in a field."""
@@ -149,3 +193,16 @@ class Settings:
             self.refuse(name, f"has {len(found)} entries, more than {most}; leave some out")
             return ()
         return found
+
+
+def _is_number(found: object) -> bool:
+    return isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
+
+
+def _no_number(found: object, why: str) -> str:
+    """What is wrong with what should be a number; of one in quotes, that they are the fault."""
+    try:
+        is_quoted = isinstance(found, str) and math.isfinite(float(found))
+    except ValueError:
+        is_quoted = False
+    return f"{found!r} is text; write the number without quotes" if is_quoted else f"{found!r} {why}"

@@ -27,9 +27,18 @@ import msgspec
 
 from domains.forecast.capacity import Capacity, SettingError, default_capacity, read_capacity
 from domains.forecast.queries import READY, WINDOW, Per, unbalanced
+from domains.forecast.settings import WEIGHT_MAX
 from domains.forecast.settings_reader import Settings
 from domains.forecast.source import Labels
-from multisched.framework.measures import ANSWER_BYTES_MAX, CONCURRENCY, POINTS_MAX, TIMEOUT_S, TRIES, MeterSettings
+from multisched.framework.measures import (
+    ANSWER_BYTES_MAX,
+    CONCURRENCY,
+    POINTS_MAX,
+    TIMEOUT_S,
+    TRIES,
+    MeterSettings,
+    shown_query,
+)
 from multisched.framework.ports import ExtenderTrust
 from multisched.model.objects import CPU, MEMORY
 
@@ -41,9 +50,8 @@ STEP_S, WINDOW_DAYS, REFRESH_S, LOAD_STEP_S = 300, 28.0, 3_600, 60
 DAY_S: Final = 86_400
 STEPS_MAX: Final = 40_000
 """Of the window: 28 days by the minute."""
-WEIGHT_MAX: Final = 1_000.0
 
-_HISTORY: Final = ("stepSeconds", "windowDays", "refreshSeconds", "sources", "dimensions")
+HISTORY: Final = ("stepSeconds", "windowDays", "refreshSeconds", "sources", "dimensions")
 _PROMETHEUS: Final = (
     "type",
     "url",
@@ -142,7 +150,14 @@ class HistorySettings(msgspec.Struct, frozen=True):
 
 def read_history_settings(document: object, path: str = "args.history") -> HistorySettings:
     """Raises SettingError with a line for each problem."""
-    settings = Settings(document, path, _HISTORY)
+    settings = Settings(document, path, HISTORY)
+    found = history_of(settings)
+    settings.done()
+    return found
+
+
+def history_of(settings: Settings) -> HistorySettings:
+    """Notes what is wrong in `settings`, which is read with the fields of HISTORY."""
     dimensions = tuple(_dimension(entry) for entry in settings.entries("dimensions", _DIMENSION, DIMENSIONS_MAX))
     sources = tuple(_source(entry) for entry in settings.variants("sources", "type", _SOURCES, SOURCES_MAX))
     found = HistorySettings(
@@ -156,18 +171,15 @@ def read_history_settings(document: object, path: str = "args.history") -> Histo
         settings.refuse(
             "windowDays", f"has {found.steps} steps of {found.step_s} s, more than {STEPS_MAX}; take longer steps"
         )
-    is_empty = isinstance(document, Mapping) and not document.get("sources")
-    _check_together(settings, found, is_empty=is_empty)
-    settings.done()
+    _check_together(settings, found)
     return found
 
 
-def _check_together(settings: Settings, found: HistorySettings, *, is_empty: bool) -> None:
-    """`is_empty`: no source stands there at all; those that cannot be used have been refused already."""
+def _check_together(settings: Settings, found: HistorySettings) -> None:
     names = [dimension.name for dimension in found.dimensions if dimension.name]
     for name in sorted({name for name in names if names.count(name) > 1}):
         settings.refuse("dimensions", f"has {name} twice; remove one")
-    if is_empty:
+    if not settings.value("sources"):  # those that cannot be used have been refused already
         settings.refuse(
             "sources", "is empty; write at least one, such as {type: prometheus, url: http://prometheus:9090}"
         )
@@ -225,7 +237,7 @@ def _check_query(settings: Settings, field: str, query: str) -> None:
         settings.refuse(field, "is empty; write PromQL, or name a ready query")
     wrong = unbalanced(query)
     if wrong:
-        settings.refuse(field, f"does not parse: {wrong} (query: {query[:200]})")
+        settings.refuse(field, f"does not parse: {wrong} (query: {shown_query(query)})")
 
 
 def _capacity(settings: Settings, name: str) -> Capacity | QueryCapacity:

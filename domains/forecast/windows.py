@@ -73,7 +73,7 @@ class TroughWindows(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_config(cls, value: object, path: str = "windows") -> TroughWindows:
-        """A list of windows, or one. Raises SettingError naming the field and the fix."""
+        """A list of windows, or one. Raises SettingError with a line for each bad one, which names the field and the fix."""
         if isinstance(value, Mapping):
             value = [value]
         example = '[{days: [sat, sun], from: "01:00", to: "05:00", zone: Europe/Berlin}]'
@@ -83,7 +83,15 @@ class TroughWindows(msgspec.Struct, frozen=True):
             raise SettingError(f"{path}: empty, so that nothing is ever repaired; write for instance {example}")
         if len(value) > WINDOWS_MAX:
             raise SettingError(f"{path}: {len(value)} windows, more than {WINDOWS_MAX}; merge some")
-        return cls(tuple(_read_window(window, f"{path}[{number}]") for number, window in enumerate(value)))
+        windows, problems = [], []
+        for number, window in enumerate(value):
+            try:
+                windows.append(_read_window(window, f"{path}[{number}]"))
+            except SettingError as error:
+                problems.append(str(error))
+        if problems:
+            raise SettingError("\n".join(problems))
+        return cls(tuple(windows))
 
     def is_open(self, epoch_s: float) -> bool:
         return self.span(epoch_s) is not None

@@ -31,7 +31,7 @@ from multisched.client.backoff import Backoff
 from multisched.client.errors import in_words
 from multisched.client.line_stream import ERROR_BODY_BYTES_MAX, read_capped
 from multisched.client.transport import USER_AGENT
-from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece, RangeReport, Take
+from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece, RangeReport, Take, shown_query
 from multisched.framework.ports import ExtenderTrust
 
 RETRY_BASE_S: Final = 0.5
@@ -41,7 +41,7 @@ SHRINK: Final = 8
 GOOD_BYTES: Final = 8 * 1024 * 1024
 """What an answer should have: the first look at one holds up the loop for 3 ms per megabyte."""
 ERROR_CHARS_MAX: Final = 512
-QUERY_CHARS_SHOWN: Final = 200
+LOCATION_CHARS_SHOWN: Final = 200
 TOKEN_BYTES_MAX: Final = 64 * 1024
 WARNINGS_KEPT: Final = 10
 BATCH_BYTES: Final = 128 * 1024
@@ -172,7 +172,7 @@ class PrometheusMeter:
         status = response.status
         if 300 <= status < 400:
             return _RefusedError(
-                f"is redirected to {response.headers.get('Location', '')[:QUERY_CHARS_SHOWN]}; write that url"
+                f"is redirected to {response.headers.get('Location', '')[:LOCATION_CHARS_SHOWN]}; write that url"
             )
         if status == 200:
             return _RefusedError(
@@ -223,7 +223,10 @@ class PrometheusMeter:
         return self.settings.trust.server_name or None if is_tls else None
 
     def _named(self, query: str, text: str) -> str:
-        shown = query if len(query) <= QUERY_CHARS_SHOWN else query[:QUERY_CHARS_SHOWN] + "…"
+        """Servers that repeat the query in their own words are cut short too."""
+        shown = shown_query(query)
+        for repeated in (query, query.replace('"', '\\"')):
+            text = text.replace(repeated, shown) if shown != query else text
         return f"prometheus {self.settings.url}: {text} (query: {shown})"
 
 

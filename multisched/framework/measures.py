@@ -22,6 +22,14 @@ ANSWER_BYTES_MAX = 32 * 1024 * 1024
 """Of one answer: a million samples. A range whose answer is larger is asked for in shorter pieces."""
 CONCURRENCY = 4
 TRIES = 4
+QUERY_CHARS_SHOWN = 120
+"""Of a query, in what people read."""
+
+
+def shown_query(query: str) -> str:
+    """The beginning of a query, in one line: for messages."""
+    line = " ".join(query.split())
+    return line if len(line) <= QUERY_CHARS_SHOWN else f"{line[: QUERY_CHARS_SHOWN - 1]}…"
 
 
 class Grid(msgspec.Struct, frozen=True):

@@ -193,6 +193,11 @@ def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
         args.pop("profilesFile", None)  # of what is learned elsewhere
         weights = PeakSettings.from_config(use.args).weights
         args["weights"] = {name: weights[name] for name in dimensions if name in weights}
+        repair = args.get("repair") or {}
+        thresholds = repair.get("thresholdPercent")
+        if isinstance(thresholds, Mapping):
+            thresholds = {name: thresholds[name] for name in dimensions if name in thresholds}
+            args["repair"] = {**repair, "thresholdPercent": thresholds}
     return args
 
 

@@ -229,6 +229,12 @@ class _Resolver:
                 continue
             index = next(i for i, entry in enumerate(self._file.policies) if entry.name == policy.name)
             at = ("policies", index, "repair")
+            thresholds, known = policy.repair.args.get("thresholdPercent"), scenario.usage.dimensions
+            for name in thresholds if isinstance(thresholds, Mapping) else ():
+                if name not in known:
+                    text = f"the usage has no dimension {name!r}; it has {', '.join(known)}"
+                    place = (*at, "thresholdPercent", name)
+                    self._document.add(place, text, suggestion=nearest(name, known), of_key=True)
             in_all, in_window = policy.repair.moves(scenario.replicas)
             if not openings(policy.repair, scenario):
                 self._document.add((*at, "windows"), "none opens on a judged day; write one that does")

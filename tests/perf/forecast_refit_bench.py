@@ -43,9 +43,9 @@ import uvloop
 
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning import lesson_of
-from domains.forecast.learning_settings import read_learning
 from domains.forecast.profiles import Origin, Profiles
 from domains.forecast.profiles_file import dumps
+from domains.forecast.settings import PeakSettings
 from domains.forecast.study import Findings, Order
 from multisched import config
 from multisched.cluster.direct import DirectTransport
@@ -348,7 +348,8 @@ def main() -> None:
 
 async def _alone() -> None:
     with history_of("good") as url:
-        settings = read_learning(_args(url, Path()), 95.0)
+        settings = PeakSettings.from_config(_args(url, Path())).learning
+        assert settings is not None
         assert settings.history is not None
         history = settings.history
         child = ChildProcess(FACTORY, lesson_of(settings, history.sources), 0)

@@ -104,7 +104,10 @@ REFUSED: Final[Sequence[tuple[dict[str, Any], str]]] = (
     ({"query": "sum by (node) (node_use)", "per": "node"}, "a series {}, which has no label node or nodename or"),
     ({"query": "node_use", "per": "node"}, 'host="n1"}, which has no label node or nodename or'),
     ({"query": USE, "capacity": {"query": "rate(use)"}}, "cpu, capacity: prometheus "),
-    ({"query": USE, "capacity": {"query": "absent_metric"}}, "capacity: the query answers nothing: absent_metric"),
+    (
+        {"query": USE, "capacity": {"query": "absent_metric"}},
+        "capacity: the query answers nothing (query: absent_metric)",
+    ),
     ({"query": USE, "capacity": {"query": "use"}}, "which has no label node or nodename or"),
     ({"query": "absent_metric"}, "cpu: the query answers nothing; is it measured here, under these labels?"),
     ({"query": "below"}, "cpu: 288 samples negative; they count as gaps"),

@@ -28,6 +28,10 @@ HISTORY = {
     "sources": [{"type": "prometheus", "url": "http://prometheus:9090"}],
     "dimensions": [{"name": "cpu", "ready": "cadvisor-cpu"}],
 }
+WITH_LOG = HISTORY | {
+    "refreshSeconds": 86_400,
+    "dimensions": [*HISTORY["dimensions"], {"name": "log", "ready": "promtail-log"}],
+}
 
 
 def fleet() -> list[Line]:
@@ -116,6 +120,11 @@ def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path)
             "steady",
         ),
         ({"history": HISTORY | {"refreshSeconds": 604_800}}, "grown"),
+        # What is said of a dimension that the scenario does not have is left out.
+        (
+            {"history": WITH_LOG, "weights": {"log": 2}, "repair": {"thresholdPercent": {"cpu": 90, "log": 80}}},
+            "steady",
+        ),
     ],
 )
 def test_policies_learn_once_or_as_often_as_their_history_is_read(
@@ -231,7 +240,7 @@ def test_a_plugins_wrong_setting_is_told_at_its_place_in_the_scenario(tmp_path: 
     bad = [{"name": "own", "profile": {"base": "forecast", "plugins": {"enabled": enabled}}}]
     result = CliRunner().invoke(app, ["simulate", str(scenario(tmp_path, policies=bad)), "--jobs", "1"])
     assert result.exit_code == 2
-    assert "policies[0].profile.plugins.enabled[0].args.percentil: unknown; known here: historyDir" in result.stderr
+    assert "policies[0].profile.plugins.enabled[0].args.percentil: unknown; did you mean percentile?" in result.stderr
 
 
 def test_bad_input_ends_with_every_problem_and_the_code_for_wrong_usage(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from multisched.cli import app
 from multisched.cli_forecast_tables import amount, week
 from tests.unit.explain.clusters import make_node, make_pod
 
+NOBODY = "http://127.0.0.1:1"
 SLOTS = 168
 TUESDAY_EVENING = 24 + 20
 
@@ -33,9 +34,10 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-def said(*arguments: object, code: int = 0) -> str:
+def said(*arguments: object, code: int | None = 0) -> str:
+    """`code`: None where any will do."""
     result = CliRunner().invoke(app, ["forecast", *map(str, arguments)])
-    assert result.exit_code == code, result.output
+    assert code in (None, result.exit_code), result.output
     return result.output
 
 
@@ -87,6 +89,39 @@ def test_profiles_alone_know_no_nodes(file: Path, arguments: tuple[str, ...]) ->
 
 def test_profiles_go_without_a_dump(file: Path) -> None:
     assert "--profiles goes without" in said("nodes", "--profiles", file, "--snapshot", "-", code=2)
+
+
+def test_profiles_go_without_a_server(file: Path) -> None:
+    assert "--profiles goes without --server" in said("services", "--profiles", file, "--server", NOBODY, code=2)
+
+
+@pytest.mark.parametrize(
+    ("named", "asked"),
+    [
+        ((), "shop/web"),
+        (("--server", NOBODY), NOBODY),
+        (("--snapshot", "/none.json"), "/none.json cannot be read"),
+    ],
+)
+def test_the_command_line_goes_before_the_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch, named: tuple[str, ...], asked: str
+) -> None:
+    monkeypatch.setenv("MULTISCHED_PROFILES", str(file))
+    assert asked in said("services", *named, code=None)
+
+
+def test_a_file_that_the_command_line_names_goes_before_a_server_of_the_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULTISCHED_SERVER", NOBODY)
+    assert "shop/web" in said("services", "--profiles", file)
+
+
+def test_a_dump_without_a_configuration_says_which_option_names_one(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"kind": "List", "items": [make_node("n1", cpu="4")]}))
+    told = said("nodes", "--snapshot", dump, code=1)
+    assert "no profiles are in force yet; name the configuration with --config: the default one has no history" in told
 
 
 def test_profiles_of_before_do_not_tell_how_they_did(file: Path) -> None:

@@ -15,7 +15,16 @@ from aiohttp import web
 
 from multisched.client.prometheus import PrometheusMeter
 from multisched.cluster.certificates import Authority, server_context
-from multisched.framework.measures import Dropped, Grid, MeterError, MeterSettings, Piece, RangeReport
+from multisched.framework.measures import (
+    QUERY_CHARS_SHOWN,
+    Dropped,
+    Grid,
+    MeterError,
+    MeterSettings,
+    Piece,
+    RangeReport,
+    shown_query,
+)
 from multisched.framework.ports import ExtenderTrust
 from tests.unit.client.servers import raw_serving, serving
 
@@ -145,6 +154,36 @@ async def test_a_query_that_does_not_parse_is_told_in_the_servers_words_and_not_
     assert "bad_data" in text
     assert "(query: sum(limit limit))" in text
     assert len(asks) == 1
+
+
+@pytest.mark.parametrize("quoted", ["{query}", "error when executing query={query!r}", 'cannot parse "{escaped}"'])
+async def test_a_long_query_is_told_by_its_beginning_in_one_line(quoted: str) -> None:
+    query = (
+        'sum by (namespace, pod) (rate(container_cpu_usage_seconds_total{container!="",container!="POD"}[300s]))' * 3
+    )
+    words = quoted.format(query=query, escaped=query.replace('"', '\\"'))
+
+    async def answer(form: Form) -> web.StreamResponse:
+        return refusal(422, "execution", words)
+
+    text = await failure(answer, query=query)
+    begins = query[: QUERY_CHARS_SHOWN - 1]
+    assert text.endswith(f"(query: {begins}…)")
+    assert query not in text
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("up", "up"),
+        ("sum(\n  up\n)\n", "sum( up )"),
+        ("x" * QUERY_CHARS_SHOWN, "x" * QUERY_CHARS_SHOWN),
+        ("x" * (QUERY_CHARS_SHOWN + 1), "x" * (QUERY_CHARS_SHOWN - 1) + "…"),
+    ],
+)
+def test_what_is_shown_of_a_query_is_one_line_of_bounded_length(query: str, told: str) -> None:
+    assert shown_query(query) == told
 
 
 async def test_bearer_token_tenant_and_parameters_are_sent_and_the_token_is_read_again(tmp_path: Path) -> None:

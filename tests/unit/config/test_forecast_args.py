@@ -71,6 +71,25 @@ CPU = {"name": "cpu", "ready": "cadvisor-cpu"}
         (history(CPU) | {"fit": {"holidays": ["25.12."]}}, "fit.holidays: '25.12.' is no day; write it as"),
         ({"fit": {"zone": "UTC"}}, "fit: says how history or files are learned, and there are none; remove it"),
         (history(CPU, windowDays=0), "history.windowDays: 0 is no number of 0.0416667..3660"),
+        (history(CPU | {"weight": 101}), "history.dimensions[0].weight: 101 is no number of 0..100"),
+        ({"weights": {"log": 101}}, "weights.log: 101 is no number of 0..100"),
+        ({"weights": {"log": "2"}}, "weights.log: '2' is text; write the number without quotes"),
+        ({"weights": ["log"]}, "weights: write a mapping by dimension, such as {cpu: 2}"),
+        ({"dimensions": ["log"], "weights": {"blah": 1}}, "weights.blah: no dimension is called so; known here: log"),
+        (
+            {"dimensions": ["log"], "repair": {"thresholdPercent": {"foo": 90}}},
+            "repair.thresholdPercent.foo: no dimension is called so; known here: log",
+        ),
+        (
+            history(CPU) | {"repair": {"thresholdPercent": {"cpuu": 90}}},
+            "repair.thresholdPercent.cpuu: no dimension is called so; did you mean cpu?",
+        ),
+        ({"files": []}, "files: is empty; name at least one CSV file, or leave it out"),
+        ({"dimensions": ["log", "cpu", "log"]}, "dimensions[2]: names log twice; remove one"),
+        ({"windowDays": "28"}, "windowDays: '28' is text; write the number without quotes"),
+        ({"windowDays": "four weeks"}, "windowDays: 'four weeks' is not above 0 and at most 3660"),
+        (history(CPU, stepSeconds="60"), "history.stepSeconds: '60' is text; write the number without quotes"),
+        (history(CPU, windowDays="28"), "history.windowDays: '28' is text; write the number without quotes"),
         (history(CPU, stepSecond=5), "history.stepSecond: unknown; did you mean stepSeconds?"),
     ],
 )  # fmt: skip
@@ -86,6 +105,42 @@ def test_all_that_is_wrong_with_history_is_told_at_once() -> None:
         "history.dimensions[1].query",
         "history.windowDays",
     ]
+
+
+def test_all_that_is_wrong_with_the_args_is_told_at_once() -> None:
+    windows = [{"from": "1", "to": "02:00"}, {"from": "01:00"}]
+    found = refusals(
+        history(CPU | {"capacity": 0}, {"name": "log"})
+        | {"files": ["/not/here.csv"], "percentile": 101, "windowDays": "28", "mode": "refuse", "thresholdPercent": 0}
+        | {"fit": {"zone": "Nowhere", "restDays": ["sonntag"]}, "profilesFile": 5, "dimension": ["cpu"]}
+        | {"weights": {"blah": 1}, "capacities": {"cpu": -1, "blubb": 1}}
+        | {"repair": {"thresholdPercent": {"foo": 90}, "movesPerNode": -1, "windows": windows}}
+    )
+    assert sorted(line.partition(":")[0] for line in found) == [
+        "capacities.blubb",
+        "capacities.cpu",
+        "dimension",
+        "files",
+        "files[0]",
+        "fit.restDays",
+        "fit.zone",
+        "history.dimensions[0].capacity",
+        "mode",
+        "percentile",
+        "profilesFile",
+        "repair.movesPerNode",
+        "repair.thresholdPercent.foo",
+        "repair.windows[0].from",
+        "repair.windows[1].to",
+        "thresholdPercent",
+        "weights.blah",
+        "windowDays",
+    ]
+
+
+def test_what_is_wrong_elsewhere_does_not_hide_a_dimension_that_nothing_measures() -> None:
+    found = refusals(history(CPU, {"name": "log"}) | {"percentile": 0})
+    assert "history.dimensions[1]: log is measured by no source; write ready or query" in found
 
 
 @pytest.mark.parametrize(

@@ -285,29 +285,57 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
     ]
 
 
+@pytest.mark.parametrize("dimensions", [None, ["cpu", "blah"]])
+def test_what_is_said_of_a_dimension_that_the_files_do_not_have_is_logged_unless_it_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dimensions: list[str] | None
+) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text(HEADER + "0,web,log,1\n")
+    PeakForecast(
+        {
+            "files": [str(path)],
+            "dimensions": dimensions,
+            "weights": {"blah": 2, "cpu": 1},
+            "capacities": {"blah": 5},
+        },
+        make_context(),
+    )
+    told = [vars(record)["note"] for record in caplog.records if record.message == "a setting counts for nothing"]
+    assert told == (
+        []
+        if dimensions
+        else [
+            "args.weights.blah: the files have no such dimension; known here: cpu, log, memory",
+            "args.capacities.blah: the files have no such dimension; known here: cpu, log, memory",
+        ]
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
         ({"file": ["a"]}, ["args.file", "files"]),
         ({"files": "a.csv"}, ["args.files", "list"]),
-        ({"files": [1]}, ["args.files", "texts"]),
-        ({"files": ["a", "a"]}, ["args.files", "twice"]),
+        ({"files": [1]}, ["args.files[0]", "1 is no text; put it in quotes"]),
+        ({"files": ["a", "a"]}, ["args.files[1]: names a twice"]),
         ({"files": ["/nowhere/history.csv"]}, ["/nowhere/history.csv", "No such file"]),
         ({"historyDir": 5}, ["args.historyDir"]),
-        ({"historyDir": "/nowhere"}, ["historyDir /nowhere"]),
+        ({"historyDir": "/nowhere"}, ["args.historyDir: /nowhere: No such file"]),
         ({"percentile": 101}, ["args.percentile", "100"]),
         ({"percentile": True}, ["args.percentile"]),
         ({"windowDays": 0}, ["args.windowDays", "above 0"]),
-        ({"dimensions": ["cpu"] * 2}, ["args.dimensions", "twice"]),
+        ({"dimensions": ["cpu"] * 2}, ["args.dimensions[1]: names cpu twice"]),
         ({"dimensions": [f"d{n}" for n in range(33)]}, ["args.dimensions", "32"]),
         ({"mode": "both"}, None),
         ({"mode": "refuse"}, ["args.mode", "score, filter, both"]),
-        ({"mode": ["score"]}, ["args.mode", "score, filter, both"]),
+        ({"mode": ["score"]}, ["args.mode", "no text"]),
         ({"thresholdPercent": 0}, ["args.thresholdPercent", "above 0"]),
-        ({"weights": {"cpu": -1}}, ["args.weights.cpu", "0 to 100"]),
+        ({"weights": {"cpu": -1}}, ["args.weights.cpu: -1 is no number of 0..100"]),
+        ({"weights": {5: 1}}, ["args.weights: write a mapping by dimension", "names that are numbers in quotes"]),
+        ({"windowDays": float("nan")}, ["args.windowDays: nan is not above 0"]),
         ({"weights": ["cpu"]}, ["args.weights", "mapping"]),
         ({"weights": {"cpu": 2, "log": 0.5}}, None),
-        ({"capacities": []}, None),
+        ({"capacities": []}, ["args.capacities", "mapping"]),
         ({"capacities": ["log"]}, ["args.capacities", "mapping"]),
         ({"capacities": {"log": "lots"}}, ["capacities.log", "lots"]),
         ({"capacities": {"log": 0}}, ["capacities.log", "above zero"]),

@@ -138,7 +138,7 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
         ("dimensions: [{name: a, ready: cadvisor-cpu, query: x}]", "dimensions[0].query: stands beside ready; remove one of the two"),
         ("dimensions: [{name: a, ready: node-cpu, per: pod}]", "dimensions[0].per: is pod, and node-cpu is per node; remove it"),
         ("dimensions: [{name: a, aggregation: sum}]", "dimensions[0].aggregation: 'sum' is not known; write one of mean, max"),
-        ("dimensions: [{name: a, weight: -1}]", "dimensions[0].weight: -1 is no number of 0..1000"),
+        ("dimensions: [{name: a, weight: -1}]", "dimensions[0].weight: -1 is no number of 0..100"),
         ("dimensions: [{name: a, capacity: 0}]", "dimensions[0].capacity: must be above zero; write"),
         ("dimensions: [{name: a, capacity: {number: 0}}]", "dimensions[0].capacity: must be above zero; write"),
         ("dimensions: [{name: a, capacity: {query: ''}}]", "dimensions[0].capacity: has no query; write allocatable, a number"),

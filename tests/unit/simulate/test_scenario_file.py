@@ -148,6 +148,10 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
         ),
         (repaired(movesPerWeek=9), "policies[0].repair.movesPerWeek: unknown key (did you mean movesPerWindow?)"),
         (repaired(thresholdPercent=0), "policies[0].repair: policies[0].repair.thresholdPercent: 0 is no threshold"),
+        (
+            repaired(thresholdPercent={"logs": 90}),
+            "policies[0].repair.thresholdPercent.logs: the usage has no dimension 'logs'; it has cpu, log (did you mean log?)",
+        ),
         (repaired({"base": "default"}), "policies[0].repair: policy 'mended' does not run PeakForecast, which repairs"),
         ({"seeds": 0}, "seeds: write a number of seeds from 1 to 1000"),
         ({"seeds": [1, 1]}, "seeds: names a seed twice"),
