@@ -145,7 +145,10 @@ class NodeCurves:
         if not changed:
             return
         stale = np.array(changed, np.intp)
-        self._stale.difference_update(changed)
+        if len(changed) == len(self._stale):
+            self._stale.clear()  # a set that is emptied one by one is walked at its old size ever after
+        else:
+            self._stale.difference_update(changed)
         nothing = np.zeros(self._shape, np.float32)
         for start in range(0, len(stale), TILE_ROWS):
             rows = stale[start : start + TILE_ROWS]
