@@ -7,9 +7,9 @@ requested to 75 %, memory ample; all but the last nine days are known, those are
 fleet. Prints the means over fleets and orders: per dimension the coefficient of variation of the nodes' load in the two busiest
 hours of each day (CV), and the highest load of any node (top); `--check` exits 1 when a mean of peak-forecast is beyond its bar.
 `--write DIR` keeps the scenarios, to be run by hand.
-`--repair 05:00-07:00` adds the policy `repaired`: peak-forecast with repair in that window of the judged days, 3 moves per 100
-replicas in all. Printed are its means, their share of those without, and its moves; with `--check` its bars of tops are
-REPAIR_GAIN lower.
+`--repair 05:00-07:00` adds the policy `repaired`: peak-forecast that learns again as days go by, with repair in that window of the
+judged days: MOVES_PER_WINDOW at most in each, 3 moves per 100 replicas in all. Printed are its means, their share of those without,
+and its moves; with `--check` its bars of tops are REPAIR_GAIN lower.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from typing import Final
 
 import numpy as np
 
+from domains.forecast.profile import PROFILE
+from multisched.simulate.scenario import CAPACITY_ANNOTATION
 from tests.perf.made_fleets import KINDS, write_fleet
 
 JUDGED_DAYS: Final = 9
@@ -37,6 +39,9 @@ REPAIR_GAIN: Final = 0.05
 """Of the tops' bars."""
 MOVES_MAX: Final = 3.0
 """Per 100 replicas."""
+MOVES_PER_WINDOW: Final = 4
+STEP_S: Final = 900
+FORECAST_WEIGHT: Final = next(use.weight for use in PROFILE.plugins if use.name == "PeakForecast")
 MOVES: Final = "moves"
 BARS: Final = {
     "cpu CV": 0.172, "cpu top": 0.945, "log CV": 0.255, "log top": 1.18, "net CV": 0.222, "net top": 1.04,
@@ -105,11 +110,27 @@ def scenario_of(fleet: Path, nodes: Nodes, policies: Sequence[str], seeds: Seque
     )
 
 
-def repaired(window: str) -> str:
-    """The policy, as a scenario writes it."""
+def repaired(window: str, fleet: Path) -> str:
+    """The policy, as a scenario writes it. The usage stands for the sources, so that queries and address are never asked."""
+    with (fleet / "usage.csv").open(newline="") as file:
+        names = sorted({row["dimension"] for row in csv.DictReader(file)})
+    history = {
+        "stepSeconds": STEP_S,
+        "refreshSeconds": 3_600,
+        "sources": [{"type": "prometheus", "url": "http://usage.invalid"}],
+        "dimensions": [
+            {"name": name, "query": name, "capacity": {"annotation": CAPACITY_ANNOTATION + name}} for name in names
+        ],
+    }
+    plugin = {"name": "PeakForecast", "weight": FORECAST_WEIGHT, "args": {"history": history}}
     opens, closes = window.split("-")
-    section = {"windows": [{"from": opens, "to": closes}], "movesPer100Replicas": MOVES_MAX}
-    return json.dumps({"name": REPAIRED, "profile": {"base": "forecast"}, "repair": section})
+    section = {
+        "windows": [{"from": opens, "to": closes}],
+        "movesPer100Replicas": MOVES_MAX,
+        "movesPerWindow": MOVES_PER_WINDOW,
+    }
+    profile = {"base": "forecast", "plugins": {"enabled": [plugin]}}
+    return json.dumps({"name": REPAIRED, "profile": profile, "repair": section})
 
 
 def figures_of(scenario: Path, jobs: int) -> dict[str, list[dict[str, float]]]:
@@ -158,7 +179,7 @@ def main() -> int:
         for number, fleet in enumerate(fleets):
             path = kept / f"{fleet.name}.yaml"
             seeds = [number + 1_000 * order for order in range(options.orders)]
-            policies = [*options.policies, *([repaired(options.repair)] if options.repair else [])]
+            policies = [*options.policies, *([repaired(options.repair, fleet)] if options.repair else [])]
             path.write_text(scenario_of(fleet, KINDS[options.kind].nodes, policies, seeds))
             for policy, runs in figures_of(path, options.jobs).items():
                 found.setdefault(policy, []).extend(runs)
