@@ -6,21 +6,18 @@ a retry of its own: `cycle` decides what an answer means. Called by the bind wor
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import msgspec
 import orjson
 from msgspec.structs import replace
 
-from multisched.client.errors import error_for, parse_status, retry_after_s
+from multisched.client.errors import error_for, retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
+from multisched.client.timed_write import OutOfTimeError, write_in_time
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
 from multisched.model.wire import ConnectFailedError, Response, Transport, TransportError
-
-ANSWER_GRACE_S: Final = 1.0
-"""The client waits this much longer than the server's own deadline, so that the server's verdict can still arrive."""
 
 _DEFINITE: Final = {
     401: BindAnswer.DENIED,
@@ -69,28 +66,20 @@ class ApiBinder:
         self._counters = BinderStatistics()
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
-        """One POST; the server drops it `timeout_s` from now, so a late bind of an old leader dies with it (I9).
-
-        Waiting for the limiter counts: the caller looked at its lease when it called.
-        """
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
-        await self._limiter.enter_bind()
+        """One POST; the server drops it `timeout_s` from now."""
+        path = f"{pod_path(request.namespace, request.name)}/binding"
+        body = orjson.dumps(_binding(request))
+        self._counters.posts += 1
         try:
-            timeout_s = deadline_s - loop.time()
-            if timeout_s <= 0:
-                return BindReply(BindAnswer.NOT_SENT, message="the limit of writes left no time for the bind")
-            path = f"{pod_path(request.namespace, request.name)}/binding?timeout={max(int(timeout_s * 1000), 1)}ms"
-            body = orjson.dumps(_binding(request))
-            self._counters.posts += 1
-            response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s + ANSWER_GRACE_S)
+            response = await write_in_time(self._transport, self._limiter, "POST", path, body, timeout_s=timeout_s)
+        except OutOfTimeError as error:
+            self._counters.posts -= 1  # it was not sent
+            return BindReply(BindAnswer.NOT_SENT, message=f"{error} for the bind")
         except ConnectFailedError as error:
             return BindReply(BindAnswer.NOT_SENT, message=str(error))
         except TransportError as error:
             self._counters.unknown += 1
             return BindReply(BindAnswer.UNKNOWN, message=str(error))
-        finally:
-            self._limiter.leave_bind()
         return self._reply(response)
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
@@ -130,7 +119,7 @@ class ApiBinder:
             self._limiter.note_throttled(wait_s)
         elif answer is BindAnswer.UNKNOWN:
             self._counters.unknown += 1
-        return BindReply(answer, retry_after_s=wait_s, message=parse_status(response.body).message or f"HTTP {status}")
+        return BindReply(answer, retry_after_s=wait_s, message=sentence_of(response))
 
 
 def _binding(request: BindRequest) -> dict[str, object]:

@@ -104,6 +104,11 @@ def parse_status(body: bytes | memoryview | msgspec.Raw) -> StatusBody:
     return status
 
 
+def sentence_of(response: Response) -> str:
+    """What a non-2xx `response` says, in a line; its status where it says nothing."""
+    return parse_status(response.body).message or f"HTTP {response.status}"
+
+
 def error_of(status_code: int, status: StatusBody, retry_after_s: float = 0.0) -> ApiError:
     """The exception for one HTTP or in-stream status code."""
     default = ServerError if status_code >= 500 or status_code < 400 else BadRequest

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from multisched.client.errors import parse_status
+from multisched.client.errors import sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment
 from multisched.framework.moving import KeepAnswer, KeepReply
@@ -59,7 +59,7 @@ class ConfigMapKeeper:
             self._version = ""
             return None
         if response.status != 200:
-            raise UnreachableError(f"ConfigMap {self._name}: {_told(response)}")
+            raise UnreachableError(f"ConfigMap {self._name}: {sentence_of(response)}")
         return self._seen(response)
 
     async def write(self, document: bytes) -> KeepReply:
@@ -78,9 +78,9 @@ class ConfigMapKeeper:
             return KeepReply(KeepAnswer.KEPT)
         if response.status == 404 and self._version:  # somebody has deleted it: it is made anew
             self._version = ""
-            return KeepReply(KeepAnswer.UNKNOWN, _told(response))
+            return KeepReply(KeepAnswer.UNKNOWN, sentence_of(response))
         is_definite = 400 <= response.status < 500 and response.status not in (408, 429)
-        return KeepReply(KeepAnswer.REFUSED if is_definite else KeepAnswer.UNKNOWN, _told(response))
+        return KeepReply(KeepAnswer.REFUSED if is_definite else KeepAnswer.UNKNOWN, sentence_of(response))
 
     async def _send(self, document: bytes) -> Response:
         metadata: dict[str, Any] = {"name": self._name, "labels": LABELS}
@@ -107,7 +107,3 @@ class ConfigMapKeeper:
             raise UnreachableError(f"ConfigMap {self._name}: answers what is none: {error}") from error
         self._version = found.metadata.version
         return (found.data or {}).get(KEY, "").encode()
-
-
-def _told(response: Response) -> str:
-    return parse_status(response.body).message or f"HTTP {response.status}"

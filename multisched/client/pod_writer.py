@@ -6,21 +6,18 @@ before each. Called by the shell's preemptor.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
 import orjson
 from msgspec.structs import replace
 
-from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.errors import retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
+from multisched.client.timed_write import write_in_time
 from multisched.framework.ports import Clock, ObjectRef, WriteAnswer, WriteReply
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, ConnectFailedError, Response, Transport, TransportError
-
-ANSWER_GRACE_S: Final = 1.0
-"""The client waits this much longer than the server's own deadline, so that the server's verdict can still arrive."""
 
 _ANSWERS: Final = {
     404: WriteAnswer.GONE,
@@ -79,28 +76,21 @@ class ApiPodWriter:
         )
 
     async def _send(self, method: str, path: str, body: object, content_type: str, timeout_s: float) -> WriteReply:
-        """Waiting for the limiter counts: the caller looked at its lease when it called."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
-        await self._limiter.enter_bind()
         try:
-            left_s = deadline_s - loop.time()
-            if left_s <= 0:
-                return WriteReply(WriteAnswer.THROTTLED, message="the limit of writes left no time")
-            response = await self._transport.request(
+            response = await write_in_time(
+                self._transport,
+                self._limiter,
                 method,
-                f"{path}?timeout={max(int(left_s * 1000), 1)}ms",
-                body=orjson.dumps(body),
+                path,
+                orjson.dumps(body),
+                timeout_s=timeout_s,
                 content_type=content_type,
-                timeout_s=left_s + ANSWER_GRACE_S,
             )
         except ConnectFailedError as error:
             return WriteReply(WriteAnswer.THROTTLED, message=str(error))
         except TransportError as error:
             self._counters.unknown += 1
             return WriteReply(WriteAnswer.UNKNOWN, message=str(error))
-        finally:
-            self._limiter.leave_bind()
         return self._reply(response)
 
     def _reply(self, response: Response) -> WriteReply:
@@ -114,4 +104,4 @@ class ApiPodWriter:
             self._limiter.note_throttled(wait_s)
         elif answer is WriteAnswer.UNKNOWN:
             self._counters.unknown += 1
-        return WriteReply(answer, wait_s, parse_status(response.body).message or f"HTTP {status}")
+        return WriteReply(answer, wait_s, sentence_of(response))

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.errors import retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
@@ -126,7 +126,7 @@ def _reply(response: Response) -> VolumeReply:
     status = response.status
     if 200 <= status < 300:
         return VolumeReply(VolumeAnswer.DONE, _version_of(response))
-    message = parse_status(response.body).message or f"HTTP {status}"
+    message = sentence_of(response)
     if status == 429 or status >= 500:
         return VolumeReply(VolumeAnswer.UNKNOWN, message=message)
     return VolumeReply(_ANSWERS.get(status, VolumeAnswer.REFUSED), message=message)

@@ -1,0 +1,55 @@
+"""One urgent write with a deadline: what binds, the writes of preemption and evictions have in common.
+
+Promises that the write is sent once and before its deadline, or not at all, and that the server drops it at the deadline too, so that
+a late write of an old leader dies with it (I9). What an answer means is the caller's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from multisched.client.limits import WriteLimiter
+from multisched.model.wire import JSON, ConnectFailedError, Response, Transport
+
+ANSWER_GRACE_S: Final = 1.0
+"""The client waits this much longer than the server's own deadline, so that the server's verdict can still arrive."""
+
+
+class OutOfTimeError(ConnectFailedError):
+    """The limiter held the write up until its deadline."""
+
+    def __init__(self) -> None:
+        super().__init__("the limit of writes left no time")
+
+
+async def write_in_time(
+    transport: Transport,
+    limiter: WriteLimiter,
+    method: str,
+    path: str,
+    body: bytes,
+    *,
+    timeout_s: float,
+    content_type: str = JSON,
+) -> Response:
+    """Waiting for the limiter counts, as for a bind: the caller looked at its lease when it called. `path` has no query.
+
+    Raises ConnectFailedError where certainly nothing happened (OutOfTimeError among it), TransportError where it may have.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
+    await limiter.enter_bind()
+    try:
+        left_s = deadline_s - loop.time()
+        if left_s <= 0:
+            raise OutOfTimeError
+        return await transport.request(
+            method,
+            f"{path}?timeout={max(int(left_s * 1000), 1)}ms",
+            body=body,
+            content_type=content_type,
+            timeout_s=left_s + ANSWER_GRACE_S,
+        )
+    finally:
+        limiter.leave_bind()
