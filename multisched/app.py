@@ -35,6 +35,7 @@ from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
+from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
@@ -116,7 +117,8 @@ async def _served(
         yield
         return
     clock = SystemClock()
-    health, heartbeat = Health(), Heartbeat(clock)
+    health = Health()
+    heartbeat = Heartbeat(clock, health)
     health.add_liveness("loop", heartbeat.check)
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
@@ -131,12 +133,15 @@ async def _served(
         repair=RepairPlans(program, configuration),
         views=ProgramViews(program),
     )
+    port = settings.probe_port
+    probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)
     async with serve(served, sources) as url, anyio.create_task_group() as tasks:
-        logger.info("serving", extra={"url": url})
-        tasks.start_soon(heartbeat.run)
-        yield
-        health.stop()
-        tasks.cancel_scope.cancel()
+        with probes as probe_url:
+            logger.info("serving", extra={"url": url, "probes": probe_url})
+            tasks.start_soon(heartbeat.run)
+            yield
+            health.stop()
+            tasks.cancel_scope.cancel()
 
 
 def _certificate(configuration: Configuration) -> ServerCertificate | None:
