@@ -30,7 +30,7 @@ from multisched.client.transport import HttpTransport, connect
 from multisched.config_schema import Configuration
 from multisched.garbage import collect_seldom, leave_to_reference_counts
 from multisched.model.wire import Transport, TransportError
-from multisched.observe.access import DelegatedAuthenticator
+from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import logging_to
@@ -107,7 +107,7 @@ async def _served(
     configuration: Configuration,
     program: Program,
     metrics: Metrics,
-    transport: Transport,
+    transport: HttpTransport,
     identity: str,
     certificate: ServerCertificate | None,
 ) -> AsyncIterator[None]:
@@ -123,8 +123,6 @@ async def _served(
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
-    authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
-    served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
     sources = Sources(
         health,
         metrics,
@@ -135,13 +133,28 @@ async def _served(
     )
     port = settings.probe_port
     probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)
-    async with serve(served, sources) as url, anyio.create_task_group() as tasks:
-        with probes as probe_url:
-            logger.info("serving", extra={"url": url, "probes": probe_url})
-            tasks.start_soon(heartbeat.run)
-            yield
-            health.stop()
-            tasks.cancel_scope.cancel()
+    async with contextlib.AsyncExitStack() as stack:
+        authenticator = await stack.enter_async_context(_authenticator(configuration, transport, clock))
+        served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
+        url = await stack.enter_async_context(serve(served, sources))
+        logger.info("serving", extra={"url": url, "probes": stack.enter_context(probes)})
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(heartbeat.run)
+        yield
+        health.stop()
+        tasks.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _authenticator(
+    configuration: Configuration, transport: HttpTransport, clock: SystemClock
+) -> AsyncIterator[DelegatedAuthenticator | None]:
+    """None where everybody on this machine may read. It has connections of its own: a flood of tokens holds up no bind."""
+    if not configuration.server.is_authenticating:
+        yield None
+        return
+    async with transport.beside(REVIEWS_AT_ONCE) as apart:
+        yield DelegatedAuthenticator(apart, clock)
 
 
 def _certificate(configuration: Configuration) -> ServerCertificate | None:

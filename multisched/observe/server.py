@@ -70,6 +70,7 @@ _REFUSALS: Final = {
     Verdict.UNAUTHENTICATED: (401, "give a bearer token"),
     Verdict.FORBIDDEN: (403, "not allowed; RBAC needs a nonResourceURLs rule for this path"),
     Verdict.UNDECIDED: (503, "the API server did not say who may read"),
+    Verdict.TOO_MANY: (429, "too many tokens are to be checked; try again in a moment"),
 }
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
@@ -201,6 +202,8 @@ class _Routes:
         response = _text(status, message)
         if status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
+        if status == 429:
+            response.headers["Retry-After"] = "1"
         return response
 
     async def _livez(self, request: web.Request) -> web.Response:
