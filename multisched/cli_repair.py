@@ -110,7 +110,7 @@ def _moment(epoch_s: float | None) -> str:
 
 def _status_of(server: Server, path: str, body: bytes | None = None) -> RepairStatus:
     try:
-        answer = ask(server, path, body=body, timeout_s=TIMEOUT_S)
+        answer = ask(server, path, body=body, is_change=body is not None, timeout_s=TIMEOUT_S)
     except AskError as error:
         raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
     try:
