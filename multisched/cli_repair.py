@@ -27,6 +27,7 @@ from multisched.framework.repair import (
     RepairPlan,
     RepairRefusedError,
 )
+from multisched.model.visible_text import escaped
 from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
 from multisched.options import ExitCode
 
@@ -84,7 +85,7 @@ def status(server: Server, domain: str, output: str) -> str:
     found = _status_of(server, f"/api/v1/repair/status{_query(RepairAsked(domain=domain))}")
     if output in ("json", "yaml"):
         return as_document(msgspec.to_builtins(found), output)
-    return "\n".join(_status_lines(found))
+    return "\n".join(map(escaped, _status_lines(found)))
 
 
 def _status_lines(found: RepairStatus) -> Iterator[str]:
@@ -131,7 +132,7 @@ def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str
     if found.left:
         parts.append(_left(found.left, is_wide=is_wide))
     totals = [*_totals(found), *(["nothing was written: this is a preview"] if is_preview else [])]
-    parts.append("\n".join(totals))
+    parts.append("\n".join(map(escaped, totals)))
     return "\n\n".join(parts)
 
 

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
+from multisched.model.visible_text import escaped_lines
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
 from multisched.observe.connections import ConnectionLimits, Connections
@@ -378,4 +379,4 @@ def _health(request: web.Request, report: HealthReport) -> web.Response:
 
 
 def _text(status: int, message: str) -> web.Response:
-    return web.Response(status=status, text=f"{message}\n", headers=HEADERS)
+    return web.Response(status=status, text=f"{escaped_lines(message)}\n", headers=HEADERS)
