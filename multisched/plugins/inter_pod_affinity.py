@@ -111,12 +111,13 @@ class InterPodAffinity:
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
         self._book = AffinityRuleBook(args, context.objects, context.nodes.pod_counts)
         self.reasons = ReasonTable(self.name)
-        self._not_near = self.reasons.code(
-            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match pod affinity rules"
-        )
-        self._not_far = self.reasons.code(Code.UNSCHEDULABLE, "node(s) didn't match pod anti-affinity rules")
+        # In this order: of several, a row is refused for the last, as upstream, and `filter` takes the largest code.
         self._unwanted = self.reasons.code(
             Code.UNSCHEDULABLE, "node(s) didn't satisfy existing pods anti-affinity rules"
+        )
+        self._not_far = self.reasons.code(Code.UNSCHEDULABLE, "node(s) didn't match pod anti-affinity rules")
+        self._not_near = self.reasons.code(
+            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match pod affinity rules"
         )
 
     def sign(self, pod: Pod) -> Hashable:
@@ -200,11 +201,12 @@ class InterPodAffinity:
         codes = zeros(rows)
         for tallies, refusal in ((state.existing, self._unwanted), (state.anti, self._not_far)):
             for tally in tallies.values():
-                held = tally.counts > 0
-                held[0] = False
-                codes[held.take(selection.of(tally.codes))] = refusal
+                if tally.pods:
+                    by_domain = (tally.counts > 0) * np.uint8(refusal)
+                    by_domain[0] = 0
+                    np.maximum(codes, by_domain.take(selection.of(tally.codes)), out=codes)
         if state.affinity:
-            codes[~state.near(selection)] = self._not_near
+            np.maximum(codes, ~state.near(selection) * np.uint8(self._not_near), out=codes)
         return codes
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
