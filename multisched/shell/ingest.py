@@ -262,7 +262,9 @@ class PodIngest:
             if worker is not None:
                 worker.waiting.drop(uid)
             row = self._cache.nodes.row_of(entry.node)
-            self._router.tell_pod(ASSIGNED_POD_DELETE, entry.pod, None, row, self._clock.monotonic())
+            # A pod that was only assumed names no node, and to hints a pod without a node frees no room.
+            freed = entry.pod if entry.pod.node else msgspec.structs.replace(entry.pod, node=entry.node)
+            self._router.tell_pod(ASSIGNED_POD_DELETE, freed, None, row, self._clock.monotonic())
 
     def _forget_key(self, pod: Pod) -> None:
         if self._uids.get(pod.key) == pod.uid:
