@@ -533,6 +533,7 @@ class DomainWorker:
         ):  # the event says it too; a line for each costs a twentieth of a pod's CPU
             logger.debug("pod bound", extra=self._named(bind.placed) | {"attempts": bind.attempts})
         now_s = self._outside.clock.monotonic()
+        self._cache.answered(pod.uid, now_s)
         since_s = self.queue.schedulable_since_s(pod.uid)
         if since_s is not None:
             self.latencies_s.append(now_s - since_s)
