@@ -26,8 +26,9 @@ from multisched.client.errors import ApiError
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.framework.ledger import Ledger
 from multisched.framework.ports import Binder, Clock, UnreachableError
+from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
-from multisched.model.wire import Transport, TransportError
+from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.shell.audit_sides import Here, Side
 from multisched.shell.ingest import PodIngest
 from multisched.state.cluster_cache import NO_ROW, ClusterCache, PlacedPod
@@ -238,8 +239,8 @@ class Audit:
     def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> None:
         """One listed object. Newer here than in the list is right; the same version must be on the same node."""
         try:
-            item = _item_decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            item = _item_of(raw)
+        except UNREADABLE as error:
             raise MalformedAnswerError(f"an item in the list of {side.path} cannot be read") from error
         uid, key, version = item.metadata.uid, item.key, _number(item.metadata.version)
         here = side.find(key, uid)
@@ -397,6 +398,13 @@ class Audit:
     def _stands(self, uid: str) -> bool:
         entry = self._cache.placed(uid)
         return entry is not None and entry.row != NO_ROW
+
+
+def _item_of(raw: msgspec.Raw) -> _Item:
+    try:
+        return _item_decoder.decode(raw)
+    except UnicodeDecodeError:
+        return _item_decoder.decode(with_valid_text(raw))
 
 
 def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:
