@@ -156,6 +156,7 @@ class Program:
         self._held_before_list: set[str] = set()
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
+        self._served = frozenset(name for names in self.scheduler_names.values() for name in names)
         tolerations: dict[str, tuple[Toleration, ...]] = {}
         nodes = NodeRouter(configuration)
         registry = outside.registry if outside.registry is not None else plugin_registry()
@@ -163,6 +164,7 @@ class Program:
             self._add_domain(domain, nodes, registry)
             for name in domain.scheduler_names:
                 tolerations[name] = domain.policy.compile()
+        self.decoder.keep(self.cache.ledgers.annotations)
         self.pods = PodIngest(
             self.cache,
             self.nominator,
@@ -253,6 +255,7 @@ class Program:
             preemptions=self.preemptor,
             measures=self._outside.measures,
             rows=lambda: rows.rows,
+            scheduler_names=self._served,
         )
         profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)

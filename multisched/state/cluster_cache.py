@@ -4,6 +4,10 @@ Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an as
 definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
 A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
+What a pod was bound with is settled: the annotations that ledgers go by (`LedgerBook.annotations`) stay as they were when
+the pod was assumed, or first seen on its node, whatever later versions of it say. Else whoever may edit a running pod could
+free what it still uses, or take what it never was given.
+
 Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
 own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so.
 """
@@ -124,6 +128,7 @@ class ClusterCache:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
         annotations = self.ledgers.take(pod, row)
+        pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
         return Assumption(node, annotations)
@@ -164,6 +169,7 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
+        pod = self._settled(known.pod, pod)
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
             self.nodes.remove_pod(known.row, pod.uid)
@@ -194,6 +200,22 @@ class ClusterCache:
             return
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
+
+    def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
+        """The pod as its binding makes it, as far as ledgers go by it."""
+        carried = {key: text for key, text in annotations.items() if key in self.ledgers.annotations}
+        return msgspec.structs.replace(pod, annotations={**pod.annotations, **carried}) if carried else pod
+
+    def _settled(self, before: Pod, after: Pod) -> Pod:
+        """A newer version of a pod on a node, with what is settled as it was."""
+        keys = self.ledgers.annotations
+        was, now = before.annotations, after.annotations
+        if was is now or all(was.get(key) == now.get(key) for key in keys):
+            return after
+        kept = {key: text for key, text in now.items() if key not in keys}
+        kept.update((key, was[key]) for key in keys if key in was)
+        # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
+        return msgspec.structs.replace(after, annotations=was if kept == was else kept)
 
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
