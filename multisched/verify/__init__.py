@@ -3,5 +3,6 @@
 from multisched.verify.findings import RULES, Finding, Rule
 from multisched.verify.judge import KINDS, Judge, judge
 from multisched.verify.placement_rules import Domain, Loan
+from multisched.verify.selectors import judged_selector
 
-__all__ = ["KINDS", "RULES", "Domain", "Finding", "Judge", "Loan", "Rule", "judge"]
+__all__ = ["KINDS", "RULES", "Domain", "Finding", "Judge", "Loan", "Rule", "judge", "judged_selector"]

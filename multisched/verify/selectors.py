@@ -78,6 +78,13 @@ def label_selector(document: Json, field: str) -> LabelSelector | None:
     return _EXACT[exact]
 
 
+def judged_selector(document: Json) -> LabelSelector:
+    """A selector over nodes as the configuration has it: Gt and Lt are known there too. Raises Unreadable."""
+    equal = (Expression(key, "In", frozenset((value,))) for key, value in strings(document, "matchLabels").items())
+    rest = (_expression(one, _NODE_OPERATORS) for one in objects(document, "matchExpressions"))
+    return LabelSelector((*equal, *rest))
+
+
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
     """Expressions on labels and on the name; one without any matches no node."""
