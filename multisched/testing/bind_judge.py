@@ -114,7 +114,7 @@ class BindJudge:
         self._changes.append(change)
 
     def _tell(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        if before is not None and (after is None or before["metadata"]["uid"] != after["metadata"]["uid"]):
+            self._judge.forget(kind, before)
         if after is not None:
             self._judge.tell(kind, after)
-        elif before is not None:
-            self._judge.forget(kind, before)

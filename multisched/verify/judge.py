@@ -53,7 +53,7 @@ class Judge:
         self._domains = Domains(domains)
         self._standing = Standing()
         self._storage = Storage()
-        self._spread = SpreadBooks(self._standing)
+        self._spread = SpreadBooks(self._standing, self._domains)
         self._gone: dict[str, Pod] = {}
         self._problems = Problems()
         self._tell: dict[str, Callable[[Json], None]] = {
@@ -213,7 +213,7 @@ class Judge:
         yield from anti_affinity_faults(pod, node, others)
         yield from company_faults(pod, node, others)
         if not pod.is_terminating or others.knows_order:
-            yield from self._spread.faults(pod, node, tolerations, others)
+            yield from self._spread.faults(pod, node, others)
         yield from self._storage.faults(pod, node, others)
         yield from self._domains.faults(pod, node)
 

@@ -53,13 +53,17 @@ class Domains:
 
     def faults(self, pod: Pod, node: Node) -> Iterator[Fault]:
         domain = self._of.get(pod.scheduler)
-        if domain is None or self._is_usable(domain, node, node.allocatable or {}):
+        if domain is None or self.is_usable(domain, node):
             return
         home = self._home(node, node.allocatable or {})
         where = f"is of domain {home}" if home else "is of no domain"
         # A device plugin that restarts takes all GPUs away for a while; the node's capacity shows them still.
         was_usable = self._is_usable(domain, node, node.capacity)
         yield Fault("domain", f"{pod.scheduler} is of domain {domain.name}, the node {where}", is_sure=not was_usable)
+
+    def is_usable(self, domain: Domain, node: Node) -> bool:
+        """The domain may place pods there."""
+        return self._is_usable(domain, node, node.allocatable or {})
 
     def _is_usable(self, domain: Domain, node: Node, room: Mapping[str, int]) -> bool:
         home = self._home(node, room)

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from multisched.verify.findings import Fault
 from multisched.verify.objects import Node, Order, Pod, Query, Spread, Term
-from multisched.verify.placement_rules import untolerated
-from multisched.verify.selectors import Toleration
+from multisched.verify.placement_rules import Domains, untolerated
 from multisched.verify.standing import Selection, Standing
+
+DEFAULT_SCHEDULER = "default-scheduler"
+"""Uses every node."""
 
 
 class Others(NamedTuple):
@@ -114,14 +116,15 @@ def _is_gone_from_here(gone: Pod, pod: Pod, node: Node, others: Others) -> bool:
 class SpreadBooks:
     """Pods per domain for spread constraints, counted once while nothing changes."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: Standing, domains: Domains) -> None:
         self._standing = standing
+        self._domains = domains
         self._nodes_version = -1
         self._version = -1
         self._places: dict[object, Mapping[str, Node]] = {}
         self._tallies: dict[object, Mapping[str, list[Order]]] = {}
 
-    def faults(self, pod: Pod, node: Node, tolerations: tuple[Toleration, ...], others: Others) -> Iterator[Fault]:
+    def faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
         """At most one."""
         for spread in pod.spread:
             if spread.topology_key not in node.labels:
@@ -130,7 +133,7 @@ class SpreadBooks:
         for spread in pod.spread:
             if spread.query is None or not spread.query.selector.expressions:
                 continue  # selects nobody; kube-scheduler counts nobody for the selector of everything either
-            kind, places = self._reach(pod, spread, tolerations)
+            kind, places = self._reach(pod, spread)
             skew = self._skew(pod, node, spread, self._tally(spread, spread.query, kind, places), others)
             if skew <= spread.max_skew:
                 continue
@@ -140,16 +143,15 @@ class SpreadBooks:
             yield Fault("topologySpread", message, is_sure)
             return
 
-    def _reach(
-        self, pod: Pod, spread: Spread, tolerations: tuple[Toleration, ...]
-    ) -> tuple[object, Mapping[str, Node]]:
-        """The nodes that count: with all topology keys, and within reach of the pod as the policies say."""
+    def _reach(self, pod: Pod, spread: Spread) -> tuple[object, Mapping[str, Node]]:
+        """The nodes that count: of its domain, with all topology keys, within reach of the pod as the policies say."""
         if self._nodes_version != self._standing.nodes_version:
             self._places.clear()
             self._nodes_version = self._standing.nodes_version
+        domain, tolerations = self._domains.of(pod), self._domains.tolerations(pod)
         keys = tuple(sorted({one.topology_key for one in pod.spread}))
         affinity = (pod.node_labels, pod.node_affinity) if spread.honors_affinity else None
-        kind = (keys, affinity, tolerations if spread.honors_taints else None)
+        kind = (domain and domain.name, keys, affinity, tolerations if spread.honors_taints else None)
         found = self._places.get(kind)
         if found is None:
             found = self._places[kind] = {
@@ -158,6 +160,7 @@ class SpreadBooks:
                 if all(key in node.labels for key in keys)
                 and (not spread.honors_affinity or pod.accepts(node))
                 and not (spread.honors_taints and any(untolerated(tolerations, node.taints)))
+                and (domain is None or self._domains.is_usable(domain, node))
             }
         return kind, found
 
@@ -201,7 +204,7 @@ class SpreadBooks:
         """True if it stood right counting pods that are going or over, or without nodes that came after it."""
         key, query = spread.topology_key, spread.query
         assert query is not None
-        old = {name: one for name, one in places.items() if not came_after(one, pod)}
+        old = {name: one for name, one in places.items() if not came_after(one, pod) and self._is_known_to(pod, name)}
         counts = {one.labels[key]: 0 for one in old.values()}
         domain, earlier = node.labels[key], 0
         gone = [one for one in others.gone if one.uid not in self._standing.pods and self._standing.matches(query, one)]
@@ -214,6 +217,12 @@ class SpreadBooks:
             earlier += where == domain and not is_going and others.before(pod, other)
         least = min(counts.values(), default=earlier) if len(counts) >= spread.min_domains else 0
         return earlier + self._standing.matches(query, pod) - least <= spread.max_skew
+
+    def _is_known_to(self, pod: Pod, node: str) -> bool:
+        """False where a scheduler of another kind, of which nothing is known, has placed nothing: it may have other nodes."""
+        if pod.scheduler in ("", DEFAULT_SCHEDULER) or self._domains.of(pod) is not None:
+            return True
+        return any(other.scheduler == pod.scheduler for other in self._standing.on.get(node, {}).values())
 
 
 def came_after(node: Node, pod: Pod) -> bool:
