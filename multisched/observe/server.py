@@ -24,6 +24,7 @@ from aiohttp import web
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.visible_text import escaped_lines
+from multisched.model.wire import UNREADABLE
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
 from multisched.observe.connections import ConnectionLimits, Connections
@@ -309,7 +310,7 @@ class _Routes:
             return _text(415, "send application/json")
         try:
             wanted = msgspec.json.decode(await request.read(), type=RunAsked)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return _text(400, f'the body is not {{"digest": "..."}}: {error}')
         try:
             body = encode_status(await self._sources.repair.run(_repair_asked(request), wanted.digest))
