@@ -75,6 +75,17 @@ async def test_everything_else_is_closed_to_strangers(path: str) -> None:
         assert (await get(url, path, token=STRANGER))[0] == 403
 
 
+async def test_nobody_has_a_plan_carried_out_without_the_right_to_it(tmp_path: Path) -> None:
+    authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
+    settings = ServerSettings(port=0, authenticator=authenticator, token_folder=tmp_path)
+    run = ("/api/v1/repair/run", b'{"digest": "abc"}')
+    async with served(settings) as url:
+        assert (await post(url, *run))[0] == 401
+        for token in (READER, STRANGER):
+            assert (await post(url, *run, headers={"Authorization": f"Bearer {token}"}))[0] == 403
+        assert os.listdir(tmp_path) == [], "where users are known there is no token of the process"
+
+
 @pytest.mark.parametrize("path", VERBOSE)
 async def test_verbose_health_is_for_users_of_the_cluster_as_in_kubernetes(path: str) -> None:
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
