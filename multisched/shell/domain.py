@@ -271,7 +271,10 @@ class DomainWorker:
                 self._hold_or_bind(_Bind(result, entry.attempts))
             case Conflicted():
                 observer.attempt_ended(entry.pod, "conflict", seconds)
-                self.queue.fail(entry.pod.uid, Failure(without_backoff=True, message="its node was taken"), now_s)
+                failure = Failure(without_backoff=True, message=result.refusal or "its node was taken")
+                placement = self.queue.fail(entry.pod.uid, failure, now_s)
+                if result.refusal and placement.place is not Place.ABSENT:
+                    self.report(entry.pod, "Unschedulable", result.refusal)
                 self.wake()
             case Unplaced():
                 observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
