@@ -13,6 +13,7 @@ import msgspec
 
 from multisched.model.placement import PodAffinity, SpreadConstraint
 from multisched.model.selectors import NodeSelector, PreferredTerm, Requirement, Taint, Toleration
+from multisched.model.version import Version
 from multisched.model.volumes import LocalVolume, PodResourceClaim, PodVolume
 
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
@@ -108,8 +109,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     namespace: str
     name: str
     uid: str
-    version: int
-    """metadata.resourceVersion; 0 where the server sends one that is no integer."""
+    version: Version
+    """metadata.resourceVersion."""
     spec: PodSpec = EMPTY_SPEC
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
@@ -168,7 +169,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     name: str
     uid: str
-    version: int
+    version: Version
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     taints: tuple[Taint, ...] = ()
