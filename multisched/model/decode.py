@@ -9,7 +9,7 @@ bounded (`INTERNED_MAX`): past it the tables are emptied, which costs sharing, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -277,6 +277,12 @@ class Decoder:
         self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._names: dict[str, str] = {}
         self._owners: dict[tuple[str, str, str, str], Owner] = {}
+        self._needed: frozenset[str] = frozenset()
+
+    def keep(self, annotations: Iterable[str]) -> None:
+        """Annotations that are read of every object from now on, however many others it has. Longer values are cut at
+        ANNOTATION_BYTES_MAX: too long for anything that is read here, and told as such."""
+        self._needed |= frozenset(annotations)
 
     def pod(self, document: bytes | msgspec.Raw) -> Pod:
         """One pod; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
@@ -430,7 +436,11 @@ class Decoder:
         if not pairs:
             return _EMPTY
         kept = {k: v for k, v in pairs.items() if k != _UNREAD_ANNOTATION and len(v) <= ANNOTATION_BYTES_MAX}
-        if not kept or len(kept) > LABELS_MAX:
+        if len(kept) > LABELS_MAX:
+            kept = {}
+        if len(kept) < len(pairs):
+            kept |= {k: pairs[k][:ANNOTATION_BYTES_MAX] for k in self._needed if k in pairs}
+        if not kept:
             return _EMPTY
         if len(self._maps) >= INTERNED_MAX:
             self._maps.clear()
