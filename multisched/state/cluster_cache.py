@@ -68,6 +68,7 @@ class ClusterCache:
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
         self._strays: dict[str, set[str]] = {}
+        self._intrusions: dict[int, int] = {}
 
     def add_domain(self, domain: DomainRows) -> None:
         """Keeps the domain's rows true from now on."""
@@ -166,6 +167,7 @@ class ClusterCache:
             return before
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
+            self._intrude(known.row)
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
@@ -192,8 +194,12 @@ class ClusterCache:
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             return
+        self._intrude(row)
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
+
+    def _intrude(self, row: int) -> None:
+        self._intrusions[row] = self._intrusions.get(row, 0) + 1
 
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
@@ -211,6 +217,16 @@ class ClusterCache:
 
     def placed(self, uid: str) -> PlacedPod | None:
         return self._placed.get(uid)
+
+    def intrusions(self, row: int) -> int:
+        """How often pods have come to the row, or have changed on it, by no assumption of ours."""
+        return self._intrusions.get(row, 0)
+
+    def assumed_on(self, node: str) -> list[Pod]:
+        """Pods that are on their way to the node, also where it is not known any more."""
+        row = self.nodes.row_of(node)
+        uids = self._strays.get(node, ()) if row is None else self.nodes.pods_by_uid(row)
+        return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
 
     def uids(self) -> list[str]:
         """Of all placed pods; a copy."""

@@ -140,10 +140,14 @@ class House:
         tolerations: Mapping[str, tuple[Toleration, ...]] = NO_TOLERATIONS,
         bind_workers: int = 4,
         desk: Desk | None = None,
+        filters: Sequence[str] = (),
     ) -> None:
+        """`filters`: in-tree plugins beside those for resources and taints."""
         self.desk = desk or Desk()
         self.clock = SimClock(loop)
-        self.domain = Domain(plugins=plugins, in_tree=("NodeResourcesFit", "TaintToleration", "SchedulingGates"))
+        self.domain = Domain(
+            plugins=plugins, in_tree=("NodeResourcesFit", "TaintToleration", "SchedulingGates", *filters)
+        )
         self.cache = self.domain.cache
         built = self.domain.plugins
         self.router = Router()
