@@ -50,6 +50,7 @@ from multisched.shell.bind_limit import BindLimit
 from multisched.shell.observer import DomainObserver
 from multisched.shell.pre_bind import PreBindStage
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.send_check import Seen, SendCheck
 from multisched.shell.sleepers import Sleepers
 from multisched.state.cluster_cache import ClusterCache
 
@@ -95,8 +96,9 @@ class _Bind(msgspec.Struct):
 
     placed: Placed
     attempts: int
-    preempted_by: str = ""
-    """Plugin that has turned it back before anything was sent."""
+    seen: Seen
+    turned_back: Status | None = None
+    """Why it must not be bound any more, though nothing was sent yet."""
 
 
 class DomainWorker:
@@ -135,8 +137,9 @@ class DomainWorker:
         self._preemptor = preemptor
         self._preempting = 0
         """Preemptions of this domain under way."""
-        self._before_post: dict[str, _Bind] = {}
-        """uid -> bind of which nothing has been sent yet."""
+        self._send_check = SendCheck(cache, cycle)
+        self._unsent: dict[str, _Bind] = {}
+        """uid -> placed pod of whose bind nothing has been sent yet: at Permit, at PreBind, or waiting for a bind worker."""
         self.lease = outside.lease
         self.observer = outside.observer
         self.write_timeout_s = bind_timeout_s
@@ -268,7 +271,7 @@ class DomainWorker:
         match result:
             case Placed():
                 observer.attempt_ended(entry.pod, "scheduled", seconds)
-                self._hold_or_bind(_Bind(result, entry.attempts))
+                self._hold_or_bind(_Bind(result, entry.attempts, self._send_check.note(result)))
             case Conflicted():
                 observer.attempt_ended(entry.pod, "conflict", seconds)
                 self.queue.fail(entry.pod.uid, Failure(without_backoff=True, message="its node was taken"), now_s)
@@ -323,12 +326,25 @@ class DomainWorker:
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
         """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
-        if self.waiting.preempt(uid, plugin) or self._pre_bind.preempt(uid, plugin):
+        if self.waiting.preempt(uid, plugin):
             return True
-        bind = self._before_post.pop(uid, None)
+        return self._turn_back(uid, Status.error(f"preempted by {plugin}").by(plugin))
+
+    def look_again(self, uid: str) -> None:
+        """The node that the pod is on its way to changed, or went: a pod that it takes no more is turned back now."""
+        bind = self._unsent.get(uid)
+        refusal = None if bind is None else self._send_check.refusal(bind.placed, bind.seen)
+        if refusal is not None and not self.waiting.end(uid, refusal):
+            self._turn_back(uid, refusal)
+
+    def _turn_back(self, uid: str, status: Status) -> bool:
+        """False for a pod of whose bind something may have been sent."""
+        if self._pre_bind.end(uid, status):
+            return True
+        bind = self._unsent.get(uid)
         if bind is None:
             return False
-        bind.preempted_by = plugin
+        bind.turned_back = status
         return True
 
     def is_standing(self, uid: str) -> bool:
@@ -357,6 +373,7 @@ class DomainWorker:
     def _hold_or_bind(self, bind: _Bind) -> None:
         self._in_flight += 1
         placed = bind.placed
+        self._unsent[placed.pod.uid] = bind
         if not placed.waits:
             self._start_pre_bind(bind)
             return
@@ -389,7 +406,6 @@ class DomainWorker:
             self._abandon(bind, status)
 
     def _enqueue_bind(self, bind: _Bind) -> None:
-        self._before_post[bind.placed.pod.uid] = bind
         self._to_bind.append(bind)
         self._idle_binders.wake_one()
 
@@ -398,6 +414,7 @@ class DomainWorker:
         self._leave_flight()
         result = self.cycle.give_up(bind.placed, status)
         uid = bind.placed.pod.uid
+        self._unsent.pop(uid, None)
         if self._cache.placed(uid) is None:
             self._return_to_queue(result, alike(status.message, bind.placed.node) if status.is_denied else "")
         else:
@@ -427,15 +444,15 @@ class DomainWorker:
     async def _bind_one(self, bind: _Bind) -> None:
         placed = bind.placed
         await self.limit.enter()
-        self._before_post.pop(placed.pod.uid, None)
-        if bind.preempted_by:
+        self._unsent.pop(placed.pod.uid, None)
+        if bind.turned_back is not None:
             self.limit.leave()
-            self._abandon(bind, Status.error(f"preempted by {bind.preempted_by}").by(bind.preempted_by))
+            self._abandon(bind, bind.turned_back)
             return
         self._outside.conditions.drop(placed.pod.uid)
         began = self._outside.clock.monotonic()
         try:
-            outcome, answer = await self._resolve(placed)
+            outcome, answer = await self._resolve(bind)
         finally:
             self.limit.leave()
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
@@ -450,9 +467,9 @@ class DomainWorker:
             case Outcome.GONE | Outcome.FOREIGN:
                 self._lost(bind)
 
-    async def _resolve(self, placed: Placed) -> tuple[Outcome, Status]:
+    async def _resolve(self, bind: _Bind) -> tuple[Outcome, Status]:
         """Drives the outcome machine to its end, and says why. Cancelled (lease lost, exit): nothing is forgotten."""
-        pod = placed.pod
+        placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._bind_timeout_s)
         request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, placed.annotations)
         action = machine.first()
@@ -469,8 +486,10 @@ class DomainWorker:
                     else:
                         action = machine.on_read(truth)
                     continue
-                if not machine.is_unknown and not self._may_still_bind(placed):
-                    return Outcome.REFUSED, Status.error("its node went away before it was bound")
+                refusal = self._send_check.refusal(placed, bind.seen)
+                if refusal is not None:
+                    action = machine.withdraw(refusal.message)
+                    continue
                 if not self._outside.lease.may_bind():
                     if machine.is_unknown:
                         await anyio.sleep(self._bind_timeout_s)
@@ -515,11 +534,6 @@ class DomainWorker:
             if reply is not None:
                 return self.runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
         return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)
-
-    def _may_still_bind(self, placed: Placed) -> bool:
-        """False once the watch has said that the node, or the pod, is gone; a node that came back is another one."""
-        entry = self._cache.placed(placed.pod.uid)
-        return entry is not None and entry.row >= 0 and not entry.is_uprooted
 
     def _named(self, placed: Placed) -> dict[str, object]:
         """What every log line about a placed pod says."""

@@ -15,7 +15,7 @@ import msgspec
 from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, Action, ClusterEvent, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
-from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.objects import Node, Pod, PodSpec, differ_in_version_only
 from multisched.model.selectors import Toleration
 from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
@@ -333,6 +333,15 @@ class NodeIngest:
             self._router.tell_node(before, None, used, nobody, now_s)
             before, used = None, nobody
         self._router.tell_node(before, node, used, uses, now_s)
+        if before is None or not differ_in_version_only(before, node):
+            self._look_again(node.name)
+
+    def _look_again(self, name: str) -> None:
+        """Pods that are on their way to a node that changed or went may not be bound there any more."""
+        for pod in self._cache.assumed_on(name):
+            worker = self._router.worker_of(pod)
+            if worker is not None:
+                worker.look_again(pod.uid)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
@@ -341,6 +350,7 @@ class NodeIngest:
         self._reported.pop(key, None)
         if node is not None:
             self._router.tell_node(node, None, used, [False] * len(used), self._clock.monotonic())
+            self._look_again(key)
 
     def replaced(self, version: str) -> None:
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})

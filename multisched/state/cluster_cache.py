@@ -72,6 +72,7 @@ class ClusterCache:
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
         self._strays: dict[str, set[str]] = {}
+        self._intrusions: dict[int, int] = {}
 
     def add_domain(self, domain: DomainRows) -> None:
         """Keeps the domain's rows true from now on."""
@@ -172,6 +173,7 @@ class ClusterCache:
         pod = self._settled(known.pod, pod)
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
+            self._intrude(known.row)
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
@@ -198,6 +200,7 @@ class ClusterCache:
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             return
+        self._intrude(row)
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
 
@@ -217,6 +220,9 @@ class ClusterCache:
         # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
         return msgspec.structs.replace(after, annotations=was if kept == was else kept)
 
+    def _intrude(self, row: int) -> None:
+        self._intrusions[row] = self._intrusions.get(row, 0) + 1
+
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
         if entry.row == NO_ROW:
@@ -233,6 +239,16 @@ class ClusterCache:
 
     def placed(self, uid: str) -> PlacedPod | None:
         return self._placed.get(uid)
+
+    def intrusions(self, row: int) -> int:
+        """How often pods have come to the row, or have changed on it, by no assumption of ours."""
+        return self._intrusions.get(row, 0)
+
+    def assumed_on(self, node: str) -> list[Pod]:
+        """Pods that are on their way to the node, also where it is not known any more."""
+        row = self.nodes.row_of(node)
+        uids = self._strays.get(node, ()) if row is None else self.nodes.pods_by_uid(row)
+        return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
 
     def uids(self) -> list[str]:
         """Of all placed pods; a copy."""
