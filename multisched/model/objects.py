@@ -182,6 +182,13 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Why nothing may be placed here: the field and what is wrong with it. Empty for a good node."""
 
 
+def ask_alike(before: Pod, after: Pod) -> bool:
+    """Two states of one pod in which all that its place depends on is the same; status may differ."""
+    return before.spec is after.spec and all(
+        getattr(before, field) == getattr(after, field) for field in ("labels", "annotations", "owner", "gates")
+    )
+
+
 def differ_in_version_only(before: msgspec.Struct, after: msgspec.Struct) -> bool:
     """Two states of one object that are alike in everything that scheduling reads: a heartbeat, another's annotation."""
     return type(before) is type(after) and all(

@@ -40,7 +40,7 @@ from multisched.framework.ports import (
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner, sentence
 from multisched.framework.status import Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, ask_alike
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.doomed import alike
 from multisched.queueing.entry import Failure
@@ -234,6 +234,11 @@ class DomainWorker:
                 attempt.close()
                 self.queue.done(entry.pod.uid)
                 return
+            if self._latest(entry.pod).spec is not entry.pod.spec:
+                attempt.close()
+                seconds = self._outside.clock.monotonic() - started
+                self._decide_anew(entry, "the pod changed while a plugin was asked about it", seconds)
+                return
         self._settle(entry, result, self._outside.clock.monotonic() - started)
 
     async def _ask(self, asked: Sequence[Asked]) -> Mapping[str, object | PluginFailure]:
@@ -264,7 +269,6 @@ class DomainWorker:
             answers[plugin.name] = self.runner.failure(plugin, "Answer", error)
 
     def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
-        now_s = self._outside.clock.monotonic()
         observer = self._outside.observer
         if seconds > UNIT_S:
             self.queue.took(entry.pod.uid, seconds)
@@ -272,13 +276,25 @@ class DomainWorker:
             case Placed():
                 observer.attempt_ended(entry.pod, "scheduled", seconds)
                 self._hold_or_bind(_Bind(result, entry.attempts, self._send_check.note(result)))
+                latest = self._latest(entry.pod)
+                if not ask_alike(entry.pod, latest):
+                    self.revise(latest)
             case Conflicted():
-                observer.attempt_ended(entry.pod, "conflict", seconds)
-                self.queue.fail(entry.pod.uid, Failure(without_backoff=True, message="its node was taken"), now_s)
-                self.wake()
+                self._decide_anew(entry, "its node was taken", seconds)
             case Unplaced():
                 observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._return_to_queue(result)
+
+    def _latest(self, pod: Pod) -> Pod:
+        """The pod as the watch has told it last."""
+        return self.queue.pod(pod.uid) or pod
+
+    def _decide_anew(self, entry: QueuedPod, why: str, seconds: float) -> None:
+        """What the decision was made of is no more: the pod is tried again, at once for the first few times."""
+        self._outside.observer.attempt_ended(entry.pod, "conflict", seconds)
+        failure = Failure(without_backoff=True, message=why)
+        self.queue.fail(entry.pod.uid, failure, self._outside.clock.monotonic())
+        self.wake()
 
     def _return_to_queue(self, result: Unplaced, refusal: str = "") -> None:
         """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
@@ -334,8 +350,20 @@ class DomainWorker:
         """The node that the pod is on its way to changed, or went: a pod that it takes no more is turned back now."""
         bind = self._unsent.get(uid)
         refusal = None if bind is None else self._send_check.refusal(bind.placed, bind.seen)
-        if refusal is not None and not self.waiting.end(uid, refusal):
-            self._turn_back(uid, refusal)
+        if refusal is not None:
+            self.turn_back(uid, refusal)
+
+    def revise(self, pod: Pod) -> None:
+        """A pod on its way to a node has changed: it counts as it is now, and goes there only if the node takes it so."""
+        if self._cache.revise(pod):
+            self.look_again(pod.uid)
+        else:
+            self.turn_back(pod.uid, Status.error("the pod changed before it was bound"))
+
+    def turn_back(self, uid: str, status: Status) -> None:
+        """A pod of whose bind nothing has been sent is decided anew."""
+        if not self.waiting.end(uid, status):
+            self._turn_back(uid, status)
 
     def _turn_back(self, uid: str, status: Status) -> bool:
         """False for a pod of whose bind something may have been sent."""
@@ -412,6 +440,7 @@ class DomainWorker:
     def _abandon(self, bind: _Bind, status: Status) -> None:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
         self._leave_flight()
+        held = self._held(bind.placed)
         result = self.cycle.give_up(bind.placed, status)
         uid = bind.placed.pod.uid
         self._unsent.pop(uid, None)
@@ -422,16 +451,21 @@ class DomainWorker:
             self.queue.remove(uid)
             self.queue.done(uid)
         # Last, when it is no longer in flight: else it would be woken by the room that it gives back itself.
-        self._tell_freed(bind.placed)
+        self._tell_freed(held, bind.placed.node)
 
     def _leave_flight(self) -> None:
         self._in_flight -= 1
         if self.is_drained:
             self._idle.set()
 
-    def _tell_freed(self, placed: Placed) -> None:
+    def _held(self, placed: Placed) -> Pod:
+        """The pod as it counts on its row: it may have changed since it was placed."""
+        entry = self._cache.placed(placed.pod.uid)
+        return placed.pod if entry is None else entry.pod
+
+    def _tell_freed(self, pod: Pod, node: str) -> None:
         """Room that was held became free again: as good as a deleted pod, which stood on the node, to who waits for room."""
-        self._tell_all(ASSIGNED_POD_DELETE, msgspec.structs.replace(placed.pod, node=placed.node), None)
+        self._tell_all(ASSIGNED_POD_DELETE, msgspec.structs.replace(pod, node=node), None)
 
     # -- binding ---------------------------------------------------------------------------------------------------
 
@@ -564,10 +598,11 @@ class DomainWorker:
     def _lost(self, bind: _Bind) -> None:
         """The pod is gone or bound elsewhere: undone here, and never requeued; the watch accounts for the truth."""
         self._leave_flight()
+        held = self._held(bind.placed)
         self.cycle.give_up(bind.placed, Status.error("gone"))
         self.queue.remove(bind.placed.pod.uid)
         self.queue.done(bind.placed.pod.uid)
-        self._tell_freed(bind.placed)
+        self._tell_freed(held, bind.placed.node)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

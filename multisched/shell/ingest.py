@@ -14,8 +14,9 @@ import msgspec
 
 from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, Action, ClusterEvent, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
+from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
-from multisched.model.objects import Node, Pod, PodSpec, differ_in_version_only
+from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
 from multisched.model.selectors import Toleration
 from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
@@ -214,7 +215,26 @@ class PodIngest:
         refusal = _refusal(pod)
         if refusal:
             self._refuse(worker, pod, refusal)
-            return
+        else:
+            self._wait(worker, pod, before)
+        if self._cache.is_assumed(pod.uid) and (before is None or not ask_alike(before, pod)):
+            self._revise(worker, pod, refusal)
+
+    def _revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
+        """A pod on its way to a node has changed: its row counts it as it is now, and hears of the room it gives back."""
+        entry = self._cache.placed(pod.uid)
+        assert entry is not None, "an assumed pod has an entry"
+        before = msgspec.structs.replace(entry.pod, node=entry.node)  # hints go by where it stands
+        worker.revise(pod)
+        if refusal:
+            worker.turn_back(pod.uid, Status.error(refusal))
+        if self._cache.placed(pod.uid) is not entry:
+            return  # turned back: the worker has told of its room
+        after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
+        for event in assigned_pod_events(before, after):
+            self._router.tell_pod(event, before, after, row, self._clock.monotonic())
+
+    def _wait(self, worker: DomainWorker, pod: Pod, before: Pod | None) -> None:
         self._refused.pop(pod.uid, None)
         self._pending[pod.uid] = pod
         self._uids[pod.key] = pod.uid

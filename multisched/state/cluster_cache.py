@@ -27,6 +27,7 @@ from multisched.state.object_store import ObjectStore
 from multisched.state.standing_pods import StandingTable
 
 NO_ROW = -1
+_NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class CacheCorruptedError(AssertionError):
@@ -47,6 +48,8 @@ class PlacedPod(msgspec.Struct):
     node: str
     row: int
     state: PodState
+    annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    """What the binding of an assumed pod carries."""
     is_uprooted: bool = False
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
     answered_s: float = float("inf")
@@ -131,8 +134,21 @@ class ClusterCache:
         annotations = self.ledgers.take(pod, row)
         pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
         return Assumption(node, annotations)
+
+    def revise(self, pod: Pod) -> bool:
+        """The watch tells an assumed pod anew: from now on it counts as it is, whether it fits so or not.
+
+        False if a ledger holds for it what it asked for before, which only a new decision can change.
+        """
+        entry = self._placed[pod.uid]
+        before, entry.pod = entry.pod, self._bound_with(pod, entry.annotations)
+        if entry.row != NO_ROW:
+            self._intrude(entry.row)
+            self.nodes.remove_pod(entry.row, pod.uid)
+            self.nodes.add_pod(entry.row, entry.pod)
+        return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:
         """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed it."""
@@ -162,7 +178,7 @@ class ClusterCache:
         if known is None:
             self._add(pod)
             return None
-        before = PlacedPod(known.pod, known.node, known.row, known.state, known.is_uprooted)
+        before = msgspec.structs.replace(known)
         if known.state is PodState.CONFIRMED and known.node != pod.node:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) moved from {known.node} to {pod.node}")
         if known.node != pod.node:
