@@ -129,12 +129,11 @@ class KnownObjects:
             known.version = ""
         self._tombstones.pop(uid, None)
 
-    def clear(self) -> list[str]:
-        """Forgets everything, tombstones too, and returns the keys: the server's history was replaced (a restored backup)."""
-        keys = list(self._known)
-        self._known.clear()
+    def forget_versions(self) -> None:
+        """Whatever the next list shows counts, also an older version or a uid that was gone: history went back."""
+        for known in self._known.values():
+            known.version = ""
         self._tombstones.clear()
-        return keys
 
     def _is_gone(self, uid: str, version: str) -> bool:
         tombstone = self._tombstones.get(uid)

@@ -23,6 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.client.errors import ApiError
+from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.framework.ledger import Ledger
 from multisched.framework.ports import Binder, Clock, UnreachableError
@@ -81,6 +82,10 @@ class _Item(msgspec.Struct, gc=False):
 _item_decoder = msgspec.json.Decoder(_Item)
 
 
+class OldListError(Exception):
+    """A list shows the past, or what is known may be the past: they cannot be compared."""
+
+
 class Difference(msgspec.Struct, frozen=True):
     """`mark` is equal for the same difference in two audits."""
 
@@ -128,6 +133,7 @@ class Audit:
         cache: ClusterCache,
         pods: PodIngest,
         sides: Sequence[Side],
+        history: History,
         clock: Clock,
         rng: random.Random,
         *,
@@ -139,6 +145,7 @@ class Audit:
         self._cache = cache
         self._pods = pods
         self._sides = sides
+        self._history = history
         self._clock = clock
         self._rng = rng
         self._binder = binder
@@ -178,7 +185,7 @@ class Audit:
                 await self._check_queues(now)
                 await self._check_answers(now, began_s)
                 is_complete = True
-            except (UnreachableError, ApiError, TransportError, MalformedAnswerError) as error:
+            except (UnreachableError, ApiError, TransportError, MalformedAnswerError, OldListError) as error:
                 logger.warning("audit broke off", extra={"error": str(error)})
             await self._check_rows(now)
             await self._check_ledgers(now)
@@ -220,23 +227,36 @@ class Audit:
                 side.reflector.request_relist()
 
     async def _compare_lists(self, side: Side, now: _Round) -> None:
+        position = _position(side)
         listed: set[str] = set()
         version: Version = NO_VERSION
         pages = list_pages(self._transport, side.path, field_selector=side.selector, page_items=PAGE_ITEMS)
         async with aclosing(pages):
             async for page in pages:
                 version = version_of(page.version)
+                self._check_time(side, version, position)
                 for raws in _slices(page.items, SLICE_ITEMS):
                     for raw in raws:
                         self._compare_one(side, raw, listed, now)
                     await asyncio.sleep(0)
                 await anyio.sleep(PAGE_PAUSE_S)
+        self._check_time(side, version, position)
         for handles in _slices(side.handles(), SLICE_ITEMS):
             for handle in handles:
                 here = side.here(handle) if handle not in listed else None
                 if here is not None and here.uid not in listed and not is_older(version, here.version):
                     self._check_gone(side, here, version, now)
             await asyncio.sleep(0)
+
+    def _check_time(self, side: Side, version: Version, position: Version) -> None:
+        """Raises OldListError for a list that is older than what had been seen before it was asked for.
+
+        It may come from a server that lags, or history went back: the reflector finds out. Nothing is known by it.
+        """
+        if is_older(version, position):
+            side.reflector.request_relist()
+        if is_older(version, position) or not self._history.is_trusted:
+            raise OldListError(f"the list of {side.path} is of version {version}, and {position} was seen before")
 
     def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> None:
         """One listed object. Newer here than in the list is right; the same version must be on the same node."""

@@ -67,6 +67,7 @@ BIND_GRACE_S = 5.0
 LATENCIES_KEPT = 100_000
 _PREEMPTED = ClusterEvent(Resource.WILDCARD, Action.ALL, "PreemptionEnded")
 
+NOT_NOW = "nothing may be bound now: the lease was lost, or what is known of the cluster is in doubt"
 _DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
 
@@ -147,6 +148,8 @@ class DomainWorker:
         self._idle_cycles, self._idle_binders = Sleepers(), Sleepers()
         self.is_leading = False
         self._is_closing = False
+        self._is_held = False
+        """True while nobody knows what the cluster is like: nothing is decided."""
         self._in_flight = 0
         self._pre_bind = PreBindStage(self.cycle.plugins, runner)
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -165,6 +168,17 @@ class DomainWorker:
     def lead(self) -> None:
         """The lease is ours: start deciding."""
         self.is_leading = True
+        self.wake()
+
+    def hold(self) -> None:
+        """Nothing is decided from now on until `go_on`: what is known may not be true any more."""
+        self._is_held = True
+
+    def go_on(self, turned_back: str = "") -> None:
+        """What is known is true again. `turned_back`: why what was decided before is to be decided anew; empty: it is not."""
+        for uid in list(self._unsent) if turned_back else ():
+            self.turn_back(uid, Status.error(turned_back))
+        self._is_held = False
         self.wake()
 
     def close_intake(self) -> None:
@@ -203,7 +217,7 @@ class DomainWorker:
         slice_left = PODS_PER_SLICE
         while True:
             entry = None
-            if self.is_leading and not self._is_closing:
+            if self.is_leading and not self._is_closing and not self._is_held:
                 entry = self.queue.pop(self._outside.clock.monotonic())
             if entry is None:
                 await self._idle_cycles.sleep()
@@ -528,7 +542,7 @@ class DomainWorker:
                     if machine.is_unknown:
                         await anyio.sleep(self._bind_timeout_s)
                         continue
-                    return Outcome.REFUSED, Status.error("the lease was lost before the pod was bound")
+                    return Outcome.REFUSED, Status.error(NOT_NOW)
                 reply = await self._post(request)
                 if isinstance(reply, PluginFailure):
                     action = machine.on_failure(reply.status.message)

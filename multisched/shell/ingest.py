@@ -22,7 +22,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
 from multisched.shell.router import Router
-from multisched.state.cluster_cache import ClusterCache
+from multisched.state.cluster_cache import ClusterCache, PodState
 from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
@@ -83,6 +83,11 @@ class PodIngest:
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
         pod = self.with_policy(pod)
+        stands = self._cache.placed(pod.uid)
+        if stands is not None and stands.state is PodState.CONFIRMED and stands.node != pod.node:
+            # No server ever moves a pod: this is another history of it, and the only one that counts.
+            logger.warning("pod is not on its node", extra={"pod": key, "node": stands.node, "now": pod.node})
+            self._gone(pod.uid)
         if pod.is_terminal:
             self._gone(pod.uid)
         elif pod.node:

@@ -223,3 +223,33 @@ def test_a_pod_that_cannot_be_scheduled_any_more_is_not_sent() -> None:
         assert house.desk.posts == []
 
     play(scene)
+
+
+def test_a_domain_that_is_held_decides_nothing_and_goes_on_with_what_came_meanwhile() -> None:
+    async def scene(house: House) -> None:
+        house.worker.hold()
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        assert house.node_of("p") is None
+        house.worker.go_on()
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
+def test_what_was_decided_by_another_history_is_decided_anew(where: str) -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S] if where == "queued" else []
+        house.see_pod("first", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="1")
+        await asyncio.sleep(0.1)
+        house.worker.hold()
+        house.worker.go_on("the server's history went back")
+        await asyncio.sleep(0.2)
+        assert (house.node_of(where) is None) is (where != "queued"), "a bind worker turns it back when it comes to it"
+        assert house.desk.posts == [("first", "a")]
+
+    play(scene)
