@@ -16,11 +16,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from multisched.model import resources
-from multisched.model.decode_metadata import WireIdentity, WireMetadata, WireOwnerReference, controller_of, version_of
+from multisched.model.decode_metadata import (
+    BAD_TEXT,
+    WireIdentity,
+    WireMetadata,
+    WireOwnerReference,
+    controller_of,
+    version_of,
+    with_valid_text,
+)
 from multisched.model.decode_placement import WirePodAffinity, WireSpread, compile_pod_affinity, compile_spread
 from multisched.model.decode_selectors import (
     AFFINITY_TERMS_MAX,
     SELECTOR_VALUES_MAX,
+    Int32,
     Refusal,
     Wire,
     WireNodeSelector,
@@ -90,7 +99,7 @@ class _Metadata(WireMetadata):
 
 
 class _Port(Wire):
-    host_port: int = 0
+    host_port: Int32 = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
@@ -120,7 +129,7 @@ class _Gate(Wire):
 
 
 class _Preferred(Wire):
-    weight: int = 0
+    weight: Int32 = 0
     preference: WireNodeTerm = msgspec.field(default_factory=WireNodeTerm)
 
 
@@ -161,7 +170,7 @@ class _SharedSpec(Wire):
     """The part of a pod's spec that pods of one workload have in common; its encoding is the intern key."""
 
     scheduler_name: str = "default-scheduler"
-    priority: int | None = None
+    priority: Int32 | None = None
     preemption_policy: str | None = None
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
@@ -278,6 +287,21 @@ class Decoder:
     def pod(self, document: bytes | msgspec.Raw) -> Pod:
         """One pod; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
         try:
+            return self._read_pod(document)
+        except UnicodeDecodeError:
+            pod = self._read_pod(with_valid_text(document))
+            return pod if pod.malformed else msgspec.structs.replace(pod, malformed=BAD_TEXT)
+
+    def node(self, document: bytes | msgspec.Raw) -> Node:
+        """One node; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+        try:
+            return self._read_node(document)
+        except UnicodeDecodeError:
+            node = self._read_node(with_valid_text(document))
+            return node if node.malformed else msgspec.structs.replace(node, malformed=BAD_TEXT)
+
+    def _read_pod(self, document: bytes | msgspec.Raw) -> Pod:
+        try:
             wire = self._pod.decode(document)
         except msgspec.ValidationError as error:
             return self._bad_pod(document, str(error))
@@ -321,8 +345,7 @@ class Decoder:
             malformed=refusal,
         )
 
-    def node(self, document: bytes | msgspec.Raw) -> Node:
-        """One node; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+    def _read_node(self, document: bytes | msgspec.Raw) -> Node:
         try:
             wire = self._node.decode(document)
         except msgspec.ValidationError as error:

@@ -231,7 +231,17 @@ class Program:
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
         period_s = self._configuration.client.audit_period_s
-        return Audit(self._outside.transport, self.cache, self.pods, sides, self.clock, rng, period_s=period_s)
+        return Audit(
+            self._outside.transport,
+            self.binder,
+            self.cache,
+            self.pods,
+            sides,
+            self.clock,
+            rng,
+            bind_deadline_s=self._configuration.client.bind_timeout_s,
+            period_s=period_s,
+        )
 
     def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
         rows = DomainRows(domain.name, nodes.usable_by(domain.name))

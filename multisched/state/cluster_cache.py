@@ -14,7 +14,7 @@ own deletion does. That is what keeps a deleted node's pods from vanishing befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 
 import msgspec
@@ -49,6 +49,8 @@ class PlacedPod(msgspec.Struct):
     state: PodState
     is_uprooted: bool = False
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
+    answered_s: float = float("inf")
+    """When the API server answered that an assumed pod is bound; infinite before."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -138,6 +140,17 @@ class ClusterCache:
             return False
         self._drop(entry)
         return True
+
+    def answered(self, uid: str, now_s: float) -> None:
+        """The API server says that an assumed pod is bound; only the watch, or a read that denies it, ends the assumption."""
+        entry = self._placed.get(uid)
+        if entry is not None:
+            entry.answered_s = now_s
+
+    def answered_before(self, uids: Iterable[str], moment_s: float) -> list[PlacedPod]:
+        """Those of the pods that are still assumed though the API server called them bound before that moment."""
+        entries = (self._placed.get(uid) for uid in uids)
+        return [e for e in entries if e is not None and e.state is PodState.ASSUMED and e.answered_s < moment_s]
 
     def place(self, pod: Pod) -> PlacedPod | None:
         """The API server says the pod is on `pod.node`: confirms an assumption, adds, moves or updates.
