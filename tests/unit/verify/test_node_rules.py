@@ -68,7 +68,11 @@ def test_no_resource_is_given_out_twice(fields: dict[str, Any], cpu_free: str, i
 
 
 def test_the_latest_pods_are_those_that_are_too_many() -> None:
-    pods = [pod("third", 30, **asking(cpu="2")), pod("first", 10, **asking(cpu="2")), pod("second", 20, **asking(cpu="2"))]
+    pods = [
+        pod("third", 30, **asking(cpu="2")),
+        pod("first", 10, **asking(cpu="2")),
+        pod("second", 20, **asking(cpu="2")),
+    ]
     assert sure(NODE, *pods) == {("third", "resources")}
 
 
@@ -101,7 +105,10 @@ def resized(spec: str, allocated: str, *, reason: str = "") -> dict[str, Any]:
 def test_a_resize_counts_with_the_larger_side_and_blames_nobody_for_sure() -> None:
     assert sure(NODE, pod("one", **resized("5", "5"))) == {("one", "resources")}
     for spec, allocated in (("5", "1"), ("1", "5")):
-        assert (sure(NODE, pod("one", **resized(spec, allocated))), maybe(NODE, pod("one", **resized(spec, allocated)))) == (
+        assert (
+            sure(NODE, pod("one", **resized(spec, allocated))),
+            maybe(NODE, pod("one", **resized(spec, allocated))),
+        ) == (
             set(),
             {("one", "resources")},
         )
@@ -144,9 +151,24 @@ def test_host_ports(first: dict[str, Any], second: dict[str, Any], is_taken: boo
         ({"key": "k", "effect": "NoExecute"}, [{"operator": "Exists"}], False, False),
         ({"key": "k", "value": "v", "effect": "NoExecute"}, [{"key": "k", "value": "v"}], False, False),
         ({"key": "k", "value": "v", "effect": "NoExecute"}, [{"key": "k", "value": "w"}], True, False),
-        ({"key": "k", "effect": "NoExecute"}, [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}], True, False),
-        ({"key": "k", "value": "9", "effect": "NoExecute"}, [{"key": "k", "operator": "Gt", "value": "8"}], False, False),
-        ({"key": "k", "value": "7", "effect": "NoExecute"}, [{"key": "k", "operator": "Gt", "value": "8"}], True, False),
+        (
+            {"key": "k", "effect": "NoExecute"},
+            [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}],
+            True,
+            False,
+        ),
+        (
+            {"key": "k", "value": "9", "effect": "NoExecute"},
+            [{"key": "k", "operator": "Gt", "value": "8"}],
+            False,
+            False,
+        ),
+        (
+            {"key": "k", "value": "7", "effect": "NoExecute"},
+            [{"key": "k", "operator": "Gt", "value": "8"}],
+            True,
+            False,
+        ),
     ],
 )
 def test_taints(taint: dict[str, Any], tolerations: list[dict[str, Any]], is_sure: bool, is_maybe: bool) -> None:
