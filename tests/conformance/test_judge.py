@@ -84,7 +84,7 @@ def is_delayed(finding: Finding) -> bool:
 
 @pytest.mark.parametrize("family", CLAIMED)
 def test_the_judge_says_of_every_node_what_kube_scheduler_says(family: str) -> None:
-    wrong = []
+    wrong: list[tuple[str, str, object, list[Finding]]] = []
     for problem in PROBLEMS[family]:
         answer = ANSWERS[problem["id"]]
         if "error" in answer:

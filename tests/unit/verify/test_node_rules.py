@@ -212,7 +212,7 @@ def test_a_node_that_is_younger_than_its_pod_is_another_one() -> None:
 
 
 def test_a_pod_that_its_kubelet_made_is_bound_by_room_alone() -> None:
-    mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}, "nodeSelector": {"gen": "8"}}
+    mirror: dict[str, Any] = {"annotations": {"kubernetes.io/config.mirror": "x"}, "nodeSelector": {"gen": "8"}}
     assert sure(NODE, pod("one", **mirror)) == set()
     assert sure(NODE, pod("one", **mirror, **asking(cpu="5"))) == {("one", "resources")}
 

@@ -85,7 +85,7 @@ def test_of_two_of_one_moment_the_one_with_the_term_is_named() -> None:
 
 
 def test_affinity_wants_company_in_its_domain() -> None:
-    db = {"labels": {"app": "db"}, "affinity": affinity(term(ZONE))}
+    db: dict[str, Any] = {"labels": {"app": "db"}, "affinity": affinity(term(ZONE))}
     assert sure(*NODES, web("web", "a1", 10), make_pod("db", "a2", second=20, **db)) == set()
     assert sure(*NODES, web("web", "a1", 10), make_pod("db", "b1", second=20, **db)) == {("db", "podAffinity")}
 
