@@ -28,6 +28,7 @@ class _Shell(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _shell = msgspec.json.Decoder(_Shell)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -58,9 +59,12 @@ class Snapshot:
             raise SnapshotError(f"it is empty; take the snapshot by `{KUBECTL}`")
         try:
             self._add(body, "", 0)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            for document in _concatenated(body, error):
-                self._add(orjson.dumps(document), "", 0)
+        except _NO_JSON:
+            for number, document in enumerate(_concatenated(body), start=1):
+                try:
+                    self._add(json.dumps(document).encode(), "", 0)
+                except _NO_JSON as error:
+                    raise SnapshotError(f"document {number} is no JSON ({error}); take it by `{KUBECTL}`") from error
 
     def _add(self, raw: bytes | memoryview, kind: str, depth: int) -> None:
         """An object, a list of the API, or a JSON array of either."""
@@ -100,7 +104,7 @@ class Snapshot:
             self._raws[kind].append(raw)
 
 
-def _concatenated(body: bytes, error: Exception) -> Iterator[object]:
+def _concatenated(body: bytes) -> Iterator[object]:
     """Documents that stand one after the other, as several calls of kubectl leave them in one file."""
     try:
         text = body.decode()
@@ -115,7 +119,7 @@ def _concatenated(body: bytes, error: Exception) -> Iterator[object]:
             document, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as bad:
             where = f"document {found + 1}" if found else "it"
-            raise SnapshotError(f"{where} is no JSON ({_why(bad)}); take it by `{KUBECTL}`") from error
+            raise SnapshotError(f"{where} is no JSON ({_why(bad)}); take it by `{KUBECTL}`") from bad
         found += 1
         yield document
 
