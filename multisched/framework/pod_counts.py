@@ -1,7 +1,7 @@
 """PodCounts: how many pods on each row match a query, and what placed pods demand of others. Never counted by walking pods.
 
 A query is registered when somebody first asks, kept true as pods come and go, and dropped when it is unused for longest;
-demands are there as long as a pod that has them is. The node table owns one and writes it; an overlay has one above the
+what pods demand is in `pod_demands`. The node table owns one and writes it; an overlay has one above the
 table's. Plugins read it as `NodeView.pod_counts`.
 
 Pods are held in groups of equal namespace and labels: a workload's pods are one group, so that a new query looks at groups,
@@ -10,12 +10,16 @@ and a pod that comes or goes at the few queries its group is in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from multisched.framework.label_index import LabelIndex
+from multisched.framework.pod_demands import Concern, Effect, Int64, PodDemands, Rows
+from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
-from multisched.model.placement import PodAffinity, PodDemand, PodQuery, demands_of
+from multisched.model.placement import PodAffinity, PodQuery
 
 QUERIES_MAX = 4_096
 """Queries kept; the one unused for longest goes first. About 1 KB each, and 100 bytes for each row where it matches."""
@@ -23,16 +27,13 @@ QUERIES_MAX = 4_096
 CHANGES_KEPT = 256
 """Changes of one count that readers can catch up with; who misses more reads it anew."""
 
-AFFINITIES_MAX = 65_536
-"""Affinities whose demands are remembered, by identity and namespace."""
-
 _NONE: Sequence[tuple[int, int, int]] = ()
 _GroupKey = tuple[str, int, bool]
 """Namespace, identity of the labels, whether the pods are being deleted."""
 
 
 class PodCount:
-    """Pods per row for one query or demand. `version` is never the same for two states of two counts of one table."""
+    """Pods per row for one query. `version` is never the same for two states of two counts of one table."""
 
     __slots__ = ("_floor", "_recent", "held", "is_kept", "is_used", "version")
 
@@ -61,6 +62,12 @@ class PodCount:
             self._floor = recent[CHANGES_KEPT - 1][0]
             del recent[:CHANGES_KEPT]
 
+    def columns(self) -> tuple[Rows, Int64, Int64]:
+        """Rows with pods, the pods, and what they amount to: as many."""
+        rows = np.fromiter(self.held.keys(), np.intp, len(self.held))
+        pods = np.fromiter(self.held.values(), np.int64, len(self.held))
+        return rows, pods, pods
+
     def changes_since(self, version: int) -> Sequence[tuple[int, int, int]] | None:
         """(version, row, more pods) of each change after `version`; None when that is too long ago to know."""
         if version == self.version:
@@ -77,11 +84,6 @@ class PodCountsView(Protocol):
     """What plugins read: `NodeView.pod_counts`."""
 
     @property
-    def demands_version(self) -> int:
-        """Raised when the set of demands changes."""
-        ...
-
-    @property
     def has_demands(self) -> bool:
         """False: no placed pod has a term about others."""
         ...
@@ -90,14 +92,12 @@ class PodCountsView(Protocol):
         """How many pods on each row are in the query; kept true as long as somebody asks now and then."""
         ...
 
-    def demanding(self, demand: PodDemand) -> PodCount:
-        """How many pods on each row have this demand, counted as often as they have it."""
+    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+        """What placed pods demand of pods with these labels in that namespace, as it is now."""
         ...
 
-    def demands_on(
-        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
-    ) -> list[PodDemand]:
-        """The demands of placed pods that concern a pod with these labels in that namespace, each once."""
+    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+        """What one placed pod with this affinity in that namespace demands of the asker's pods."""
         ...
 
 
@@ -146,32 +146,16 @@ class _Group:
         return not self.rows
 
 
-class _Demand:
-    """One demand with the pods that have it."""
-
-    __slots__ = ("count", "demand")
-
-    def __init__(self, demand: PodDemand, version: int) -> None:
-        self.demand = demand
-        self.count = PodCount(version)
-        self.count.is_kept = True
-
-
 class PodCounts:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
+        """`is_topology`: whether any node has this label; None: any may."""
         self._sequence = 0
         self._groups: dict[str, dict[tuple[int, bool], _Group]] = {}
         self._queries: dict[PodQuery, PodCount] = {}
         self._query_index: LabelIndex[PodQuery] = LabelIndex()
-        self._demands: dict[PodDemand, _Demand] = {}
-        self._demand_index: LabelIndex[PodDemand] = LabelIndex()
-        self._interned: dict[PodDemand, _Demand] = {}
-        """Those of pods that came and may come again, too."""
-        self._demands_of: dict[tuple[int, str], tuple[PodAffinity, tuple[_Demand, ...]]] = {}
-        self.demands_version = 0
-        """Raised when the set of demands changes."""
+        self.demands = PodDemands(is_topology)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -182,22 +166,15 @@ class PodCounts:
         count.is_used = True
         return count
 
-    def demanding(self, demand: PodDemand) -> PodCount:
-        found = self._demands.get(demand)
-        return PodCount(0) if found is None else found.count
+    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+        return self.demands.concern(namespace, labels, namespace_labels)
 
-    def demands_on(
-        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
-    ) -> list[PodDemand]:
-        return [
-            demand
-            for demand in self._demand_index.candidates(namespace, labels)
-            if demand.concerns(namespace, labels, namespace_labels)
-        ]
+    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+        return self.demands.effect(asker, affinity, namespace)
 
     @property
     def has_demands(self) -> bool:
-        return bool(self._demands)
+        return bool(self.demands)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -205,7 +182,7 @@ class PodCounts:
         """A pod comes to the row (1) or leaves it (-1)."""
         self._count(row, pod, sign)
         if pod.spec.pod_affinity is not None:
-            self._count_demands(row, pod.spec.pod_affinity, pod.namespace, sign)
+            self.demands.account(row, pod.spec.pod_affinity, pod.namespace, sign)
 
     def replace(self, row: int, before: Pod, after: Pod) -> None:
         """A newer object of a pod on the row, with the same spec."""
@@ -223,10 +200,7 @@ class PodCounts:
         for count in self._queries.values():
             if row in count.held:
                 count.add(row, -count.held[row], self._tick())
-        for known in list(self._demands.values()):
-            if row in known.count.held:
-                known.count.add(row, -known.count.held[row], self._tick())
-                self._drop_unused(known)
+        self.demands.forget_row(row)
 
     # -- checking --------------------------------------------------------------------------------------------------
 
@@ -242,13 +216,19 @@ class PodCounts:
                 group = (pod.namespace, id(pod.labels), pod.is_deleting)
                 if group not in counted_in:
                     counted_in[group] = list(self._queries_of(pod))
-                for key in (group, *counted_in[group], *self._demand_keys(pod)):
+                keys = [group, *counted_in[group]]
+                if pod.spec.pod_affinity is not None:
+                    keys.append(self.demands.key_of(pod.spec.pod_affinity, pod.namespace))
+                for key in keys:
                     wanted[row][key] = wanted[row].get(key, 0) + 1
         said: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
         for key, held in self._all(None if is_whole else counted_in):
             for row in held.keys() & said.keys():
                 said[row][key] = held[row]
-        return {row: self._difference(said[row], wanted[row]) for row in pods_on if said[row] != wanted[row]}
+        found = {row: self._difference(said[row], wanted[row]) for row in pods_on if said[row] != wanted[row]}
+        if is_whole and (wrong := self.demands.faults()):
+            found[-1] = "; ".join(wrong)
+        return found
 
     def _queries_of(self, pod: Pod) -> Iterator[Hashable]:
         """The queries that the pod is to be counted in, found anew."""
@@ -256,15 +236,11 @@ class PodCounts:
             if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels):
                 yield id(self._queries[query])
 
-    def _demand_keys(self, pod: Pod) -> Iterator[Hashable]:
-        for demand in demands_of_pod(pod):
-            there = self._demands.get(demand)
-            yield demand if there is None else id(there.count)
-
     def _all(self, groups: Iterable[_GroupKey] | None) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
-        """Every query and demand, and these groups (None: all), with their pods per row."""
-        for count in (*self._queries.values(), *(known.count for known in self._demands.values())):
+        """Every query and affinity, and these groups (None: all), with their pods per row."""
+        for count in self._queries.values():
             yield id(count), count.held
+        yield from self.demands.rows()
         if groups is None:
             groups = [(namespace, *key) for namespace, known in self._groups.items() for key in known]
         for namespace, labels, is_deleting in groups:
@@ -274,7 +250,6 @@ class PodCounts:
 
     def _difference(self, said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:
         names: dict[Hashable, object] = {id(count): query for query, count in self._queries.items()}
-        names.update((id(known.count), demand) for demand, known in self._demands.items())
         differing = [key for key in said.keys() | wanted.keys() if said.get(key) != wanted.get(key)]
         return "; ".join(
             f"{names.get(key, key)} counts {said.get(key, 0)} pods, there are {wanted.get(key, 0)}" for key in differing
@@ -355,48 +330,6 @@ class PodCounts:
             for group in self._groups.get(namespace, {}).values():
                 if (query.counts_deleting or not group.is_deleting) and query.has(namespace, group.labels):
                     yield group
-
-    def _count_demands(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:
-        for known in self._known_demands(affinity, namespace):
-            if not known.count.held:
-                self._demands[known.demand] = known
-                self._demand_index.add(known.demand, known.demand.selector, _filed_under(known.demand))
-                self.demands_version += 1
-            known.count.add(row, sign, self._tick())
-            self._drop_unused(known)
-
-    def _known_demands(self, affinity: PodAffinity, namespace: str) -> tuple[_Demand, ...]:
-        cached = self._demands_of.get((id(affinity), namespace))
-        if cached is not None:
-            return cached[1]
-        if len(self._demands_of) >= AFFINITIES_MAX:
-            self._demands_of.clear()
-            for demand, interned in self._interned.items():
-                interned.count.is_kept = demand in self._demands
-            self._interned = dict(self._demands)
-        found = []
-        for demand in demands_of(affinity, namespace):
-            known = self._interned.get(demand)
-            if known is None:
-                known = self._interned[demand] = _Demand(demand, self._tick())
-            found.append(known)
-        self._demands_of[id(affinity), namespace] = (affinity, tuple(found))
-        return tuple(found)
-
-    def _drop_unused(self, known: _Demand) -> None:
-        if not known.count.held:
-            del self._demands[known.demand]
-            self._demand_index.discard(known.demand, known.demand.selector, _filed_under(known.demand))
-            self.demands_version += 1
-
-
-def _filed_under(demand: PodDemand) -> frozenset[str] | None:
-    return demand.namespaces if demand.namespace_selector is None else None
-
-
-def demands_of_pod(pod: Pod) -> tuple[PodDemand, ...]:
-    """What a pod demands once it is placed."""
-    return () if pod.spec.pod_affinity is None else demands_of(pod.spec.pod_affinity, pod.namespace)
 
 
 def counts_of(rows: Iterable[tuple[int, Iterable[Pod]]]) -> PodCounts:
