@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from multisched.framework.pod_counts import PodCount, PodCountsView
+from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.pod_demands import Concern, Effect
+from multisched.framework.row_sums import AnySum, PodCount
 from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodQuery
@@ -31,7 +32,7 @@ class OverlaidCounts:
     def has_demands(self) -> bool:
         return self._base.has_demands or any(pod.spec.pod_affinity is not None for _, pod, _ in self._changes)
 
-    def matching(self, query: PodQuery) -> PodCount:
+    def matching(self, query: PodQuery) -> AnySum:
         changes = [
             (row, sign)
             for row, pod, sign in self._changes
@@ -53,7 +54,7 @@ class OverlaidCounts:
         return self._base.effect(asker, affinity, namespace)
 
 
-def _changed(base: PodCount, changes: Sequence[tuple[int, int]]) -> PodCount:
+def _changed(base: AnySum, changes: Sequence[tuple[int, int]]) -> AnySum:
     if not changes:
         return base
     held = dict(base.held)

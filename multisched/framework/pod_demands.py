@@ -11,17 +11,14 @@ Owned by `PodCounts`. Asked for by `PodCountsView.concern`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from multisched.framework.row_sums import DenseSum, no_sum
 from multisched.framework.term_columns import Asker, Block, Column, Int32, TermColumns
 from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
-
-CHANGES_KEPT: Final = 256
-"""Changes of one sum that readers can catch up with; who misses more reads it anew."""
 
 LOG_KEPT: Final = 4_096
 """Pods that came or went that a concern can catch up with; beyond, it is made anew."""
@@ -48,9 +45,6 @@ UNKNOWN: Final = -1
 """Stands for the effect of a demander that was not asked yet."""
 
 _CONCERN_BYTES: Final = 1_000
-Int64 = NDArray[np.int64]
-Rows = NDArray[np.intp]
-_NO_CHANGES: Sequence[tuple[int, int, int, int]] = ()
 
 
 class Lane(NamedTuple):
@@ -67,62 +61,6 @@ _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
 """Namespace, the labels that terms look at, and those of the namespace."""
 
 
-class DemandSum:
-    """One lane of a concern: terms and their weights by row. `version` is never the same for two states of two sums."""
-
-    __slots__ = ("_floor", "_recent", "is_kept", "is_used", "terms", "total", "version", "weights")
-
-    def __init__(self, terms: Int64, weights: Int64, version: int) -> None:
-        self.terms = terms
-        """int64[rows, at least as far as any is held]: terms of pods on the row. Read only, as `weights`."""
-        self.weights = weights
-        self.total = int(terms.sum())
-        self.version = version
-        self.is_kept = True
-        self.is_used = True
-        self._floor = version
-        self._recent: list[tuple[int, int, int, int]] = []
-
-    def add(self, row: int, terms: int, weight: int, version: int) -> None:
-        """For the owner: so many more terms on the row, of that weight together."""
-        if row >= len(self.terms):
-            more = np.zeros(max(row + 1, 2 * len(self.terms)) - len(self.terms), np.int64)
-            self.terms, self.weights = np.concatenate((self.terms, more)), np.concatenate((self.weights, more))
-        self.terms[row] += terms
-        self.weights[row] += weight
-        self.total += terms
-        self.version = version
-        recent = self._recent
-        recent.append((version, row, terms, weight))
-        if len(recent) >= 2 * CHANGES_KEPT:
-            self._floor = recent[CHANGES_KEPT - 1][0]
-            del recent[:CHANGES_KEPT]
-
-    def changes_since(self, version: int) -> Sequence[tuple[int, int, int, int]] | None:
-        """(version, row, more terms, more weight) of each change after `version`; None when that is too long ago to know."""
-        if version == self.version:
-            return _NO_CHANGES
-        if version < self._floor:
-            return None
-        recent, at = self._recent, len(self._recent)
-        while at and recent[at - 1][0] > version:
-            at -= 1
-        return recent[at:]
-
-    def columns(self) -> tuple[Rows, Int64, Int64]:
-        """Rows with terms, the terms, and their weights."""
-        rows = self.terms.nonzero()[0]
-        return rows, self.terms.take(rows), self.weights.take(rows)
-
-    def clear(self) -> None:
-        self.terms = self.weights = np.zeros(0, np.int64)
-        self._recent = []
-
-    def copy(self) -> DemandSum:
-        """For who changes it in thought."""
-        return DemandSum(self.terms.copy(), self.weights.copy(), self.version)
-
-
 class Concern:
     """What all demanders say of the pods of one asker."""
 
@@ -132,7 +70,7 @@ class Concern:
         self.asker = asker
         self.number = number
         """Never given twice: it stands for the concern in signatures."""
-        self.sums: dict[Lane, DemandSum] = {}
+        self.sums: dict[Lane, DenseSum] = {}
         """Read only. A lane that is there stays there, even when nobody demands anything of it any more."""
         self.is_kept = True
         self.is_used = True
@@ -392,7 +330,7 @@ class PodDemands:
         concern.forget_kinds()
         concern.seen = self._log_start + len(self._log)
 
-    def _summed(self, demanders: Int32, weights: Int32) -> DemandSum:
+    def _summed(self, demanders: Int32, weights: Int32) -> DenseSum:
         """Terms and weights by row, of terms of these demanders."""
         place_demander, count = self._place_demander.view(), len(self._numbered)
         pods, rows = self._place_pods.view(), self._place_row.view()
@@ -400,7 +338,7 @@ class PodDemands:
         for by_demander in (np.bincount(demanders, minlength=count), np.bincount(demanders, weights, minlength=count)):
             by_row = np.bincount(rows, by_demander.take(place_demander) * pods)  # exact: far below 2^53
             found.append(by_row.astype(np.int64))
-        return DemandSum(found[0], found[1], self._tick())
+        return DenseSum(found[0], found[1], self._tick())
 
     def _catch_up(self, concern: Concern) -> None:
         """Applies what came and went since the concern was last asked for."""
@@ -553,10 +491,6 @@ def effect_on(asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
         for demand in demands_of(affinity, namespace)
         if demand.concerns(asker.namespace, asker.labels, asker.namespace_labels)
     )
-
-
-def no_sum(version: int) -> DemandSum:
-    return DemandSum(np.zeros(0, np.int64), np.zeros(0, np.int64), version)
 
 
 def _joined(weighted: Iterable[tuple[Lane, int]]) -> Effect:

@@ -11,32 +11,33 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int32, Int64, NodeView
-from multisched.framework.pod_counts import PodCount, PodCounts, PodCountsView
-from multisched.framework.pod_demands import Concern, DemandSum, Lane, no_sum
+from multisched.framework.pod_counts import KeptQuery, PodCounts, PodCountsView
+from multisched.framework.pod_demands import Concern, Lane
+from multisched.framework.row_sums import AnySum, DenseSum, no_sum
 from multisched.model.placement import PodQuery
 
 
 class Source:
-    """A count that a rule reads, with its weight; looked up once and held on to while it is kept."""
+    """A query that a rule counts pods by, with its weight; looked up once and held on to while it is kept."""
 
-    __slots__ = ("_asked", "_count", "_counts", "weight")
+    __slots__ = ("_counts", "_kept", "_query", "weight")
 
-    def __init__(self, asked: PodQuery, weight: int = 1) -> None:
-        self._asked = asked
+    def __init__(self, query: PodQuery, weight: int = 1) -> None:
+        self._query = query
         self.weight = weight
-        self._count: PodCount | None = None
+        self._kept: KeptQuery | None = None
         self._counts: PodCounts | None = None
 
-    def count(self, counts: PodCountsView) -> PodCount:
+    def count(self, counts: PodCountsView) -> AnySum:
         """The count of that view."""
-        known = self._count
-        if known is not None and counts is self._counts and known.is_kept:
-            known.is_used = True
-            return known
-        found = counts.matching(self._asked)
-        if isinstance(counts, PodCounts):
-            self._count, self._counts = found, counts
-        return found
+        kept = self._kept
+        if kept is not None and counts is self._counts and kept.is_kept:
+            self._counts.refresh(kept)
+            return kept.count
+        if not isinstance(counts, PodCounts):
+            return counts.matching(self._query)
+        self._kept, self._counts = counts.kept(self._query), counts
+        return self._kept.count
 
     def version(self, counts: PodCountsView) -> int:
         return self.count(counts).version
@@ -52,7 +53,7 @@ class DemandSource:
         self._lane = lane
         self.weight = weight
 
-    def count(self, counts: PodCountsView) -> DemandSum:
+    def count(self, counts: PodCountsView) -> DenseSum:
         """As it was when the concern was last asked for."""
         return self._concern.sums.get(self._lane, _NOTHING)
 
@@ -120,7 +121,7 @@ class DomainTally:
         twin._followed, twin._seen = [], []
         return twin
 
-    def _add_all(self, count: PodCount | DemandSum, weight: int) -> None:
+    def _add_all(self, count: AnySum, weight: int) -> None:
         rows, pods, amounts = count.columns()
         if not len(rows):
             return

@@ -26,9 +26,9 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.pod_counts import PodCounts
 from multisched.framework.pod_demands import Concern, PodDemands
-from multisched.framework.term_columns import Asker
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
+from multisched.framework.term_columns import Asker
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
