@@ -312,6 +312,42 @@ def explain_pod(
         _show(cli_explain.explain_pod(_source(snapshot, config, asked), query, output.value))
 
 
+@app.command()
+def verify(
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(help="Judge this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail for what may have been right once, too.")] = False,
+    output: Format = Output.TABLE,
+) -> None:
+    """Name every running pod that stands against a required rule, whoever placed it. Nothing is written."""
+    from multisched import cli_verify
+    from multisched.config_domains import judged_domains
+
+    if snapshot is not None and (kubeconfig is not None or context is not None):
+        _fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster", ExitCode.USAGE)
+    domains = judged_domains(_configuration(config)) if config is not None else ()
+
+    async def judge() -> int:
+        if snapshot is not None:
+            found = cli_verify.verify_snapshot(snapshot, domains)
+        else:
+            from multisched.client.transport import connect
+
+            async with connect(kubeconfig, context) as transport:
+                found = await cli_verify.verify_cluster(transport, domains)
+        typer.echo(cli_verify.as_text(found, output.value))
+        return cli_verify.exit_code(found, is_strict=strict)
+
+    _drive(judge)
+
+
 @config_app.command()
 def validate(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
     """Tell everything that is wrong in a file."""

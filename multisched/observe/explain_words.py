@@ -108,7 +108,10 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
         for scored in attempt.runners_up:
             yield f"{title:<11} {_scored(scored)}"
     if attempt.passed_over:
-        yield f"Passed over {', '.join(attempt.passed_over)}: taken by others before this pod could be put there"
+        by_whom = (
+            "refused at the last moment" if attempt.message else "taken by others before this pod could be put there"
+        )
+        yield f"Passed over {', '.join(attempt.passed_over)}: {by_whom}"
     if attempt.victims:
         yield f"Preempts    {', '.join(attempt.victims)} on {attempt.nominated_node}"
     elif attempt.nominated_node:

@@ -22,6 +22,7 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.model.cluster_objects import ResourceQuota
 from multisched.model.objects import Pod
+from multisched.model.version import Version
 from multisched.model.wire import MERGE_PATCH
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
@@ -41,7 +42,7 @@ def moves(plan: RepairPlan) -> list[tuple[str, str, str]]:
     return [(move.pod, move.from_node, move.to_node) for move in plan.moves]
 
 
-def on_server(house: House) -> list[tuple[str, str, int]]:
+def on_server(house: House) -> list[tuple[str, str, Version]]:
     """Every pod with its node and version."""
     return sorted((key, pod.node, pod.version) for key, pod in house.books.pods().items())
 
