@@ -61,6 +61,10 @@ class LedgerBook:
                 return reason
         return ""
 
+    def concern(self, pod: Pod) -> bool:
+        """True if some ledger holds something for pods like this one."""
+        return bool(self.versions(pod, 0))
+
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         """Holds in every ledger; returns the annotations that the binding carries. After a PluginFailure none holds it."""
         annotations: dict[str, str] = {}
