@@ -267,4 +267,4 @@ class SettledDevices(RuleBasedStateMachine):
 
 
 TestSettledDevices = SettledDevices.TestCase
-TestSettledDevices.settings = settings(max_examples=150, stateful_step_count=40)
+TestSettledDevices.settings = settings(max_examples=100, stateful_step_count=40)
