@@ -175,7 +175,8 @@ class PodIngest:
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
-        added = tolerations_for(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
+        policy = self._tolerations.get(pod.spec.scheduler_name)
+        added = tolerations_for(pod, policy) if policy is not None else ()
         if not added:
             return pod
         key = (id(pod.spec), added)
