@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.handover import BY_LABEL, BY_NEW_LABEL, THREE, TWO, run
 
-SEEDS = 5
+SEEDS = 4
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
