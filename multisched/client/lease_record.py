@@ -13,7 +13,7 @@ import msgspec
 
 from multisched.client.paths import segment
 from multisched.framework.ports import Clock
-from multisched.model.wire import Response, Transport, TransportError
+from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
 
 READ_TIMEOUT_S: Final = 5.0
 
@@ -52,7 +52,7 @@ def read_record(response: Response) -> LeaseRecord | None:
     """None for a body that is no Lease."""
     try:
         return _decoder.decode(response.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 
@@ -63,7 +63,7 @@ class Holding(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
 
 
-UNREADABLE: Final = Holding("somebody whose lease cannot be read", {})
+NOT_TOLD: Final = Holding("somebody whose lease cannot be read", {})
 
 
 class LeaseWatcher:
@@ -90,24 +90,24 @@ class LeaseWatcher:
         try:
             response = await self._transport.request("GET", self._path, timeout_s=READ_TIMEOUT_S)
         except TransportError:
-            return self._last if self._last is not None else UNREADABLE
+            return self._last if self._last is not None else NOT_TOLD
         if response.status == 404 and self._seen is None:
             return None
         record = read_record(response) if response.status == 200 else None
         is_told = record is not None or response.status in (403, 404)
-        return self._judge(record, self._duration_s) if is_told else self._last or UNREADABLE
+        return self._judge(record, self._duration_s) if is_told else self._last or NOT_TOLD
 
     def _judge(self, record: LeaseRecord | None, duration_s: float) -> Holding | None:
         now_s = self._clock.monotonic()
         if record is not None and not record.spec.holder:
             self._seen, self._last = record.spec, None
             return None
-        seen = record.spec if record is not None else self._seen or UNREADABLE
+        seen = record.spec if record is not None else self._seen or NOT_TOLD
         if seen != self._seen:
             self._seen, self._changed_s = seen, now_s
         if record is not None:
             self._last = Holding(record.spec.holder or "", record.metadata.annotations)
             duration_s = record.spec.duration_s or duration_s
         elif self._last is None:
-            self._last = UNREADABLE
+            self._last = NOT_TOLD
         return self._last if now_s < self._changed_s + duration_s + self._grace_s else None

@@ -33,6 +33,7 @@ from multisched.config_nodes import NodeRouter, NodeSelection, lease_groups
 from multisched.config_schema import Configuration
 from multisched.framework.ports import Clock
 from multisched.model.objects import Node
+from multisched.model.version import Version, is_covered, version_of
 from multisched.model.wire import Transport, TransportError
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest import PodIngest
@@ -60,7 +61,7 @@ class _Withheld(msgspec.Struct, frozen=True):
     domain: str
     rows: DomainRows
     row: int
-    version: int
+    version: Version
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -112,7 +113,7 @@ class Handover:
         self._watchers: dict[str, LeaseWatcher] = {}
         self._selections: dict[str, _Claims | None] = {}
         self._seen: dict[str, str] = {}
-        self._told: set[tuple[str, int, int]] = set()
+        self._told: set[tuple[str, int, Version]] = set()
 
     def guard(self, keepers: Mapping[str, LeaseKeeper], rows: Mapping[str, DomainRows]) -> None:
         """`keepers`: by group; `rows`: by domain. Without keepers there is one process, and nothing to hand over."""
@@ -269,7 +270,7 @@ class Handover:
         if claims is not None:
             self._leases.update(claims.groups.values())
 
-    def _obstacle(self, node: Node, version: int, others: Mapping[str, Holding | None]) -> str:
+    def _obstacle(self, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
         """Why somebody else may still bind to the node; empty: nobody does."""
         for group, holding in others.items():
             if holding is None or group in self._settled:
@@ -280,8 +281,7 @@ class Handover:
                 return f"{who}, which does not say what nodes it uses"
             if claims.claims(group, node):
                 return f"{who}, whose configuration gives it the node, too"
-            seen = holding.annotations.get(SEEN_ANNOTATION, "")
-            if not (seen.isascii() and seen.isdigit() and int(seen) >= version > 0):
+            if not is_covered(version, version_of(holding.annotations.get(SEEN_ANNOTATION, ""))):
                 return f"{who}, which has not seen yet that the node left"
         return ""
 

@@ -68,4 +68,6 @@ class SendCheck:
             # Devices that were chosen by number may be the ones that went.
             return Status.error(f"what node {node.name} offers changed before the pod was bound")
         refusal = self._cycle.refusal_of_move(pod, pod, node.name)
-        return Status.error(f"node {node.name} changed before the pod was bound: {refusal}") if refusal else None
+        return (
+            Status.error(f"node {node.name}, or the pod, changed before it was bound: {refusal}") if refusal else None
+        )

@@ -4,6 +4,10 @@ Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an as
 definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
 A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
+What a pod was bound with is settled: the annotations that ledgers go by (`LedgerBook.annotations`) stay as they were when
+the pod was assumed, or first seen on its node, whatever later versions of it say. Else whoever may edit a running pod could
+free what it still uses, or take what it never was given.
+
 Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
 own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so.
 """
@@ -23,6 +27,7 @@ from multisched.state.object_store import ObjectStore
 from multisched.state.standing_pods import StandingTable
 
 NO_ROW = -1
+_NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class CacheCorruptedError(AssertionError):
@@ -43,6 +48,8 @@ class PlacedPod(msgspec.Struct):
     node: str
     row: int
     state: PodState
+    annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    """What the binding of an assumed pod carries."""
     is_uprooted: bool = False
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
     answered_s: float = float("inf")
@@ -125,9 +132,23 @@ class ClusterCache:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
         annotations = self.ledgers.take(pod, row)
+        pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
         return Assumption(node, annotations)
+
+    def revise(self, pod: Pod) -> bool:
+        """The watch tells an assumed pod anew: from now on it counts as it is, whether it fits so or not.
+
+        False if a ledger holds for it what it asked for before, which only a new decision can change.
+        """
+        entry = self._placed[pod.uid]
+        before, entry.pod = entry.pod, self._bound_with(pod, entry.annotations)
+        if entry.row != NO_ROW:
+            self._intrude(entry.row)
+            self.nodes.remove_pod(entry.row, pod.uid)
+            self.nodes.add_pod(entry.row, entry.pod)
+        return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:
         """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed it."""
@@ -157,7 +178,7 @@ class ClusterCache:
         if known is None:
             self._add(pod)
             return None
-        before = PlacedPod(known.pod, known.node, known.row, known.state, known.is_uprooted)
+        before = msgspec.structs.replace(known)
         if known.state is PodState.CONFIRMED and known.node != pod.node:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) moved from {known.node} to {pod.node}")
         if known.node != pod.node:
@@ -165,6 +186,7 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
+        pod = self._settled(known.pod, pod)
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
             self._intrude(known.row)
@@ -197,6 +219,26 @@ class ClusterCache:
         self._intrude(row)
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
+
+    def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
+        """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
+        written = self.ledgers.written
+        if not annotations and written.isdisjoint(pod.annotations):
+            return pod
+        own = {key: text for key, text in pod.annotations.items() if key not in written}
+        carried = {key: text for key, text in annotations.items() if key in written}
+        return msgspec.structs.replace(pod, annotations={**own, **carried})
+
+    def _settled(self, before: Pod, after: Pod) -> Pod:
+        """A newer version of a pod on a node, with what is settled as it was."""
+        keys = self.ledgers.annotations
+        was, now = before.annotations, after.annotations
+        if was is now or all(was.get(key) == now.get(key) for key in keys):
+            return after
+        kept = {key: text for key, text in now.items() if key not in keys}
+        kept.update((key, was[key]) for key in keys if key in was)
+        # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
+        return msgspec.structs.replace(after, annotations=was if kept == was else kept)
 
     def _intrude(self, row: int) -> None:
         self._intrusions[row] = self._intrusions.get(row, 0) + 1

@@ -12,6 +12,7 @@ import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node
+from multisched.model.version import Version
 from multisched.state.node_table import grown
 
 NodeRule = Callable[[Node], bool]
@@ -33,7 +34,7 @@ class DomainRows:
         self.generation = 0
         self.may_join: Callable[[Node], bool] = lambda node: True
         """Asked of a node that joins; False: it is withheld until `admit`."""
-        self._withheld: dict[int, int] = {}
+        self._withheld: dict[int, Version] = {}
 
     def set_node(self, row: int, node: Node | None) -> None:
         """A node appeared or changed in the row, or (None) left it."""
@@ -54,14 +55,14 @@ class DomainRows:
         self._set_member(row, False)
         self._withheld[row] = node.version
 
-    def admit(self, row: int, version: int) -> None:
+    def admit(self, row: int, version: Version) -> None:
         """The end of withholding, unless the row has left since, or joined anew."""
         if self._withheld.get(row) == version:
             del self._withheld[row]
             self._set_member(row, True)
 
     @property
-    def withheld(self) -> Mapping[int, int]:
+    def withheld(self) -> Mapping[int, Version]:
         """Row -> version of its node with which it joined."""
         return self._withheld
 
