@@ -159,6 +159,15 @@ class PodIngest:
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
+    def is_in_step(self, raw: msgspec.Raw) -> bool:
+        """True if what the pod holds of its node is counted here, as the API server has it: nothing, for one that has ended."""
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError:
+            return True
+        entry = self._cache.placed(pod.uid)
+        return pod.is_terminal or (entry is not None and entry.node == pod.node)
+
     def unbind(self, uid: str) -> None:
         """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
         entry = self._cache.placed(uid)
