@@ -30,10 +30,13 @@ from tests.conformance.pod_changes import FIELDS, PodChanges
 PROFILES = ("default", "forecast", "gpu", "job")
 CLUSTERS = 60
 FAMILIES = ("dense", "dense", "odd", "pod_affinity", "spread", "volumes", "disks", "default_spread")
-OFTEN = {"labels": 8, "spec.pod_affinity": 3, "spec.spread": 3, "spec.tolerations": 3, "spec.volumes": 2, "name": 2}
+OFTEN = {"labels": 8, "spec.pod_affinity": 3, "spec.spread": 3, "spec.tolerations": 3, "spec.volumes": 2, "name": 2} | {
+    "spec.requests": 3,
+    "spec.container_requests": 5,
+}
 """Fields that are changed more often than once: what most plugins go by, in ways of which few matter."""
 WORDS = (
-    *("multisched.io/gpu-milli", "multisched.io/gpu-count", "500", "1000", "2"),
+    *("multisched.io/gpu-milli", "multisched.io/gpu-count", "500", "1000", "2", "nvidia.com/gpu"),
     *("kubernetes.io/hostname", "node.kubernetes.io/unschedulable", "Exists", "Equal", "NoSchedule", "NoExecute"),
 )
 """What plugins look for and the problems do not have."""
@@ -59,6 +62,7 @@ class Trial:
         context = PluginContext("test", self.cache.nodes, WaitingPodTable(), self.cache.ledgers, self.cache.objects)
         self.make = {key: partial(REGISTRY.build, use, context) for key, use in USES.items()}
         self.plugins = {key: plugin for key, make in self.make.items() if implements(plugin := make(), SignPlugin)}
+        self._tell_ledgers()
         placed = [entry.pod for entry in self.cache]
         if self.rng.random() < 0.3:  # nobody stands there yet: who matches its own terms is the first of its kind
             for pod in placed:
@@ -67,6 +71,13 @@ class Trial:
         self.pod = self.rng.choice([self.scene.pod, *(replace(one, uid="w", node="") for one in placed[:3])])
         changes = PodChanges(self.rng, [self.scene.pod, *placed], WORDS)
         self.changed = [(field, changes.of(self.pod, field)) for field in FIELDS for _ in range(OFTEN.get(field, 1))]
+
+    def _tell_ledgers(self) -> None:
+        """Those of plugins that came after the nodes and pods."""
+        for row, node in self.cache.nodes.live_rows():
+            self.cache.ledgers.set_node(row, node)
+            for pod in self.cache.nodes.pods_on(row):
+                self.cache.ledgers.place(pod, row)
 
     def stir(self) -> None:
         """Pods go, and others come: copies of the pod and of those that differ from it."""
