@@ -131,7 +131,7 @@ class SchedulingCycle:
         self.records = records if records is not None else AttemptRecords(runner.stopwatch)
         self._runner = runner
         self._cache = cache
-        self._rows = rows
+        self._rows = self.rows = rows
         self.nominator = nominator
         self._seed = seed
         self._holds_up = bool(plugins.reserve or plugins.permit)

@@ -620,6 +620,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
     rows: Callable[[], Rows] | None = None
     """The domain's rows as they are now, ascending; None: all rows of the table."""
+    scheduler_names: frozenset[str] | None = None
+    """The schedulerNames that the domains of this program serve, all together; None: every name is one of them."""
 
 
 class Ledgers(Protocol):
