@@ -294,7 +294,7 @@ class DomainWorker:
                 if not ask_alike(entry.pod, latest):
                     self.revise(latest)
             case Conflicted():
-                self._decide_anew(entry, "its node was taken", seconds)
+                self._decide_anew(entry, result.refusal or "its node was taken", seconds, is_told=bool(result.refusal))
             case Unplaced():
                 observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._return_to_queue(result)
@@ -303,11 +303,16 @@ class DomainWorker:
         """The pod as the watch has told it last."""
         return self.queue.pod(pod.uid) or pod
 
-    def _decide_anew(self, entry: QueuedPod, why: str, seconds: float) -> None:
-        """What the decision was made of is no more: the pod is tried again, at once for the first few times."""
+    def _decide_anew(self, entry: QueuedPod, why: str, seconds: float, *, is_told: bool = False) -> None:
+        """What the decision was made of is no more: the pod is tried again, at once for the first few times.
+
+        `is_told`: its owner is told why, since that may not be over at once.
+        """
         self._outside.observer.attempt_ended(entry.pod, "conflict", seconds)
         failure = Failure(without_backoff=True, message=why)
-        self.queue.fail(entry.pod.uid, failure, self._outside.clock.monotonic())
+        placement = self.queue.fail(entry.pod.uid, failure, self._outside.clock.monotonic())
+        if is_told and placement.place is not Place.ABSENT:
+            self.report(entry.pod, "Unschedulable", why)
         self.wake()
 
     def _return_to_queue(self, result: Unplaced, refusal: str = "") -> None:

@@ -16,6 +16,7 @@ from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, A
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
+from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
 from multisched.model.selectors import Toleration
 from multisched.queueing.transitions import Place
@@ -63,7 +64,7 @@ class PodIngest:
         self._going = going
         self._offer = offer
         self._tolerations = {name: added for name, added in tolerations.items() if added}
-        self._tolerant: dict[int, tuple[PodSpec, PodSpec]] = {}
+        self._tolerant: dict[tuple[int, tuple[Toleration, ...]], tuple[PodSpec, PodSpec]] = {}
         self._cache = cache
         self._nominator = nominator
         self._router = router
@@ -174,15 +175,16 @@ class PodIngest:
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
-        added = self._tolerations.get(pod.spec.scheduler_name)
-        if added is None:
+        added = tolerations_for(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
+        if not added:
             return pod
-        known = self._tolerant.get(id(pod.spec))
+        key = (id(pod.spec), added)
+        known = self._tolerant.get(key)
         if known is None:
             if len(self._tolerant) >= INTERNED_MAX:
                 self._tolerant.clear()
             spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, *added))
-            known = self._tolerant[id(pod.spec)] = (pod.spec, spec)  # keeps alive the object whose id is the key
+            known = self._tolerant[key] = (pod.spec, spec)  # keeps alive the object whose id is the key
         return msgspec.structs.replace(pod, spec=known[1])
 
     def _placed(self, pod: Pod) -> None:

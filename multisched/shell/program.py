@@ -42,6 +42,7 @@ from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
+from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
@@ -180,7 +181,8 @@ class Program:
             self._add_domain(domain, nodes, registry)
             for name in domain.scheduler_names:
                 tolerations[name] = domain.policy.compile()
-        self.decoder.keep(self.cache.ledgers.annotations)
+        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
+        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
         self.pods = PodIngest(
             self.cache,
             self.nominator,

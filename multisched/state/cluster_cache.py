@@ -221,9 +221,13 @@ class ClusterCache:
         self.ledgers.place(pod, row)
 
     def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
-        """The pod as its binding makes it, as far as ledgers go by it."""
-        carried = {key: text for key, text in annotations.items() if key in self.ledgers.annotations}
-        return msgspec.structs.replace(pod, annotations={**pod.annotations, **carried}) if carried else pod
+        """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
+        written = self.ledgers.written
+        if not annotations and written.isdisjoint(pod.annotations):
+            return pod
+        own = {key: text for key, text in pod.annotations.items() if key not in written}
+        carried = {key: text for key, text in annotations.items() if key in written}
+        return msgspec.structs.replace(pod, annotations={**own, **carried})
 
     def _settled(self, before: Pod, after: Pod) -> Pod:
         """A newer version of a pod on a node, with what is settled as it was."""

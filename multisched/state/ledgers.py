@@ -29,6 +29,8 @@ class LedgerBook:
         self._ledgers: dict[str, Ledger] = {}
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that some ledger goes by."""
+        self.written: frozenset[str] = frozenset()
+        """Those that only bindings write."""
         self.broken: dict[str, str] = {}
         """Ledgers whose books cannot be trusted -> what they raised."""
 
@@ -38,6 +40,7 @@ class LedgerBook:
             raise ValueError(f"ledger {ledger.name}: more than {LEDGERS_MAX} ledgers")
         if isinstance(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
+            self.written |= ledger.written
         return self._ledgers.setdefault(ledger.name, ledger)
 
     def __iter__(self) -> Iterator[Ledger]:

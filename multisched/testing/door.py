@@ -62,6 +62,7 @@ class Door(Books):
         now_s: Callable[[], float],
         broken: list[str],
         policies: Policies,
+        news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
         super().__init__(server, broken)
         self.policies = policies
@@ -82,7 +83,7 @@ class Door(Books):
         self._strangers: dict[str, float] = {}
         """uid -> when somebody else bound it."""
         self._usable_until: dict[tuple[str, str], float] = {}
-        self._judge = BindJudge(server, configuration, now_s, self._is_ours)
+        self._judge = BindJudge(server, configuration, now_s, self._is_ours, news_s)
         server.interceptors.append(_LeaseLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -198,6 +199,10 @@ class Door(Books):
             self._check_domain(pod, decision_of(body)[1])
             for finding in self._judge.findings(pod.uid):
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+
+    def assumed(self, uid: str, node: str) -> None:
+        """A process has decided to place a pod."""
+        self._judge.assumed(uid, node)
 
     def _is_ours(self, uid: str) -> bool:
         return uid in self.bound and uid not in self._strangers

@@ -22,6 +22,7 @@ from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.testing.bind_judge import LOST_NEWS_S, NEWS_S
 from multisched.testing.door import Door
 from multisched.testing.faults import Faults, FaultyTransport
 from multisched.testing.invariants import compare
@@ -166,13 +167,17 @@ class Run:
         self.trace = 0
         self.faults = Faults(random.Random(self.seed ^ 0x5EED))  # noqa: S311 - a simulation
         policies = Policies(self.server, self.seed)
-        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies)
+        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, self._news_s)
         self.world = World(self.server, self.door, self.rng, self.seed)
         self.ended: list[Process] = []
         self.started = 0
         self.was_paused = False
         self.disturbed: set[str] = set()
         """Processes of which a disruption has its hands on right now."""
+
+    def _news_s(self) -> float:
+        """How long a change may stay unheard of in this run."""
+        return LOST_NEWS_S if self.faults.injected["lost line"] else NEWS_S
 
     def _log(self, method: str, path: str, user: str, status: int) -> None:
         self.trace = zlib.crc32(f"{self.loop.time():.9f} {method} {path} {status}".encode(), self.trace)

@@ -102,6 +102,7 @@ class Witness:
         elif pending.gates:
             self._door.complain(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node)
+        self._door.assumed(pod.uid, node.name)
         assumption = self._assume(pod, row)
         if pod.spec.volumes:
             self._check_promises()
