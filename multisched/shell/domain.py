@@ -58,6 +58,9 @@ logger = logging.getLogger(__name__)
 PODS_PER_SLICE = 16
 """Pods one cycle decides before it lets the loop run: watches, binds and other domains wait no longer than that."""
 
+SLICE_S = 0.005
+"""Seconds after which a cycle lets the loop run however few pods it has decided: some pods take a hundred times as long as most."""
+
 IDLE_WAKEUP_MAX_S = 30.0
 READ_TIMEOUT_S = 5.0
 BIND_GRACE_S = 5.0
@@ -197,7 +200,7 @@ class DomainWorker:
 
     async def _decide(self) -> None:
         """Pops and decides. Cycles interleave only where a plugin asks outside, and between slices."""
-        slice_left = PODS_PER_SLICE
+        slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
         while True:
             batch: Sequence[QueuedPod] = ()
             if self.is_leading and not self._is_closing:
@@ -205,7 +208,7 @@ class DomainWorker:
                 batch = self.queue.pop_batch(now_s, self.cycle.run_length, self.cycle.is_alike)
             if not batch:
                 await self._idle_cycles.sleep()
-                slice_left = PODS_PER_SLICE
+                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
                 continue
             if self.queue.has_ready:
                 self.wake()
@@ -215,9 +218,9 @@ class DomainWorker:
             else:
                 self._decide_run(batch)
                 slice_left = 0
-            if not slice_left:
-                slice_left = PODS_PER_SLICE
+            if not slice_left or self._outside.clock.monotonic() > slice_ends_s:
                 await asyncio.sleep(0)
+                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
 
     def _decide_run(self, batch: Sequence[QueuedPod]) -> None:
         """Decides pods that are alike. Without a pause between them, though it may take several runs."""
