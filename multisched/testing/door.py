@@ -20,15 +20,12 @@ from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
+from multisched.testing.bind_judge import NEWS_S, BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows
 
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
-NEWS_S = 30.0
-"""How long a bind by somebody else may stay unheard of: every watch may be broken, and the server away; and a bind that was
-decided before may be on its way all that time."""
-
 LOAN_GRACE_S = 15.0
 """How long a bind may still be on its way to a node whose loan ended: a watch is broken, a Permit waits."""
 
@@ -65,6 +62,7 @@ class Door(Books):
         now_s: Callable[[], float],
         broken: list[str],
         policies: Policies,
+        news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
         super().__init__(server, broken)
         self.policies = policies
@@ -85,12 +83,14 @@ class Door(Books):
         self._strangers: dict[str, float] = {}
         """uid -> when somebody else bound it."""
         self._usable_until: dict[tuple[str, str], float] = {}
+        self._judge = BindJudge(server, configuration, now_s, self._is_ours, news_s)
         server.interceptors.append(_LeaseLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
 
     def bind_sent(self, sender: str, path: str, body: bytes) -> None:
         """I2, I7, I9 and I10, whatever the server will say to it."""
+        self._judge.follow()
         key, timeout_s = target_of(path)
         uid, node = decision_of(body)
         self._check_same_node(sender, key, uid, node, timeout_s)
@@ -192,11 +192,20 @@ class Door(Books):
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        """What the books check, and I8."""
+        """What the books check, I8, and every required rule by the judge."""
         super().bind_seen(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
         if answer.status == 201 and pod is not None:
             self._check_domain(pod, decision_of(body)[1])
+            for finding in self._judge.findings(pod.uid):
+                self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+
+    def assumed(self, uid: str, node: str) -> None:
+        """A process has decided to place a pod."""
+        self._judge.assumed(uid, node)
+
+    def _is_ours(self, uid: str) -> bool:
+        return uid in self.bound and uid not in self._strangers
 
     def bound_from_outside(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
