@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -76,6 +77,14 @@ TOLERATIONS_MAX = 256
 CONTAINERS_MAX = 512
 FEATURES_MAX = 256
 ANNOTATION_BYTES_MAX = 4_096
+ANNOTATIONS_BYTES_MAX = 16 * 1024
+"""Of all annotations of an object together; the longest go first. The API server lets 256 KiB through, on every pod."""
+SPEC_BYTES_MAX = 64 * 1024 * 1024
+"""Specs that are shared, by their size as documents."""
+PAIRS_MAX = 400_000
+"""Labels and annotations that are shared."""
+LONG_KEY_BYTES = 2_048
+"""A document longer than that is remembered by its digest."""
 """Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7)."""
 
 ALLOCATABLE_MAX = 2**50
@@ -273,6 +282,7 @@ class Decoder:
         self._bare_pod = msgspec.json.Decoder(_BarePod)
         self._spec_key = msgspec.json.Encoder(order="deterministic")
         self._specs: dict[bytes, PodSpec] = {}
+        self._spec_bytes = self._pairs = 0
         self._refused: dict[bytes, str] = {}
         self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._names: dict[str, str] = {}
@@ -407,12 +417,17 @@ class Decoder:
         wire.volumes = without_unread(wire.volumes)
         key = self._spec_key.encode(wire)
         wire.node_name, wire.scheduling_gates = node_name, gates
+        size = len(key)
+        if size > LONG_KEY_BYTES:
+            key = blake2b(key, digest_size=32).digest()
         spec = self._specs.get(key)
         if spec is not None:
             return spec, self._refused.get(key, "")
-        if len(self._specs) >= INTERNED_MAX:
+        self._spec_bytes += size
+        if len(self._specs) >= INTERNED_MAX or self._spec_bytes > SPEC_BYTES_MAX:
             self._specs.clear()
             self._refused.clear()
+            self._spec_bytes = size
         try:
             spec, refusal = compile_spec(wire), ""
         except (Refusal, QuantityError) as error:
@@ -427,10 +442,19 @@ class Decoder:
             return _EMPTY
         if len(pairs) > LABELS_MAX:
             raise Refusal(f"{field}: {len(pairs)} entries, more than the {LABELS_MAX} that are read; remove some")
+        return self._shared_map(pairs)
+
+    def _shared_map(self, pairs: dict[str, str]) -> Mapping[str, str]:
         key = tuple(pairs.items())
-        if len(self._maps) >= INTERNED_MAX:
+        known = self._maps.get(key)
+        if known is not None:
+            return known
+        self._pairs += len(pairs)
+        if self._pairs > PAIRS_MAX:
             self._maps.clear()
-        return self._maps.setdefault(key, pairs)
+            self._pairs = len(pairs)
+        self._maps[key] = pairs
+        return pairs
 
     def _annotations(self, pairs: dict[str, str] | None) -> Mapping[str, str]:
         if not pairs:
@@ -440,11 +464,19 @@ class Decoder:
             kept = {}
         if len(kept) < len(pairs):
             kept |= {k: pairs[k][:ANNOTATION_BYTES_MAX] for k in self._needed if k in pairs}
-        if not kept:
-            return _EMPTY
-        if len(self._maps) >= INTERNED_MAX:
-            self._maps.clear()
-        return self._maps.setdefault(tuple(kept.items()), kept)
+        return self._shared_map(self._short(kept)) if kept else _EMPTY
+
+    def _short(self, annotations: dict[str, str]) -> dict[str, str]:
+        """Those that are needed, and of the others the shortest, up to ANNOTATIONS_BYTES_MAX together."""
+        sizes = {key: len(key) + len(value) for key, value in annotations.items()}
+        left = ANNOTATIONS_BYTES_MAX - sum(sizes.values())
+        for key in sorted(sizes, key=lambda key: (-sizes[key], key)) if left < 0 else ():
+            if left >= 0:
+                break
+            if key not in self._needed:
+                left += sizes[key]
+                del annotations[key]
+        return annotations
 
     def _owner(self, references: list[WireOwnerReference] | None) -> Owner | None:
         reference = controller_of(references)
