@@ -91,6 +91,9 @@ ANNOTATION_BYTES_MAX = 4_096
 """Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7). A bound refuses a pending pod;
 what a placed one holds counts whatever its number, up to what the API server stores: others are placed by it (I1)."""
 
+ANNOTATIONS_BYTES_MAX = 16 * 1024
+"""Of all annotations of an object together; the longest go first. The API server lets 256 KiB through, on every pod."""
+
 ALLOCATABLE_MAX = 2**50
 """Past this a node's capacity is a mistake, and scores computed from it would overflow: a petabyte, or a trillion CPUs."""
 
@@ -463,7 +466,19 @@ class Decoder:
             kept = {}
         if len(kept) < len(pairs):
             kept |= {k: pairs[k][:ANNOTATION_BYTES_MAX] for k in self._needed if k in pairs}
-        return self._interned(kept)
+        return self._interned(self._short(kept))
+
+    def _short(self, annotations: dict[str, str]) -> dict[str, str]:
+        """Those that are needed, and of the others the shortest, up to ANNOTATIONS_BYTES_MAX together."""
+        sizes = {key: len(key) + len(value) for key, value in annotations.items()}
+        left = ANNOTATIONS_BYTES_MAX - sum(sizes.values())
+        for key in sorted(sizes, key=lambda key: (-sizes[key], key)) if left < 0 else ():
+            if left >= 0:
+                break
+            if key not in self._needed:
+                left += sizes[key]
+                del annotations[key]
+        return annotations
 
     def _owner(self, references: list[WireOwnerReference] | None) -> Owner | None:
         reference = controller_of(references)
