@@ -128,6 +128,7 @@ async def _served(
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
+    health.add_remark("handover", program.handover.waiting)
     sources = Sources(
         health,
         metrics,
