@@ -144,6 +144,18 @@ class PodIngest:
         self._gone(uid)
         self.upsert(key, raw)
 
+    def take_anew(self, key: str, raw: msgspec.Raw) -> None:
+        """The pod is known in this very version, and held something else."""
+        try:
+            pod = self.with_policy(self._decoder.pod(raw))
+        except DecodeError:
+            return
+        worker = self._router.worker_of(pod)
+        if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
+            self._revise(worker, pod, _refusal(pod))
+        else:
+            self.upsert(key, raw)
+
     def is_lost(self, pod: Pod) -> bool:
         """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""
         worker = self._router.worker_of(pod)
@@ -184,7 +196,8 @@ class PodIngest:
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
-        added = tolerations_for(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
+        policy = self._tolerations.get(pod.spec.scheduler_name)
+        added = tolerations_for(pod, policy) if policy is not None else ()
         if not added:
             return pod
         key = (id(pod.spec), added)
