@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,7 +132,13 @@ class _Demo:
         async with connect(self._kubeconfig, None) as transport, anyio.create_task_group() as tasks:
             rng = random.Random(self._options.seed)  # noqa: S311 - jitter and ties, not secrets
             program = build_program(
-                self._options.configuration, transport, self._options.identity, "kube-system", Metrics(), rng
+                self._options.configuration,
+                transport,
+                self._options.identity,
+                "kube-system",
+                Metrics(),
+                rng,
+                partial(connect, self._kubeconfig, None),
             )
             expected = self._expected(program)
             tasks.start_soon(self._schedule, program)
