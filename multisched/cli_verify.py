@@ -10,19 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from multisched.cli_tables import as_document, as_table, one_line
 from multisched.options import ExitCode, RefusedError
-from multisched.verify import Domain, Finding, Judge, Report, Snapshot, SnapshotError, report
-from multisched.verify.report import Unjudged, report_of
+from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, report
 
 if TYPE_CHECKING:
     from multisched.model.wire import Transport
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
-LIST_TRIES: Final = 3
-"""A list whose token expires between two pages begins anew so often."""
 PROBLEMS_SHOWN: Final = 20
 
 
@@ -36,36 +31,13 @@ def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
 
 
 async def verify_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
-    """Judges a live cluster by consistent lists of its own. Raises RefusedError where nodes or pods cannot be had."""
-    from multisched.client.cluster_list import cluster_pages
-    from multisched.client.errors import ApiError, Gone
-    from multisched.client.lister import MalformedAnswerError
+    """Judges a live cluster. Raises RefusedError where nodes or pods cannot be had."""
+    from multisched.shell.cluster_judge import JudgeError, judge_cluster
 
-    for attempt in range(LIST_TRIES):
-        told, refused = Judge(domains), dict[str, str]()
-        try:
-            async for kind, items in cluster_pages(transport, refused):
-                for raw in items:
-                    told.tell(kind, orjson.loads(raw))
-        except Gone:
-            if attempt + 1 == LIST_TRIES:
-                raise RefusedError("the lists expire before they end; try again", ExitCode.NO_CLUSTER) from None
-        except (ApiError, MalformedAnswerError) as error:
-            raise RefusedError(f"nodes and pods cannot be listed: {error}", ExitCode.NO_CLUSTER) from error
-        else:
-            break
-    found = report_of(told, has_domains=bool(domains))
-    unread = [Unjudged(_RULE_OF[kind], f"{kind} cannot be listed: {why}") for kind, why in refused.items()]
-    return found._replace(not_judged=[*found.not_judged, *unread])
-
-
-_RULE_OF: Final = {
-    "Namespace": "podAffinity, podAntiAffinity (namespaceSelector)",
-    "StorageClass": "volumes",
-    "CSINode": "volumes",
-    "PersistentVolume": "volumes",
-    "PersistentVolumeClaim": "volumes",
-}
+    try:
+        return await judge_cluster(transport, domains)
+    except JudgeError as error:
+        raise RefusedError(str(error), ExitCode.NO_CLUSTER) from error
 
 
 def exit_code(found: Report, *, is_strict: bool) -> ExitCode:
