@@ -1,21 +1,15 @@
-"""`multisched verify`: which running pods stand against a required rule, on a live cluster or in a snapshot.
-
-Fetches and prints; what is judged is `multisched.verify`'s.
-"""
+"""`multisched verify`: reads a snapshot, and prints what `multisched.verify` finds there or on a live cluster."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from multisched.cli_tables import as_document, as_table, one_line
 from multisched.options import ExitCode, RefusedError
 from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, report
-
-if TYPE_CHECKING:
-    from multisched.model.wire import Transport
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
 PROBLEMS_SHOWN: Final = 20
@@ -28,16 +22,6 @@ def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
     except SnapshotError as error:
         raise RefusedError(f"{path}: {error}") from error
     return report(snapshot.objects(), domains, snapshot.problems.found)
-
-
-async def verify_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
-    """Judges a live cluster. Raises RefusedError where nodes or pods cannot be had."""
-    from multisched.shell.cluster_judge import JudgeError, judge_cluster
-
-    try:
-        return await judge_cluster(transport, domains)
-    except JudgeError as error:
-        raise RefusedError(str(error), ExitCode.NO_CLUSTER) from error
 
 
 def exit_code(found: Report, *, is_strict: bool) -> ExitCode:

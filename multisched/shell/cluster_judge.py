@@ -18,9 +18,11 @@ import orjson
 from multisched.client.cluster_list import cluster_pages
 from multisched.client.errors import ApiError, Gone
 from multisched.client.lister import MalformedAnswerError
-from multisched.framework.plugin import Assistant, DutyProcess, DutyProcessError, ProcessPorts
+from multisched.framework.plugin import Assistant, DutyProcessError, ProcessPorts
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.wire import Transport, TransportError
+from multisched.options import ExitCode, RefusedError
+from multisched.shell.duty_processes import ChildProcess
 from multisched.verify import RULES, Domain, Finding, Judge, Report
 from multisched.verify.report import Unjudged, report_of
 
@@ -48,8 +50,11 @@ Begin = Callable[[], Awaitable[None]]
 Tell = Callable[[str, Sequence[bytes]], Awaitable[None]]
 
 
-class JudgeError(Exception):
+class JudgeError(RefusedError):
     """Nodes or pods cannot be had; the message says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.NO_CLUSTER)
 
 
 async def judge_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
@@ -141,7 +146,7 @@ class ClusterJudge:
     def __init__(
         self,
         transport: Transport,
-        process: DutyProcess,
+        process: ChildProcess,
         events: EventSink,
         clock: Clock,
         *,
