@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multisched.config_schema import Configuration, DomainConfig, Loan, Selector
+from multisched.config_schema import Configuration, DomainConfig, Loan, Selector, TolerationConfig
 from multisched.verify import judged_selector
-from multisched.verify.placement_rules import Domain
+from multisched.verify.placement_rules import Domain, GivenToleration
 from multisched.verify.placement_rules import Loan as JudgedLoan
 from multisched.verify.selectors import LabelSelector, Toleration
 
@@ -21,7 +21,18 @@ def _domain(domain: DomainConfig) -> Domain:
         domain.nodes.rule.value if domain.nodes.rule is not None else "",
         _selector(domain.nodes.selector) if domain.nodes.selector is not None else None,
         tuple(_loan(loan) for loan in domain.loans),
-        tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in domain.policy.tolerations or ()),
+        tuple(_toleration(one) for one in domain.policy.tolerations or ()),
+    )
+
+
+def _toleration(given: TolerationConfig) -> GivenToleration:
+    toleration = Toleration(given.key, given.operator, given.value, given.effect)
+    pods = given.pods
+    if pods is None:
+        return GivenToleration(toleration)
+    selector = None if pods.selector is None else _selector(pods.selector)
+    return GivenToleration(
+        toleration, is_for_all=False, requests=pods.requests, annotations=pods.annotations, selector=selector
     )
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from multisched.client.errors import error_for
-from multisched.model.wire import Response, Transport
+from multisched.model.wire import UNREADABLE, Response, Transport
 
 PAGE_ITEMS: Final = 1_000
 LIST_TIMEOUT_S: Final = 60.0
@@ -24,6 +24,10 @@ LIST_TIMEOUT_S: Final = 60.0
 
 class MalformedAnswerError(Exception):
     """A 200 whose body is no list: truncated, garbage, or another kind of document."""
+
+
+class TornListError(MalformedAnswerError):
+    """Pages of one list come from different versions of the store: together they never were the state of it."""
 
 
 class _ListMetadata(msgspec.Struct, gc=False):
@@ -67,7 +71,7 @@ async def list_pages(
     """Yields every page, and asks for the next one before. `page_items=0` asks for all at once.
 
     Raises TransportError, MalformedAnswerError, or an ApiError: `Gone` means that the continue token expired between
-    two pages, and that everything yielded so far belongs to a list that will never be complete.
+    two pages, and that everything yielded so far belongs to a list that will never be complete; so does TornListError.
     """
 
     def ask(token: str) -> asyncio.Future[Response]:
@@ -77,13 +81,17 @@ async def list_pages(
         return asyncio.ensure_future(transport.request("GET", url, timeout_s=timeout_s))
 
     asked = ask("")
+    version = ""
     try:
         while True:
             body = _read(path, await asked)
+            if body.metadata.version != (version or body.metadata.version):
+                raise TornListError(f"the list of {path} has pages of versions {version} and {body.metadata.version}")
+            version = body.metadata.version
             token = body.metadata.continue_token
             if token:  # before this page is given away: the server makes the next one meanwhile
                 asked = ask(token)
-            yield Page(body.items or [], body.metadata.version)
+            yield Page(body.items or [], version)
             if not token:
                 return
     finally:
@@ -96,7 +104,7 @@ def _read(path: str, response: Response) -> _ListBody:
         raise error_for(response)
     try:
         body = _list_decoder.decode(response.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise MalformedAnswerError(f"the list of {path} is no list") from error
     if not body.metadata.version:
         raise MalformedAnswerError(f"the list of {path} has no resourceVersion")

@@ -1,13 +1,14 @@
-"""Wire shapes of the metadata that all objects have, and the version in it. See decode.py."""
+"""Wire shapes of the metadata that all objects have. See decode.py."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from multisched.model.decode_selectors import Wire
 
-VERSION_DIGITS_MAX = 20
-"""Digits of a uint64; a longer resourceVersion is opaque text."""
+BAD_TEXT = "it holds text that is not UTF-8; write it anew"
 
 
 class WireOwnerReference(Wire):
@@ -36,12 +37,9 @@ class WireMetadata(WireIdentity):
     deletion_timestamp: datetime | None = None
 
 
-def version_of(resource_version: str) -> int:
-    """0 where the server sends one that is no integer."""
-    is_number = (
-        len(resource_version) <= VERSION_DIGITS_MAX and resource_version.isascii() and resource_version.isdigit()
-    )
-    return int(resource_version) if is_number else 0
+def with_valid_text(document: bytes | msgspec.Raw) -> bytes:
+    """The document with U+FFFD in place of what is not UTF-8, as Go reads it."""
+    return bytes(document).decode("utf-8", "replace").encode()
 
 
 def controller_of(references: list[WireOwnerReference] | None) -> WireOwnerReference | None:

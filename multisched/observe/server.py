@@ -1,19 +1,21 @@
 """The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
 
 /livez and /readyz are open and say nothing but ok or failed; everything else, their `?verbose` included, is judged by
-the Authenticator where there is one. Without an Authenticator the server listens on loopback only and answers only to
-loopback names, so that a web page cannot read it through a rebound name. A handler that fails costs its own request.
+the Authenticator where there is one. Without an Authenticator the server listens on loopback only, answers only to loopback
+names and to no page of another origin, so that no web page reads it, and changes nothing without the token of this process.
+A handler that fails costs its own request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 import orjson
@@ -21,8 +23,11 @@ from aiohttp import web
 
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
+from multisched.model.visible_text import escaped_lines
+from multisched.model.wire import UNREADABLE
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
+from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.explain_view import (
     NODES_NAMED,
     NODES_NAMED_MAX,
@@ -35,6 +40,7 @@ from multisched.observe.explain_view import (
     encode_view,
 )
 from multisched.observe.health import Health, HealthReport
+from multisched.observe.loopback import TokenFileError, is_loopback_name, is_other_page, own_token
 from multisched.observe.metrics import Metrics
 from multisched.observe.plugin_view import ViewSource
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
@@ -54,13 +60,16 @@ REVIEWED_PREFIX: Final = "/multisched"
 """Set before /api paths when rights are asked for: Kubernetes lets every authenticated user read `/api/*`
 (ClusterRole system:discovery), and what waits where is not for everyone."""
 EXPLAIN_PATH: Final = "/api/v1/explain"
+WHAT_IF_PATH: Final = f"{EXPLAIN_PATH}/what-if"
+"""The one POST that writes nothing."""
 REPAIR_PATH: Final = "/api/v1/repair"
 VIEW_PATH: Final = "/api/v1/{view}/{name}"
 """What plugins show."""
 REQUEST_BYTES_MAX: Final = 256 * 1024
 """Of a body: a manifest to be tried in thought."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
-KEEPALIVE_S: Final = 75.0
+LINGER_S: Final = 2.0
+"""For the rest of a request that was refused before it was whole."""
 SCRAPES_MAX: Final = 2
 """Renderings at the same time; more are answered 429."""
 
@@ -68,8 +77,13 @@ _REFUSALS: Final = {
     Verdict.UNAUTHENTICATED: (401, "give a bearer token"),
     Verdict.FORBIDDEN: (403, "not allowed; RBAC needs a nonResourceURLs rule for this path"),
     Verdict.UNDECIDED: (503, "the API server did not say who may read"),
+    Verdict.TOO_MANY: (429, "too many tokens are to be checked; try again in a moment"),
 }
-_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+CHANGES_REFUSED: Final = (
+    "this changes something: only the user who runs this process may ask for it, by the token in its file"
+    " (multisched finds it); or set server.authentication and give a token of the cluster"
+)
+HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -85,6 +99,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
     port: int = 10260
     certificate: ServerCertificate | None = None
     authenticator: Authenticator | None = None
+    limits: ConnectionLimits = ConnectionLimits()
+    token_folder: Path | None = None
+    """Where the token for what changes something is kept, if there is no authenticator; without a folder nothing can be changed."""
 
     def __post_init__(self) -> None:
         if not ip_address(self.bind_address).is_loopback and (self.certificate is None or self.authenticator is None):
@@ -105,21 +122,29 @@ class Sources(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str]:
     """Listens while the context is open; yields the base URL. Raises ServerError."""
-    application = _Routes(settings, sources).application()
+    connections = Connections(settings.limits)
+    routes = _Routes(settings, sources, connections)
     runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S
+        routes.application(),
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        keepalive_timeout=settings.limits.idle_s,
+        lingering_time=LINGER_S,
     )
     await runner.setup()
-    try:
-        context = None if settings.certificate is None else settings.certificate.context
-        site = web.TCPSite(runner, settings.bind_address, settings.port, ssl_context=context)
+    tls = None if settings.certificate is None else settings.certificate.context
+    listening = connections.listening(runner, settings.bind_address, settings.port, tls)
+    async with AsyncExitStack() as stack:
         try:
-            await site.start()
+            address = await stack.enter_async_context(listening)
         except OSError as error:
             raise ServerError(f"cannot listen on {settings.bind_address}:{settings.port}: {error.strerror}") from error
-        yield _url(settings, runner.addresses[0])
-    finally:
-        await runner.cleanup()
+        if settings.authenticator is None and settings.token_folder is not None:
+            try:
+                routes.own_token = stack.enter_context(own_token(settings.token_folder, address[1]))
+            except TokenFileError as error:
+                logger.warning("nothing can be changed over HTTP: no token file", extra={"reason": str(error)})
+        yield _url(settings, address)
 
 
 def _url(settings: ServerSettings, address: tuple[str, int]) -> str:
@@ -129,9 +154,11 @@ def _url(settings: ServerSettings, address: tuple[str, int]) -> str:
 
 
 class _Routes:
-    def __init__(self, settings: ServerSettings, sources: Sources) -> None:
+    def __init__(self, settings: ServerSettings, sources: Sources, connections: Connections) -> None:
         self._settings = settings
         self._sources = sources
+        self._connections = connections
+        self.own_token = ""
         self._scrapes = 0
         self._looked_at_s = 0.0
 
@@ -142,7 +169,7 @@ class _Routes:
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/api/v1/queue", self._queue)
         application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
-        application.router.add_post(f"{EXPLAIN_PATH}/what-if", self._what_if)
+        application.router.add_post(WHAT_IF_PATH, self._what_if)
         application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
         application.router.add_get(f"{REPAIR_PATH}/status", self._repair_status)
         application.router.add_post(f"{REPAIR_PATH}/run", self._repair_run)
@@ -153,17 +180,20 @@ class _Routes:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Judges first, so that a stranger cannot even tell which paths exist; then answers, whatever happens."""
         self._renew_certificate()
-        refusal = await self._refusal(request)
-        if refusal is not None:
-            return refusal
         try:
-            response = await handler(request)
+            return await self._refusal(request) or await self._answer(request, handler)
         except web.HTTPException as error:
             return _text(error.status, error.reason)
         except Exception:
             logger.exception("request failed", extra={"path": request.path[:256]})
             return _text(500, "internal error")
-        return response
+        finally:
+            self._connections.answered(request)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await request.read()  # as long as its connection is expected to send; handlers find it read
+        self._connections.received(request)
+        return await handler(request)
 
     def _renew_certificate(self) -> None:
         """On the way of requests, as probes come all the time; one that cannot be used leaves the old one in place."""
@@ -180,11 +210,9 @@ class _Routes:
     async def _refusal(self, request: web.Request) -> web.Response | None:
         if request.path in ("/livez", "/readyz") and "verbose" not in request.query:
             return None
-        authenticator = self._settings.authenticator
+        authenticator, token = self._settings.authenticator, _bearer_token(request)
         if authenticator is None:
-            return None if _is_loopback_name(request.host) else _text(403, "this server answers to loopback names only")
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
+            return self._refusal_on_loopback(request, token)
         verdict = await authenticator.judge(token, request.method.lower(), reviewed_path(request.path))
         if verdict is Verdict.ALLOWED:
             return None
@@ -192,7 +220,20 @@ class _Routes:
         response = _text(status, message)
         if status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
+        if status == 429:
+            response.headers["Retry-After"] = "1"
         return response
+
+    def _refusal_on_loopback(self, request: web.Request, token: str) -> web.Response | None:
+        if not is_loopback_name(request.host):
+            return _text(403, "this server answers to loopback names only")
+        if is_other_page(request.headers, f"{request.scheme}://{request.host}"):
+            return _text(403, "this server answers to no page of another origin")
+        if request.method in ("GET", "HEAD") or request.path == WHAT_IF_PATH:
+            return None
+        if self.own_token and hmac.compare_digest(token.encode(), self.own_token.encode()):
+            return None
+        return _text(401, CHANGES_REFUSED)
 
     async def _livez(self, request: web.Request) -> web.Response:
         return _health(request, self._sources.health.liveness())
@@ -208,13 +249,13 @@ class _Routes:
             body, content_type = await self._sources.metrics.render_in_thread(request.headers.get("Accept", ""))
         finally:
             self._scrapes -= 1
-        return web.Response(body=body, headers={**_HEADERS, "Content-Type": content_type})
+        return web.Response(body=body, headers={**HEADERS, "Content-Type": content_type})
 
     async def _queue(self, request: web.Request) -> web.Response:
         """`?domain=NAME` for one domain, `?limit=N` for more or fewer pods."""
         limit = _number(request, "limit", PODS_SHOWN, PODS_SHOWN_MAX)
         view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
-        return web.Response(body=encode_queue(view), content_type="application/json", headers=_HEADERS)
+        return web.Response(body=encode_queue(view), content_type="application/json", headers=HEADERS)
 
     async def _explain(self, request: web.Request) -> web.Response:
         """`?node=NAME` for why not there, `?fix=true` for what would help, `?names=N` nodes named behind each verdict."""
@@ -245,7 +286,7 @@ class _Routes:
             body = await self._sources.views.document(request.match_info["view"], query)
         except NoViewError as error:
             return _text(error.status, str(error))
-        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_plan(self, request: web.Request) -> web.Response:
         """`?domain=NAME`, `threshold=log=90` as often as needed or `threshold=90`, `moves`, `movesPerNode`, `movesPerService`."""
@@ -253,7 +294,7 @@ class _Routes:
             body = encode_plan(await self._sources.repair.plan(_repair_asked(request)))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_status(self, request: web.Request) -> web.Response:
         """`?domain=NAME`."""
@@ -261,7 +302,7 @@ class _Routes:
             body = encode_status(self._sources.repair.status(request.query.get("domain", "")))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_run(self, request: web.Request) -> web.Response:
         """The parameters with which a plan was asked for, and its digest in the body: `{"digest": "…"}`."""
@@ -269,13 +310,19 @@ class _Routes:
             return _text(415, "send application/json")
         try:
             wanted = msgspec.json.decode(await request.read(), type=RunAsked)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return _text(400, f'the body is not {{"digest": "..."}}: {error}')
         try:
             body = encode_status(await self._sources.repair.run(_repair_asked(request), wanted.digest))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(status=202, body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(status=202, body=body, content_type="application/json", headers=HEADERS)
+
+
+def _bearer_token(request: web.Request) -> str:
+    """Empty without one."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _repair_asked(request: web.Request) -> RepairAsked:
@@ -305,7 +352,7 @@ async def _told(asked: Awaitable[PodView | WhatIfView]) -> web.Response:
         view = await asked
     except NotExplainedError as error:
         return _text(error.status, str(error))
-    return web.Response(body=encode_view(view), content_type="application/json", headers=_HEADERS)
+    return web.Response(body=encode_view(view), content_type="application/json", headers=HEADERS)
 
 
 def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
@@ -328,17 +375,9 @@ def reviewed_path(path: str) -> str:
 def _health(request: web.Request, report: HealthReport) -> web.Response:
     status = 200 if report.is_good else 503
     if "verbose" in request.query:
-        return web.Response(text=report.render(), status=status, headers=_HEADERS)
-    return web.Response(text="ok" if report.is_good else "failed", status=status, headers=_HEADERS)
+        return web.Response(text=report.render(), status=status, headers=HEADERS)
+    return web.Response(text="ok" if report.is_good else "failed", status=status, headers=HEADERS)
 
 
 def _text(status: int, message: str) -> web.Response:
-    return web.Response(status=status, text=f"{message}\n", headers=_HEADERS)
-
-
-def _is_loopback_name(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return web.Response(status=status, text=f"{escaped_lines(message)}\n", headers=HEADERS)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows, Scores
+from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.term_columns import Asker
 from multisched.model.objects import Node, Pod
-from multisched.model.placement import DemandKind, PodAffinity, PodQuery, demands_of
+from multisched.model.placement import DemandKind, PodAffinity, PodQuery
 from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
-from multisched.plugins.columns import Selection, alike_from_first, zeros
+from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.domain_tally import DomainTally, versions
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 
@@ -94,17 +96,6 @@ def _follow(nodes: NodeView, tallies: Tallies, by_key: Sources) -> bool:
     return all(tallies[key].follow(nodes, sources) for key, sources in by_key.items())
 
 
-def _each_in_its_own(codes: Int32) -> int:
-    """How many rows, from the first, lie in domains of their own (`codes`); rows without the label are in none."""
-    seen: set[int] = set()
-    for at, code in enumerate(codes.tolist()):
-        if code in seen:
-            return at
-        if code:
-            seen.add(code)
-    return len(codes)
-
-
 _FILTER: StateKey[_FilterState] = StateKey("InterPodAffinity.filter")
 _SCORE: StateKey[_ScoreState] = StateKey("InterPodAffinity.score")
 
@@ -121,17 +112,20 @@ class InterPodAffinity:
 
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
         self._book = AffinityRuleBook(args, context.objects, context.nodes.pod_counts)
+        self._nodes = context.nodes
         self.reasons = ReasonTable(self.name)
-        self._not_near = self.reasons.code(
-            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match pod affinity rules"
-        )
-        self._not_far = self.reasons.code(Code.UNSCHEDULABLE, "node(s) didn't match pod anti-affinity rules")
+        # In this order: of several, a row is refused for the last, as upstream, and `filter` takes the largest code.
         self._unwanted = self.reasons.code(
             Code.UNSCHEDULABLE, "node(s) didn't satisfy existing pods anti-affinity rules"
         )
+        self._not_far = self.reasons.code(Code.UNSCHEDULABLE, "node(s) didn't match pod anti-affinity rules")
+        self._not_near = self.reasons.code(
+            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match pod affinity rules"
+        )
 
     def sign(self, pod: Pod) -> Hashable:
-        return self._book.rules_of(pod) or ()
+        rules = self._book.rules_of(pod)
+        return 0 if rules is None else rules.number
 
     def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
@@ -160,33 +154,6 @@ class InterPodAffinity:
             return PreFilterResult(SKIP)
         return PreFilterResult()
 
-    def reach(self, cycle: CycleView, pod: Pod) -> str | None:
-        return None
-
-    def foreseen(self, cycle: CycleView, pod: Pod, rows: Rows) -> int:
-        """Anti-affinity refuses more and more; affinity, once pods stand where it leads, passes the same domains; and as long as
-        all pods come to one domain of the only key that scores, its score moves one way and all others the other way.
-        """
-        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
-        if rules is None:
-            return len(rows)
-        state, scores = cycle.state.find(_FILTER), cycle.state.find(_SCORE)
-        count = len(rows)
-        if rules.filters:
-            if state is None or state.rules is not rules:
-                return 1
-            if rules.affinity and not any(tally.pods for tally in state.affinity.values()):
-                return 1  # the first pod decides where the others can go
-            for key, scope in rules.own_anti:
-                if scope.has(pod.namespace, pod.labels):
-                    count = min(count, _each_in_its_own(state.anti[key].codes.take(rows)))
-        if rules.soft:
-            if scores is None or scores.rules is not rules or len(scores.soft) > 1:
-                return 1
-            [tally] = scores.soft.values()
-            count = min(count, alike_from_first(tally.codes.take(rows))) if tally.pods else 1
-        return count
-
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._change(cycle, pod, other, row, 1)
 
@@ -202,11 +169,7 @@ class InterPodAffinity:
                 return True
             if rules is not None and any(scope.has(other.namespace, other.labels) for _, scope in rules.own_anti):
                 return True
-            demands = demands_of(other.spec.pod_affinity, other.namespace) if other.spec.pod_affinity else ()
-            return any(
-                demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels)
-                for demand in demands
-            )
+            return self._keeps_away(cycle.nodes.pod_counts, pod, other) != ()
 
         return Heed((rules, tuple(sorted(labels.items()))), matters)
 
@@ -218,17 +181,14 @@ class InterPodAffinity:
         rules = state.rules
         if rules.own_near.has(other.namespace, other.labels):
             for tally in state.affinity.values():
-                tally.add(row, change)
+                tally.add(row, change, change)
         for key, scope in rules.own_anti:
             if scope.has(other.namespace, other.labels):
-                state.anti[key].add(row, change)
-        if other.spec.pod_affinity is not None:
-            labels = self._book.namespace_labels(pod.namespace)
-            for demand in demands_of(other.spec.pod_affinity, other.namespace):
-                if demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels):
-                    if demand.topology_key not in state.existing:
-                        state.existing[demand.topology_key] = DomainTally(cycle.nodes, demand.topology_key, ())
-                    state.existing[demand.topology_key].add(row, change)
+                state.anti[key].add(row, change, change)
+        for key, terms in self._keeps_away(cycle.nodes.pod_counts, pod, other):
+            if key not in state.existing:
+                state.existing[key] = DomainTally(cycle.nodes, key, ())
+            state.existing[key].add(row, change * terms, change * terms)
         cycle.state.write(_FILTER, state)
         return SUCCESS
 
@@ -238,11 +198,12 @@ class InterPodAffinity:
         codes = zeros(rows)
         for tallies, refusal in ((state.existing, self._unwanted), (state.anti, self._not_far)):
             for tally in tallies.values():
-                held = tally.counts > 0
-                held[0] = False
-                codes[held.take(selection.of(tally.codes))] = refusal
+                if tally.pods:
+                    by_domain = (tally.counts > 0) * np.uint8(refusal)
+                    by_domain[0] = 0
+                    np.maximum(codes, by_domain.take(selection.of(tally.codes)), out=codes)
         if state.affinity:
-            codes[~state.near(selection)] = self._not_near
+            np.maximum(codes, ~state.near(selection) * np.uint8(self._not_near), out=codes)
         return codes
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
@@ -304,17 +265,18 @@ class InterPodAffinity:
             scope = PodQuery((self._book.scope(term, pod.namespace),))
             if _has(scope, before) and not (after is not None and _has(scope, after)):
                 return Hint.QUEUE
-        return Hint.QUEUE if after is None and self._kept_away(pod, before) else Hint.SKIP
+        if after is None and self._keeps_away(self._nodes.pod_counts, pod, before):
+            return Hint.QUEUE
+        return Hint.SKIP
 
-    def _kept_away(self, pod: Pod, other: Pod) -> bool:
-        """The other pod has a required anti-affinity term that is about this one."""
-        if other.spec.pod_affinity is None:
-            return False
-        labels: Mapping[str, str] = self._book.namespace_labels(pod.namespace)
-        return any(
-            demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels)
-            for demand in demands_of(other.spec.pod_affinity, other.namespace)
-        )
+    def _keeps_away(self, counts: PodCountsView, pod: Pod, other: Pod) -> Sequence[tuple[str, int]]:
+        """The other pod's required anti-affinity terms that are about this one: how many by topology key."""
+        affinity = other.spec.pod_affinity
+        if affinity is None or not affinity.anti_required:
+            return ()
+        asker = Asker(pod.namespace, pod.labels, self._book.namespace_labels(pod.namespace))
+        effect = counts.effect(asker, affinity, other.namespace)
+        return tuple((lane.key, terms) for lane, terms, _ in effect if lane.kind is DemandKind.ANTI_REQUIRED)
 
 
 def _has(query: PodQuery, pod: Pod) -> bool:

@@ -4,13 +4,17 @@ Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an as
 definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
 A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
+What a pod was bound with is settled: the annotations that ledgers go by (`LedgerBook.annotations`) stay as they were when
+the pod was assumed, or first seen on its node, whatever later versions of it say. Else whoever may edit a running pod could
+free what it still uses, or take what it never was given.
+
 Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
 own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 
 import msgspec
@@ -23,6 +27,7 @@ from multisched.state.object_store import ObjectStore
 from multisched.state.standing_pods import StandingTable
 
 NO_ROW = -1
+_NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class CacheCorruptedError(AssertionError):
@@ -43,8 +48,12 @@ class PlacedPod(msgspec.Struct):
     node: str
     row: int
     state: PodState
+    annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    """What the binding of an assumed pod carries."""
     is_uprooted: bool = False
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
+    answered_s: float = float("inf")
+    """When the API server answered that an assumed pod is bound; infinite before."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -66,6 +75,7 @@ class ClusterCache:
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
         self._strays: dict[str, set[str]] = {}
+        self._intrusions: dict[int, int] = {}
 
     def add_domain(self, domain: DomainRows) -> None:
         """Keeps the domain's rows true from now on."""
@@ -122,9 +132,23 @@ class ClusterCache:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
         annotations = self.ledgers.take(pod, row)
+        pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
         return Assumption(node, annotations)
+
+    def revise(self, pod: Pod) -> bool:
+        """The watch tells an assumed pod anew: from now on it counts as it is, whether it fits so or not.
+
+        False if a ledger holds for it what it asked for before, which only a new decision can change.
+        """
+        entry = self._placed[pod.uid]
+        before, entry.pod = entry.pod, self._bound_with(pod, entry.annotations)
+        if entry.row != NO_ROW:
+            self._intrude(entry.row)
+            self.nodes.remove_pod(entry.row, pod.uid)
+            self.nodes.add_pod(entry.row, entry.pod)
+        return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:
         """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed it."""
@@ -133,6 +157,17 @@ class ClusterCache:
             return False
         self._drop(entry)
         return True
+
+    def answered(self, uid: str, now_s: float) -> None:
+        """The API server says that an assumed pod is bound; only the watch, or a read that denies it, ends the assumption."""
+        entry = self._placed.get(uid)
+        if entry is not None:
+            entry.answered_s = now_s
+
+    def answered_before(self, uids: Iterable[str], moment_s: float) -> list[PlacedPod]:
+        """Those of the pods that are still assumed though the API server called them bound before that moment."""
+        entries = (self._placed.get(uid) for uid in uids)
+        return [e for e in entries if e is not None and e.state is PodState.ASSUMED and e.answered_s < moment_s]
 
     def place(self, pod: Pod) -> PlacedPod | None:
         """The API server says the pod is on `pod.node`: confirms an assumption, adds, moves or updates.
@@ -143,7 +178,7 @@ class ClusterCache:
         if known is None:
             self._add(pod)
             return None
-        before = PlacedPod(known.pod, known.node, known.row, known.state, known.is_uprooted)
+        before = msgspec.structs.replace(known)
         if known.state is PodState.CONFIRMED and known.node != pod.node:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) moved from {known.node} to {pod.node}")
         if known.node != pod.node:
@@ -151,8 +186,10 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
+        pod = self._settled(known.pod, pod)
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
+            self._intrude(known.row)
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
@@ -179,8 +216,32 @@ class ClusterCache:
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             return
+        self._intrude(row)
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
+
+    def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
+        """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
+        written = self.ledgers.written
+        if not annotations and written.isdisjoint(pod.annotations):
+            return pod
+        own = {key: text for key, text in pod.annotations.items() if key not in written}
+        carried = {key: text for key, text in annotations.items() if key in written}
+        return msgspec.structs.replace(pod, annotations={**own, **carried})
+
+    def _settled(self, before: Pod, after: Pod) -> Pod:
+        """A newer version of a pod on a node, with what is settled as it was."""
+        keys = self.ledgers.annotations
+        was, now = before.annotations, after.annotations
+        if was is now or all(was.get(key) == now.get(key) for key in keys):
+            return after
+        kept = {key: text for key, text in now.items() if key not in keys}
+        kept.update((key, was[key]) for key in keys if key in was)
+        # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
+        return msgspec.structs.replace(after, annotations=was if kept == was else kept)
+
+    def _intrude(self, row: int) -> None:
+        self._intrusions[row] = self._intrusions.get(row, 0) + 1
 
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
@@ -198,6 +259,16 @@ class ClusterCache:
 
     def placed(self, uid: str) -> PlacedPod | None:
         return self._placed.get(uid)
+
+    def intrusions(self, row: int) -> int:
+        """How often pods have come to the row, or have changed on it, by no assumption of ours."""
+        return self._intrusions.get(row, 0)
+
+    def assumed_on(self, node: str) -> list[Pod]:
+        """Pods that are on their way to the node, also where it is not known any more."""
+        row = self.nodes.row_of(node)
+        uids = self._strays.get(node, ()) if row is None else self.nodes.pods_by_uid(row)
+        return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
 
     def uids(self) -> list[str]:
         """Of all placed pods; a copy."""

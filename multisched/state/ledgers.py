@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from multisched.framework.ledger import Ledger
+from multisched.framework.ledger import AnnotatedLedger, Ledger
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
@@ -27,6 +27,10 @@ class LedgerBook:
 
     def __init__(self) -> None:
         self._ledgers: dict[str, Ledger] = {}
+        self.annotations: frozenset[str] = frozenset()
+        """Keys of the pod annotations that some ledger goes by."""
+        self.written: frozenset[str] = frozenset()
+        """Those that only bindings write."""
         self.broken: dict[str, str] = {}
         """Ledgers whose books cannot be trusted -> what they raised."""
 
@@ -34,6 +38,9 @@ class LedgerBook:
         """Adds the ledger, or returns the one that is already registered under its name: domains share ledgers."""
         if ledger.name not in self._ledgers and len(self._ledgers) >= LEDGERS_MAX:
             raise ValueError(f"ledger {ledger.name}: more than {LEDGERS_MAX} ledgers")
+        if isinstance(ledger, AnnotatedLedger):
+            self.annotations |= ledger.annotations
+            self.written |= ledger.written
         return self._ledgers.setdefault(ledger.name, ledger)
 
     def __iter__(self) -> Iterator[Ledger]:
@@ -53,6 +60,10 @@ class LedgerBook:
             if reason:
                 return reason
         return ""
+
+    def concern(self, pod: Pod) -> bool:
+        """True if some ledger holds something for pods like this one."""
+        return bool(self.versions(pod, 0))
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         """Holds in every ledger; returns the annotations that the binding carries. After a PluginFailure none holds it."""

@@ -34,6 +34,10 @@ class BindWatcher(Protocol):
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None: ...
 
+    def bind_faked(self, body: bytes) -> None:
+        """The sender is told that a binding succeeded which never arrived."""
+        ...
+
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender got; None: it cannot know."""
         ...
@@ -59,6 +63,8 @@ class Faults:
         """The binding was applied; the answer got lost."""
         self.bind_late = 0.03
         """The answer got lost first; the binding is applied seconds later."""
+        self.bind_faked = 0.01
+        """The binding never arrived; the client is told that it succeeded."""
         self.refused = 0.02
         self.throttled = 0.03
         self.line_duplicated = 0.03
@@ -176,6 +182,9 @@ class FaultyTransport:
             return early
         if faults.strikes("bind rejected", faults.bind_rejected):
             return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
+        if faults.strikes("false answer", faults.bind_faked):
+            self._watcher.bind_faked(body)
+            return Response(201, b'{"kind":"Status","status":"Success"}')
         if faults.strikes("bind lost, not applied", faults.bind_lost_before):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, not applied)")

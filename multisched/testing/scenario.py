@@ -38,7 +38,7 @@ QUIET_MAX_S = 75.0
 lease runs out (15), its successor waits for the last binds (5), lists and works off its backoffs (10 each)."""
 
 QUIET_LOST_MAX_S = 150.0
-"""The same when a watch has lost a line: two periods of the audit, a list, and a backoff."""
+"""The same when a watch has lost a line, or a bind was answered that never arrived: two periods of the audit, a list, and a backoff."""
 
 SET_ASIDE = "set aside: the API server has refused this pod"
 """With what the owner of a pod that the server always refuses is told of it."""
@@ -298,7 +298,8 @@ class Run:
     async def _calm_down(self) -> float:
         """Waits until all is settled, as long as may be; returns how long."""
         began_s, nudges = self.loop.time(), 0
-        limit_s = QUIET_LOST_MAX_S if self.faults.injected["lost line"] else QUIET_MAX_S
+        needs_audit = self.faults.injected["lost line"] or self.faults.injected["false answer"]
+        limit_s = QUIET_LOST_MAX_S if needs_audit else QUIET_MAX_S
         while self.loop.time() - began_s < limit_s and not self._is_settled() and not self._is_over():
             await asyncio.sleep(POLL_S)
             nudges += 1
@@ -348,6 +349,8 @@ class Run:
                 self.door.complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
             if audit.lost and not self.faults.injected["lost line"]:
                 self.door.complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
+            if audit.unbound and not self.faults.injected["false answer"]:
+                self.door.complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
         # To a process that was paused every plugin that waited seems to have hung.
         failures = [f for f in self.observer.failures if not (self.was_paused and _is_late(f))]
         if failures:

@@ -23,6 +23,25 @@ class Loan:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenToleration:
+    """A toleration that a domain gives to its pods: to all, or to those to which any of the rest applies."""
+
+    toleration: Toleration
+    is_for_all: bool = True
+    requests: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+    selector: LabelSelector | None = None
+
+    def is_for(self, pod: Pod) -> bool:
+        return (
+            self.is_for_all
+            or any(pod.demand.most.get(resource, 0) > 0 for resource in self.requests)
+            or any(key in pod.annotations for key in self.annotations)
+            or (self.selector is not None and self.selector.matches(pod.labels))
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Domain:
     """A domain as the configuration describes it."""
 
@@ -32,8 +51,8 @@ class Domain:
     """gpu, virtual, rest or labelled; empty with a selector."""
     selector: LabelSelector | None = None
     loans: tuple[Loan, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
-    """Given to its pods while they are scheduled."""
+    tolerations: tuple[GivenToleration, ...] = ()
+    """Of its pods while they are scheduled."""
 
 
 class Domains:
@@ -43,13 +62,18 @@ class Domains:
         self._domains = tuple(domains)
         self._of = {name: domain for domain in domains for name in domain.scheduler_names}
 
+    def binds_devices(self, pod: Pod) -> bool:
+        """A scheduler that is described wrote the pod's devices; where none is, any may have."""
+        return not self._domains or pod.scheduler in self._of
+
     def of(self, pod: Pod) -> Domain | None:
         return self._of.get(pod.scheduler)
 
     def tolerations(self, pod: Pod) -> tuple[Toleration, ...]:
         """The pod's own, and those of its domain."""
         domain = self._of.get(pod.scheduler)
-        return (*pod.tolerations, *domain.tolerations) if domain is not None else pod.tolerations
+        given = domain.tolerations if domain is not None else ()
+        return (*pod.tolerations, *(one.toleration for one in given if one.is_for(pod)))
 
     def faults(self, pod: Pod, node: Node) -> Iterator[Fault]:
         domain = self._of.get(pod.scheduler)

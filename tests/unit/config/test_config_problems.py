@@ -94,6 +94,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: [{}]", "f.yaml:3:11: domains[0].name: is missing"),
         ("server: {bindAddress: 0.0.0.0}", "without tls only loopback is served, not 0.0.0.0"),
         ("server: {bindAddress: localhost}", "'localhost' is not an IP address"),
+        ("server: {port: 9000, probePort: 9000}", "probePort must be another port than port (9000)"),
         ("server: {tls: {certFile: a}}", "certFile and keyFile belong together"),
         ("server: {bindAddress: 0.0.0.0, tls: {selfSigned: true}, authentication: false}", "on loopback only"),
         ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),
@@ -108,6 +109,22 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: [{name: a, nodes: {selector: {}}}]", "selects every node"),
         ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "exclude each other"),
         ("domains: [{name: a, loans: [{from: a}]}]", "a domain cannot lend to itself"),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {}}]}}]",
+            "domains[0].policy.tolerations[0].pods: selects no pod; name requests, annotations or a selector",
+        ),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {requests: ['']}}]}}]",
+            "domains[0].policy.tolerations[0].pods.requests[0]: ",
+        ),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {selector: {}}}]}}]",
+            "domains[0].policy.tolerations[0].pods.selector: selects every node or pod",
+        ),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {resources: [cpu]}}]}}]",
+            "domains[0].policy.tolerations[0].pods.resources: ",
+        ),
         ("domains: [{name: a, profile: {queueSort: NodeName}}]", "does not order queues"),
         ("domains: [{name: a, profile: {plugins: {disabled: [QOSSort]}}}]", "exactly one plugin must order the queue"),
         ("domains: [{name: a, profile: {plugins: {enabled: [{name: 'a.b:C'}]}}}]", "cannot import a.b"),

@@ -119,6 +119,19 @@ def test_an_unknown_bind_is_refused_only_once_every_late_post_is_dead(truth: Pod
     assert machine.on_read(truth).outcome is Outcome.REFUSED
 
 
+def test_a_bind_that_must_not_be_sent_is_refused_if_nothing_was_sent_and_else_only_read() -> None:
+    assert make_machine().withdraw("why") == Action(Step.END, outcome=Outcome.REFUSED, message="why")
+
+    machine = make_machine(unknown=True)
+    assert machine.withdraw("why").step is Step.READ
+    assert machine.on_read(UNBOUND) == Action(Step.READ, DEADLINE_S)
+    assert machine.on_read(UNBOUND) == Action(Step.END, outcome=Outcome.REFUSED, message="why")
+
+    machine = make_machine(unknown=True)
+    machine.withdraw("why")
+    assert machine.on_read(OURS).outcome is Outcome.BOUND
+
+
 def test_a_late_post_that_lands_while_we_wait_is_found() -> None:
     machine = make_machine(unknown=True)
     machine.on_reply(BindReply(BindAnswer.CONFLICT))
@@ -146,6 +159,16 @@ def test_a_bind_that_certainly_did_nothing_is_given_up_after_a_named_number_of_t
     actions = [machine.on_reply(BindReply(answer, message="why")) for _ in range(attempts_max)]
     assert [action.step for action in actions] == [Step.POST] * (attempts_max - 1) + [Step.END]
     assert (actions[-1].outcome, actions[-1].message) == (Outcome.REFUSED, "why")
+
+
+@pytest.mark.parametrize("answer", [BindAnswer.NOT_SENT, BindAnswer.THROTTLED])
+def test_no_number_of_answers_that_did_nothing_ends_a_bind_whose_outcome_is_unknown(answer: BindAnswer) -> None:
+    """The first POST may still take effect: its node is asked for until a read says what became of it (I2)."""
+    machine = make_machine(unknown=True)
+    actions = [machine.on_reply(BindReply(answer)) for _ in range(UNSENT_ATTEMPTS_MAX + THROTTLED_ATTEMPTS_MAX)]
+    assert {action.step for action in actions} == {Step.POST}
+    machine.on_reply(BindReply(BindAnswer.CONFLICT))
+    assert machine.on_read(OURS).outcome is Outcome.BOUND
 
 
 def test_throttled_answers_do_not_use_up_the_tries_of_refused_connections() -> None:

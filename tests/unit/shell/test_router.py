@@ -154,3 +154,20 @@ def test_a_pod_gone_from_a_node_of_another_domain_wakes_nobody_who_waits_for_roo
         assert attempts(house, "p") == before + 1
 
     play(scene, "small")
+
+
+def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_node() -> None:
+    """Bound and deleted while nobody watched: its last known state names no node, but it stood on one (seed 50157)."""
+
+    async def scene(house: House) -> None:
+        house.see_pod("brief", cpu="2")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.cache.is_assumed("uid-brief")
+        house.see_pod("late", cpu="2")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-late") is Place.UNSCHEDULABLE
+        house.lose_pod("brief")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("late") == "small"
+
+    play(scene, "small")

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from multisched.verify import Domain
+from multisched.verify.placement_rules import GivenToleration
+from multisched.verify.selectors import Toleration
 from tests.unit.verify.clusters import (
     GPU,
     Told,
@@ -220,8 +223,33 @@ def test_a_pod_that_its_kubelet_made_is_bound_by_room_alone() -> None:
 GPUS = {GPU: "2"}
 
 
-def sharing(milli: str, devices: str) -> dict[str, Any]:
-    return {"annotations": {"multisched.io/gpu-milli": milli, "multisched.io/gpu-devices": devices}}
+def sharing(milli: str, devices: str, allocated: str = "") -> dict[str, Any]:
+    annotations = {"multisched.io/gpu-milli": milli, "multisched.io/gpu-devices": devices}
+    return {"annotations": annotations | ({"multisched.io/gpu-allocated-milli": allocated} if allocated else {})}
+
+
+def test_devices_that_a_stranger_s_pod_names_are_nobody_s() -> None:
+    node = make_node("n1", more=GPUS)
+    stranger = pod("stranger", 10, **sharing("1000", "0"), schedulerName="their-scheduler")
+    ours = pod("ours", 20, **sharing("1000", "0"), schedulerName="gpu-scheduler")
+    domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu"),)
+    assert sure(node, stranger, ours, domains=domains) == set()
+    assert sure(node, stranger, ours) == {("ours", "devices")}
+
+
+def test_a_domain_s_toleration_is_for_those_who_need_it() -> None:
+    node = make_node("n1", more=GPUS, taints=[{"key": GPU, "effect": "NoSchedule", "timeAdded": at(1)}])
+    given = GivenToleration(
+        Toleration(GPU, "Exists", "", ""), is_for_all=False, requests=(GPU,), annotations=("milli",)
+    )
+    domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu", tolerations=(given,)),)
+    ours: dict[str, Any] = {"schedulerName": "gpu-scheduler"}
+    pods = [
+        pod("cpu", **ours),
+        pod("whole", **ours, **asking(**{GPU: "1"})),
+        pod("part", **ours, annotations={"milli": "1"}),
+    ]
+    assert sure(node, *pods, domains=domains) == {("cpu", "taints")}
 
 
 @pytest.mark.parametrize(
@@ -249,6 +277,10 @@ def sharing(milli: str, devices: str) -> dict[str, Any]:
             True,
         ),
         (sharing("500", "0"), {"annotations": {"multisched.io/gpu-milli": "1000"}}, {}, False),
+        (sharing("1000", "0", "500"), sharing("500", "0", "500"), {}, False),
+        (sharing("1", "0", "500"), sharing("1", "0", "501"), {}, True),
+        (sharing("500", "0"), sharing("501", "x"), {}, True),
+        (sharing("500", "0"), sharing("500", "x"), {}, False),
     ],
 )
 def test_devices(first: dict[str, Any], second: dict[str, Any], labels: dict[str, str], is_wrong: bool) -> None:
