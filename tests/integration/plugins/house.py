@@ -79,7 +79,7 @@ class House:
         self, server: ApiServer, books: Books, broken: list[str], clock: LoopClock, configuration: Configuration
     ) -> None:
         self.server = server
-        self._judge = BindJudge(server, configuration, clock.monotonic, books.bound.__contains__)
+        self._judge = BindJudge(server, configuration, clock.monotonic, lambda one, uid: one in books.bound)
         self.books = books
         self.broken = broken
         self.observer = Ears()
