@@ -71,7 +71,10 @@ class Witness:
     @classmethod
     @asynccontextmanager
     async def watching(cls, admin: Admin) -> AsyncIterator[Witness]:
-        """Watches until the block ends; then every pod is where it may be, says the judge of `multisched verify`. Nodes are read once: they must be there, and stay."""
+        """Watches until the block ends; then every pod must be where it may be, says the judge of `multisched verify`.
+
+        Nodes are read once: they must be there, and stay.
+        """
         allocatable = {
             node["metadata"]["name"]: {name: quantity(text) for name, text in node["status"]["allocatable"].items()}
             for node in await admin.items(NODES)
