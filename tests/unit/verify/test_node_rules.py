@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from multisched.verify import Domain
-from multisched.verify.placement_rules import GivenToleration
-from multisched.verify.selectors import Toleration
 from tests.unit.verify.clusters import (
     GPU,
     Told,
@@ -237,19 +235,13 @@ def test_devices_that_a_stranger_s_pod_names_are_nobody_s() -> None:
     assert sure(node, stranger, ours) == {("ours", "devices")}
 
 
-def test_a_domain_s_toleration_is_for_those_who_need_it() -> None:
-    node = make_node("n1", more=GPUS, taints=[{"key": GPU, "effect": "NoSchedule", "timeAdded": at(1)}])
-    given = GivenToleration(
-        Toleration(GPU, "Exists", "", ""), is_for_all=False, requests=(GPU,), annotations=("milli",)
-    )
-    domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu", tolerations=(given,)),)
-    ours: dict[str, Any] = {"schedulerName": "gpu-scheduler"}
-    pods = [
-        pod("cpu", **ours),
-        pod("whole", **ours, **asking(**{GPU: "1"})),
-        pod("part", **ours, annotations={"milli": "1"}),
-    ]
-    assert sure(node, *pods, domains=domains) == {("cpu", "taints")}
+def given(milli: str, devices: str, *, asks: str) -> dict[str, Any]:
+    """By the scheduler; `asks`: what the author says since."""
+    pod = sharing(asks, devices)
+    pod["annotations"]["multisched.io/gpu-allocated-milli"] = milli
+    if not asks:
+        del pod["annotations"]["multisched.io/gpu-milli"]
+    return pod
 
 
 @pytest.mark.parametrize(
@@ -260,6 +252,10 @@ def test_a_domain_s_toleration_is_for_those_who_need_it() -> None:
         (sharing("500", "0"), sharing("501", "1"), {}, False),
         (sharing("500", "0,1"), sharing("501", "1"), {}, True),
         (sharing("500", "0"), sharing("500", "2"), {}, True),
+        (given("500", "0", asks="1"), sharing("501", "0"), {}, True),
+        (given("500", "0", asks="1000"), sharing("500", "0"), {}, False),
+        (given("bad", "0", asks="500"), sharing("501", "0"), {}, True),
+        (given("500", "0", asks=""), sharing("501", "0"), {}, True),
         (sharing("500", "0"), sharing("bad", "0"), {}, True),
         (sharing("500", "0"), asking(**{GPU: "1"}), {}, True),
         (asking(**{GPU: "1"}), sharing("500", "1"), {}, True),
