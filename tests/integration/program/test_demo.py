@@ -58,8 +58,9 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
 
     assert (ended.code, ended.err) == (0, "")
     document = json.loads(ended.out)
-    assert set(document) == {"domains", "overcommitted"}
+    assert set(document) == {"domains", "overcommitted", "violations"}
     assert document["overcommitted"] == 0
+    assert document["violations"] == []
     assert {name: (d["pods"], d["bound"]) for name, d in document["domains"].items()} == {
         "forecast": (17, 17),
         "gpu": (5, 5),
