@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from multisched.client.errors import ApiError
 from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
-from multisched.framework.ledger import Ledger
+from multisched.framework.ledger import Ledger, SummingLedger, rebuild
 from multisched.framework.ports import Binder, Clock, UnreachableError
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
@@ -400,6 +400,7 @@ class Audit:
         held = ledger.held()
         for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
             self._check_holds(ledger, rows, held, now)
+            self._check_sums(ledger, rows, now)
             await asyncio.sleep(0)
         for uids in _slices(list(held), SLICE_ITEMS):
             self._check_leaks(ledger, uids, now)
@@ -432,6 +433,23 @@ class Audit:
                 ledger.give(uid)
                 if ledger.concerns(pod):
                     ledger.place(pod, row)
+
+    def _check_sums(self, ledger: Ledger, rows: Sequence[int], now: _Round) -> None:
+        """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
+        if not isinstance(ledger, SummingLedger):
+            return
+        table = self._cache.nodes
+        nodes = {row: node for row in rows if (node := table.node_at(row)) is not None}
+        pods = ((pod, row) for row in nodes for pod in table.pods_by_uid(row).values())
+        twin = rebuild(ledger, nodes.items(), pods)
+        assert isinstance(twin, SummingLedger), f"the twin of {ledger.name} is another kind of ledger"
+        for row, node in nodes.items():
+            here, wanted = ledger.sums(row), twin.sums(row)
+            if here != wanted:
+                what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
+                now.found.append(Difference("ledger", node.name, what, ("ledger row", node.uid, 0)))
+                self._counters.inner += 1
+                ledger.recount(row)
 
     def _check_leaks(self, ledger: Ledger, uids: Sequence[str], now: _Round) -> None:
         """Nothing is held for a pod that stands on no row."""

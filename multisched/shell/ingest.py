@@ -171,6 +171,15 @@ class PodIngest:
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
+    def is_in_step(self, raw: msgspec.Raw) -> bool:
+        """True if what the pod holds of its node is counted here, as the API server has it: nothing, for one that has ended."""
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError:
+            return True
+        entry = self._cache.placed(pod.uid)
+        return pod.is_terminal or (entry is not None and entry.node == pod.node)
+
     def unbind(self, uid: str) -> None:
         """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
         entry = self._cache.placed(uid)
@@ -187,7 +196,8 @@ class PodIngest:
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
-        added = tolerations_for(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
+        policy = self._tolerations.get(pod.spec.scheduler_name)
+        added = tolerations_for(pod, policy) if policy is not None else ()
         if not added:
             return pod
         key = (id(pod.spec), added)
