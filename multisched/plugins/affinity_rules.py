@@ -21,7 +21,10 @@ from multisched.plugins.domain_tally import AnySource, DemandSource, Source
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 
 RULES_KEPT: Final = 16_384
-"""Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+"""Pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+
+SOURCES_KEPT: Final = 32_768
+"""Counts that remembered rules refer to, at most; past it all rules are forgotten. About 300 bytes each."""
 
 _NOTHING: Final = PodScope(LabelSelector(), frozenset())
 _NO_LABELS: Mapping[str, str] = {}
@@ -113,7 +116,7 @@ class AffinityRuleBook:
         self._counts = counts
         self._remembered: dict[tuple[int, int, str], tuple[Hashable, AffinityRules | None, object]] = {}
         self._rules: dict[Hashable, AffinityRules] = {}
-        self._numbers_given = 0
+        self._numbers_given = self._sources_kept = 0
 
     def rules_of(self, pod: Pod, counts: PodCountsView | None = None) -> AffinityRules | None:
         """The pod's rules among the pods that `counts` counts (the table's, if none is given); None if it has none."""
@@ -187,8 +190,11 @@ class AffinityRuleBook:
                 unknown=unknown,
             )
             if is_kept:
-                if len(self._rules) >= RULES_KEPT:
+                self._sources_kept += 1 + len(rules.sources)
+                if self._sources_kept > SOURCES_KEPT:
                     self._rules.clear()
+                    self._remembered.clear()
+                    self._sources_kept = 1 + len(rules.sources)
                 self._rules[key] = rules
         return rules
 
