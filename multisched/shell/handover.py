@@ -135,7 +135,7 @@ class Handover:
 
     @property
     def _is_alone(self) -> bool:
-        """True if nobody else can bind by any lease."""
+        """True if nobody else can bind by any lease, and what others bound by them is counted here."""
         return self._leases <= self._settled
 
     def is_settled(self, domain: str) -> bool:
@@ -203,7 +203,7 @@ class Handover:
             obstacle = self._obstacle(node, one.version, others)
             if obstacle:
                 self._tell(one, node, obstacle)
-            elif await self._counts_all_on(node.name):
+            elif self._is_alone or await self._counts_all_on(node.name):
                 self._let_in(one, node.uid)
 
     def _let_in(self, one: _Withheld, uid: str) -> None:

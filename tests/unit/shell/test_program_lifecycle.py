@@ -58,6 +58,7 @@ class SlowDoor(DirectTransport):
         super().__init__(server)
         self.hold_s = 0.0
         self.bindings = 0
+        self.lists_of_nodes_pods = 0
         self.was_used = asyncio.Event()
         self.is_cut = False
         self.hears = asyncio.Event()
@@ -88,6 +89,7 @@ class SlowDoor(DirectTransport):
             words = self.denied.get(path.split("/pods/")[1].split("/")[0])
             if words is not None:
                 return Response(403, orjson.dumps({"kind": "Status", "status": "Failure", "message": words}), {})
+        self.lists_of_nodes_pods += "fieldSelector=spec.nodeName" in path
         if self.is_cut and "/leases" in path:
             raise ConnectFailedError("cut")
         return await super().request(
@@ -298,6 +300,28 @@ def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None
         waited = site.loop.time() - died
         assert waited >= 15.0 + 5.0
         assert waited < 15.0 + 5.0 + 6.0
+        second.stop()
+        await waiting
+
+    play(scene)
+
+
+def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
+    """Its own list has all binds of the last leader. With thousands of nodes a question about each would take minutes."""
+
+    async def scene(site: Site) -> None:
+        first, _ = site.program("first")
+        leading = site.loop.create_task(first.run())
+        await asyncio.sleep(2.0)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+        second, door = site.program("second")
+        waiting = site.loop.create_task(second.run())
+        await site.add_pod("p")
+        await asyncio.sleep(30.0)
+        assert await site.node_of("p") == "a"
+        assert door.lists_of_nodes_pods == 0
         second.stop()
         await waiting
 
