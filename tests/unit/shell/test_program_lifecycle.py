@@ -16,6 +16,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.config_nodes import lease_groups
 from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
+from multisched.shell.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.invariants import differences
@@ -97,6 +98,20 @@ class SlowDoor(DirectTransport):
         )
 
 
+class LateWord(LeasesOnLoop):
+    """What becomes of leases is told late, as from a thread to a busy loop."""
+
+    def __init__(self, transport: DirectTransport, late_s: float) -> None:
+        super().__init__(transport)
+        self._late_s = late_s
+
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        if self._late_s:
+            asyncio.get_running_loop().call_later(self._late_s, function, *args)
+        else:
+            function(*args)
+
+
 class Site:
     """An API server with one node of each domain, and programs that run against it."""
 
@@ -131,10 +146,18 @@ class Site:
         leases = await self.send("GET", LEASES)
         return {lease["spec"].get("holderIdentity") or "" for lease in leases["items"]}
 
-    def program(self, identity: str = "me", configuration: str = CONFIGURATION) -> tuple[Program, SlowDoor]:
+    def program(
+        self, identity: str = "me", configuration: str = CONFIGURATION, *, leases_late_s: float = 0.0
+    ) -> tuple[Program, SlowDoor]:
         door = SlowDoor(self.server)
         outside = Surroundings(
-            door, self.clock, random.Random(1), identity, "kube-system", observer=lambda name: QuietObserver()
+            door,
+            self.clock,
+            random.Random(1),
+            identity,
+            "kube-system",
+            observer=lambda name: QuietObserver(),
+            lease_runner=LateWord(door, leases_late_s),
         )
         return Program(config.parse(configuration, "test"), outside), door
 
@@ -302,6 +325,26 @@ def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None
         assert waited < 15.0 + 5.0 + 6.0
         second.stop()
         await waiting
+
+    play(scene)
+
+
+def test_a_lease_that_was_lost_before_the_program_heard_of_it_is_led_by_when_it_comes_back() -> None:
+    async def scene(site: Site) -> None:
+        program, _ = site.program(leases_late_s=4.0)
+        running = site.loop.create_task(program.run())
+        await asyncio.sleep(1.0)
+        assert await site.holders() == {"me"}
+        for lease in (await site.send("GET", LEASES))["items"]:
+            lease["spec"]["holderIdentity"] = "another"
+            await site.send("PUT", f"{LEASES}/{lease['metadata']['name']}", lease)
+        await asyncio.sleep(60.0)
+        await site.add_pod("p")
+        await asyncio.sleep(5.0)
+        assert await site.holders() == {"me"}
+        assert await site.node_of("p") == "a"
+        program.stop()
+        await running
 
     play(scene)
 
