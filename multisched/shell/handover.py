@@ -9,9 +9,9 @@ annotations on its Lease, with every renewal:
 - `node-selection`: its rules, by which everybody else knows what it claims, though another configuration may be rolled out.
 
 A row that joins a domain at version v is withheld until every other lease is free (given back, or run out for a bind deadline),
-or its holder has seen v and does not claim the node; then until all pods that a consistent read has on the node are counted
-here. Two leaders whose rules both claim a node both leave it alone. Rows between domains of one process are never withheld: one
-cache counts for both. Owned and run by `Program`, one task.
+or its holder has seen v, nothing that this process has not seen too, and does not claim the node; then until all pods that a
+consistent read has on the node are counted here. Two leaders whose rules both claim a node both leave it alone. Rows between
+domains of one process are never withheld: one cache counts for both. Owned and run by `Program`, one task.
 """
 
 from __future__ import annotations
@@ -281,8 +281,11 @@ class Handover:
                 return f"{who}, which does not say what nodes it uses"
             if claims.claims(group, node):
                 return f"{who}, whose configuration gives it the node, too"
-            if not is_covered(version, version_of(holding.annotations.get(SEEN_ANNOTATION, ""))):
+            seen = version_of(holding.annotations.get(SEEN_ANNOTATION, ""))
+            if not is_covered(version, seen):
                 return f"{who}, which has not seen yet that the node left"
+            if not is_covered(seen, version_of(self._nodes.position)):
+                return f"{who}, which has seen more of nodes than this process, and may have it again"
         return ""
 
     def _claims(self, annotations: Mapping[str, str]) -> _Claims | None:
