@@ -155,7 +155,7 @@ class Handover:
         self._open.add(domain)
         for row in rows.rows.tolist():
             node = self._cache.nodes.node(row)
-            if self._obstacle(node, node.version, others):
+            if self._obstacle(domain, node, node.version, others):
                 rows.withhold(row, node)
 
     # -- as long as it runs ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Handover:
             node = self._cache.nodes.node_at(one.row)
             if node is None or one.rows.withheld.get(one.row) != one.version:
                 continue
-            obstacle = self._obstacle(node, one.version, others)
+            obstacle = self._obstacle(one.domain, node, one.version, others)
             if obstacle:
                 self._tell(one, node, obstacle)
             elif self._is_alone or await self._counts_all_on(node.name):
@@ -270,7 +270,7 @@ class Handover:
         if claims is not None:
             self._leases.update(claims.groups.values())
 
-    def _obstacle(self, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
+    def _obstacle(self, domain: str, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
         """Why somebody else may still bind to the node; empty: nobody does."""
         for group, holding in others.items():
             if holding is None or group in self._settled:
@@ -279,6 +279,8 @@ class Handover:
             claims = self._claims(holding.annotations)
             if claims is None:
                 return f"{who}, which does not say what nodes it uses"
+            if self._groups[domain] not in claims.groups.values():
+                return f"{who}, whose configuration has no lease for domain {domain}, and would not ask before it takes the node"
             if claims.claims(group, node):
                 return f"{who}, whose configuration gives it the node, too"
             seen = version_of(holding.annotations.get(SEEN_ANNOTATION, ""))

@@ -6,7 +6,7 @@ import asyncio
 
 from multisched.shell.domain import DomainWorker
 from multisched.state.domain_rows import DomainRows
-from tests.sim.handover import TWO, Replica, Site, play
+from tests.sim.handover import THREE, TWO, Replica, Site, play
 
 
 def relist(replica: Replica) -> None:
@@ -70,5 +70,29 @@ def test_a_node_that_was_away_while_its_next_leader_listed_counts_as_one_that_jo
 
         assert site.node_of(first) == "n"
         assert site.node_of(second) == ""
+
+    play(scene)
+
+
+def test_a_domain_that_another_leader_has_never_heard_of_uses_no_node_beside_it() -> None:
+    """A configuration with one domain more is rolled out: the old leader would take a node of it without asking."""
+
+    async def scene(site: Site) -> None:
+        old, new = site.start(["gpu", "forecast"], TWO), site.start(["edge"], THREE)
+        await site.label("n", **{"multisched.io_domain": "edge"})
+        await asyncio.sleep(10.0)
+        new.cable.bind_s = 4.0
+        first = await site.add_pod("edge", "6")
+        await asyncio.sleep(0.5)
+        await site.label("n", **{"multisched.io_domain": None})
+        second = await site.add_pod("gpu", "6")
+        await asyncio.sleep(8.0)
+
+        assert site.node_of(first) == ""
+        assert site.node_of(second) == "n"
+        await site.stop(old)
+        await site.add_node("m", {"multisched.io/domain": "edge"})
+        await asyncio.sleep(20.0)
+        assert site.node_of(first) == "m"
 
     play(scene)
