@@ -18,6 +18,8 @@ from multisched.state.cluster_cache import NO_ROW, ClusterCache
 class Seen(msgspec.Struct, frozen=True):
     """What a decision was made of."""
 
+    pod: Pod
+    """As it was assumed: with what its binding writes."""
     node: Node
     generation: int
     """Of the domain's rows."""
@@ -37,7 +39,7 @@ class SendCheck:
         entry = self._cache.placed(placed.pod.uid)
         assert entry is not None, "a placed pod is assumed"
         row = entry.row
-        return Seen(self._cache.nodes.node(row), self._cycle.rows.generation, self._cache.intrusions(row))
+        return Seen(entry.pod, self._cache.nodes.node(row), self._cycle.rows.generation, self._cache.intrusions(row))
 
     def is_at_home(self, placed: Placed, seen: Seen) -> bool:
         """True if the pod's row has been the domain's ever since the decision."""
@@ -57,7 +59,7 @@ class SendCheck:
         node = self._cache.nodes.node(row)
         is_as_seen = (
             (node is seen.node or differ_in_version_only(seen.node, node))
-            and entry.pod is placed.pod
+            and entry.pod is seen.pod
             and self._cache.intrusions(row) == seen.intrusions
             and self._cycle.rows.has_stayed(row, seen.generation)
         )

@@ -193,8 +193,9 @@ class House:
 
     # -- what the watch says ---------------------------------------------------------------------------------------
 
-    def see_node(self, name: str, *, cpu: str = "2", **fields: Any) -> None:
-        status = {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}
+    def see_node(self, name: str, *, cpu: str = "2", gpus: int = 0, **fields: Any) -> None:
+        amounts = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
+        status = {"allocatable": {**amounts, "nvidia.com/gpu": str(gpus)} if gpus else amounts}
         metadata = {"name": name, "uid": fields.pop("uid", f"uid-{name}"), "labels": fields.pop("labels", {})}
         self.nodes.upsert(name, _raw({"metadata": metadata, "spec": fields, "status": status}))
 

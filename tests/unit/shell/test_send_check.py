@@ -7,11 +7,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.plugin import CycleView, PermitResult
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency, PermitResult
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
+from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
@@ -19,6 +22,7 @@ from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 HELD_S = 5.0
+GPU_MILLI = "multisched.io/gpu-milli"
 NO_EXECUTE = [{"key": "maintenance", "effect": "NoExecute"}]
 NO_SCHEDULE = [{"key": "maintenance", "effect": "NoSchedule"}]
 
@@ -185,3 +189,38 @@ def test_what_became_of_an_unknown_bind_is_only_read_once_its_node_left(*, is_bo
         assert house.node_of("p") == ("a" if is_bound else None)
 
     play(scene)
+
+
+class Counting:
+    """A filter that lets all rows pass, and counts how often it is asked."""
+
+    name = "Counting"
+    depends_on = Dependency.ROW
+    reasons = ReasonTable(name)
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        self.asked += 1
+        return np.zeros(len(rows), np.uint8)
+
+
+@pytest.mark.parametrize("milli", ["", "300"])
+def test_what_a_binding_writes_is_no_change_of_its_pod(milli: str) -> None:
+    """Else each fraction of a GPU would be looked at twice."""
+    loop, counting = SimLoop(seed=3), Counting()
+
+    async def main() -> None:
+        house = House(loop, plugins=[counting], profile="gpu")
+        house.see_node("g", cpu="4", gpus=2)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            house.see_pod("p", metadata={"annotations": {GPU_MILLI: milli} if milli else {}})
+            await asyncio.sleep(0.1)
+            assert house.desk.posts == [("p", "g")]
+            assert counting.asked == 1
+            tasks.cancel_scope.cancel()
+
+    simulate(main(), loop)
