@@ -199,6 +199,8 @@ class ClusterCache:
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
+            if known.pod.labels is not pod.labels and known.pod.labels != pod.labels:
+                self._intrude(known.row)
             self.nodes.replace_pod(known.row, pod)
         if known.row != NO_ROW:
             self.ledgers.place(pod, known.row)

@@ -191,6 +191,30 @@ def test_what_became_of_an_unknown_bind_is_only_read_once_its_node_left(*, is_bo
     play(scene)
 
 
+def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being_sent() -> None:
+    term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, plugins=[Holding()], filters=("InterPodAffinity",))
+        house.see_node("a", cpu="4", labels={"zone": "z"})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            house.see_pod("standing", nodeName="a", phase="Running", metadata={"labels": {"role": "follower"}})
+            house.see_pod("permit", affinity=anti)
+            await asyncio.sleep(0.1)
+            assert house.node_of("permit") == "a"
+            house.see_pod("standing", nodeName="a", phase="Running", metadata={"labels": {"role": "leader"}})
+            house.worker.waiting.allow("uid-permit", "Holding")
+            await asyncio.sleep(0.1)
+            assert house.desk.posts == []
+            tasks.cancel_scope.cancel()
+
+    simulate(main(), loop)
+
+
 class Counting:
     """A filter that lets all rows pass, and counts how often it is asked."""
 
