@@ -185,42 +185,15 @@ class Program:
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
         self._served = frozenset(name for names in self.scheduler_names.values() for name in names)
-        tolerations: dict[str, tuple[Toleration, ...]] = {}
         nodes = NodeRouter(configuration)
-        registry = outside.registry if outside.registry is not None else plugin_registry()
-        for domain in configuration.domains:
-            self._add_domain(domain, nodes, registry)
-            for name in domain.scheduler_names:
-                tolerations[name] = domain.policy.compile()
-        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
-        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
-        self.pods = PodIngest(
-            self.cache,
-            self.nominator,
-            self.router,
-            self.decoder,
-            outside.clock,
-            tolerations=tolerations,
-            going=self.preemptor.saw_going,
-            offer=self.reservations.offer,
-        )
+        tolerations = self._add_domains(nodes)
+        self.pods = self._pod_ingest(tolerations)
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(
             self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
         )
         self.reflectors = self._reflectors()
-        self.handover = Handover(
-            configuration,
-            outside.transport,
-            outside.clock,
-            outside.lease_namespace,
-            self.cache,
-            self.router,
-            self.pods,
-            self.reflectors["nodes"],
-            RUNNING_PODS,
-        )
-        self.handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
+        self.handover = self._handover()
         self.objects = ObjectWatch(
             kinds_read_by(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
@@ -235,6 +208,45 @@ class Program:
         self.judge = self._judge(reporter)
 
     # -- building --------------------------------------------------------------------------------------------------
+
+    def _add_domains(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
+        """Returns what each schedulerName's domain adds to its pods."""
+        registry = self._outside.registry if self._outside.registry is not None else plugin_registry()
+        tolerations: dict[str, tuple[Toleration, ...]] = {}
+        for domain in self._configuration.domains:
+            self._add_domain(domain, nodes, registry)
+            for name in domain.scheduler_names:
+                tolerations[name] = domain.policy.compile()
+        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
+        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
+        return tolerations
+
+    def _pod_ingest(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> PodIngest:
+        return PodIngest(
+            self.cache,
+            self.nominator,
+            self.router,
+            self.decoder,
+            self.clock,
+            tolerations=tolerations,
+            going=self.preemptor.saw_going,
+            offer=self.reservations.offer,
+        )
+
+    def _handover(self) -> Handover:
+        handover = Handover(
+            self._configuration,
+            self.transport,
+            self.clock,
+            self._outside.lease_namespace,
+            self.cache,
+            self.router,
+            self.pods,
+            self.reflectors["nodes"],
+            RUNNING_PODS,
+        )
+        handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
+        return handover
 
     def _reflectors(self) -> dict[str, Reflector]:
         """Of what every program watches."""
