@@ -15,7 +15,7 @@ from multisched.cluster.server import ApiServer
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.testing.door import Door
 from multisched.testing.policies import Policies
-from multisched.testing.scenario import CONFIGURATION
+from multisched.testing.setting import ASKING
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -31,7 +31,7 @@ class Stand:
         self.server = ApiServer(self.clock, rbac=False)
         self.api = DirectTransport(self.server)
         policies = Policies(self.server, seed=0)
-        self.door = Door(self.server, config.parse(CONFIGURATION, "test"), loop.time, self.broken, policies)
+        self.door = Door(self.server, config.parse(ASKING, "test"), loop.time, self.broken, policies)
 
     async def post(self, path: str, document: Mapping[str, Any]) -> Response:
         return await self.api.request("POST", path, body=orjson.dumps(document))
