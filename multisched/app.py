@@ -30,11 +30,12 @@ from multisched.client.transport import HttpTransport, connect
 from multisched.config_schema import Configuration
 from multisched.garbage import collect_seldom, leave_to_reference_counts
 from multisched.model.wire import Transport, TransportError
-from multisched.observe.access import DelegatedAuthenticator
+from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
+from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
@@ -106,7 +107,7 @@ async def _served(
     configuration: Configuration,
     program: Program,
     metrics: Metrics,
-    transport: Transport,
+    transport: HttpTransport,
     identity: str,
     certificate: ServerCertificate | None,
 ) -> AsyncIterator[None]:
@@ -116,13 +117,12 @@ async def _served(
         yield
         return
     clock = SystemClock()
-    health, heartbeat = Health(), Heartbeat(clock)
+    health = Health()
+    heartbeat = Heartbeat(clock, health)
     health.add_liveness("loop", heartbeat.check)
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
-    authenticator = DelegatedAuthenticator(transport, clock) if settings.is_authenticating else None
-    served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
     sources = Sources(
         health,
         metrics,
@@ -131,12 +131,30 @@ async def _served(
         repair=RepairPlans(program, configuration),
         views=ProgramViews(program),
     )
-    async with serve(served, sources) as url, anyio.create_task_group() as tasks:
-        logger.info("serving", extra={"url": url})
+    port = settings.probe_port
+    probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)
+    async with contextlib.AsyncExitStack() as stack:
+        authenticator = await stack.enter_async_context(_authenticator(configuration, transport, clock))
+        served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
+        url = await stack.enter_async_context(serve(served, sources))
+        logger.info("serving", extra={"url": url, "probes": stack.enter_context(probes)})
+        tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(heartbeat.run)
         yield
         health.stop()
         tasks.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _authenticator(
+    configuration: Configuration, transport: HttpTransport, clock: SystemClock
+) -> AsyncIterator[DelegatedAuthenticator | None]:
+    """None where everybody on this machine may read. It has connections of its own: a flood of tokens holds up no bind."""
+    if not configuration.server.is_authenticating:
+        yield None
+        return
+    async with transport.beside(REVIEWS_AT_ONCE) as apart:
+        yield DelegatedAuthenticator(apart, clock)
 
 
 def _certificate(configuration: Configuration) -> ServerCertificate | None:

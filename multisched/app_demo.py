@@ -22,7 +22,8 @@ import anyio
 import anyio.abc
 import orjson
 
-from domains.gpu.demand import DEVICE_MILLI, demand_of, devices_of
+from domains.gpu.demand import DEVICE_MILLI
+from domains.gpu.hold import hold_of
 from multisched.app import SystemClock, build_program, create_all, is_embedded_kubeconfig, until_ended
 from multisched.client.transport import connect
 from multisched.cluster.seed import demo_workload, pods_by_scheduler
@@ -287,9 +288,9 @@ async def _overcommitted(transport: Transport) -> int:
 
 
 def _devices(pod: Pod) -> dict[str, int]:
-    """Thousandths of each GPU device that the pod's annotation names."""
-    demand = demand_of(pod)
-    return {} if demand is None else {f"{_DEVICE}{index}": demand.milli for index in devices_of(pod)}
+    """Thousandths of each GPU device that the pod holds."""
+    hold = hold_of(pod, is_ours=True)
+    return {} if hold is None else {f"{_DEVICE}{index}": hold.milli for index in hold.devices}
 
 
 def _room(node: Node, resource: str) -> int:

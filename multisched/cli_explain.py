@@ -16,6 +16,7 @@ import msgspec
 
 from multisched.cli_server import AskError, Server, ask
 from multisched.cli_tables import as_document
+from multisched.model.wire import UNREADABLE
 from multisched.observe.explain_view import (
     NODES_NAMED,
     NODES_NAMED_MAX,
@@ -115,7 +116,7 @@ def _ask(server: Server, path: str, body: bytes | None = None) -> bytes:
 def _decoded(server: Server, body: bytes, kind: Any) -> Any:
     try:
         return decode_view(body, kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
 
 
@@ -149,7 +150,7 @@ def moment_of(dump: Dump) -> Moment:
     body = _read(dump.path, DUMP_BYTES_MAX)
     try:
         listed = msgspec.json.decode(body, type=_List)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         message = f"{dump.path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
         raise AskError(message, ExitCode.USAGE) from error
     return Moment.of_dump(listed.items, dump.now)

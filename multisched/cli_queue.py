@@ -8,6 +8,7 @@ import msgspec
 
 from multisched.cli_server import AskError, Server, ask
 from multisched.cli_tables import as_document, as_table
+from multisched.model.wire import UNREADABLE
 from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_queue
 from multisched.options import ExitCode
 
@@ -34,7 +35,7 @@ def fetch(wanted: Ask) -> QueueView:
     body = ask(wanted.server, f"/api/v1/queue?{urlencode(query)}")
     try:
         return decode_queue(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise AskError(f"{wanted.server.url} is no multisched: {error}", ExitCode.PROBLEM) from error
 
 

@@ -27,6 +27,7 @@ from multisched.framework.repair import (
     RepairPlan,
     RepairRefusedError,
 )
+from multisched.model.wire import UNREADABLE
 from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
 from multisched.options import ExitCode
 
@@ -115,7 +116,7 @@ def _status_of(server: Server, path: str, body: bytes | None = None) -> RepairSt
         raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
     try:
         return decode_status(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
 
 
@@ -172,7 +173,7 @@ def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
         raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
     try:
         return decode_plan(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
 
 

@@ -338,6 +338,8 @@ class ServerConfig(Section):
     """An IP address. Anything but loopback needs tls."""
     port: int = Field(default=10260, ge=0, le=65535)
     """0: any free one."""
+    probe_port: int | None = Field(default=None, ge=0, le=65535)
+    """A second port for /livez and /readyz alone, over plain HTTP, that answers however busy the first is. Without: none."""
     tls: Tls = Tls()
     """Without a certificate the server speaks HTTP, on loopback only."""
     authentication: bool | None = None
@@ -350,6 +352,12 @@ class ServerConfig(Section):
     @property
     def is_loopback(self) -> bool:
         return ip_address(self.bind_address).is_loopback
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        if self.probe_port and self.probe_port == self.port:
+            raise ValueError(f"probePort must be another port than port ({self.port})")
+        return self
 
     @model_validator(mode="after")
     def _refuse_open(self) -> Self:

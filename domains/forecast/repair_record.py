@@ -17,6 +17,7 @@ from domains.forecast.repair_run import Foretold, Run, State
 from domains.forecast.windows import Span
 from multisched.framework.ports import ObjectRef
 from multisched.framework.repair import RepairMove
+from multisched.model.wire import UNREADABLE
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ def loaded(document: bytes | None) -> Record:
         return Record()
     try:
         record = _DECODER.decode(document)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         logger.warning("what was stored of repair cannot be read, and counts for nothing", extra={"error": str(error)})
         return Record()
     if record.format != FORMAT:

@@ -1,7 +1,7 @@
-"""What a pod asks of GPU devices: whole ones by resource request, fractions by annotation.
+"""What a pod asks of GPU devices: whole ones by resource request, fractions by annotation. And the names of all annotations.
 
 Pure functions over pods. A demand that cannot be read is a value with its `problem`: pending pods are refused with that
-sentence, bound ones are accounted by the conservative amounts beside it, since the API is the truth.
+sentence. What a pod on a node holds is another question (`hold.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ GPU = "nvidia.com/gpu"
 GPU_MILLI = "multisched.io/gpu-milli"
 GPU_COUNT = "multisched.io/gpu-count"
 GPU_DEVICES = "multisched.io/gpu-devices"
+GPU_ALLOCATED = "multisched.io/gpu-allocated-milli"
+DEMAND_ANNOTATIONS = (GPU_MILLI, GPU_COUNT)
+"""Written by the pod's author, before it is bound."""
+ALLOCATION_ANNOTATIONS = (GPU_DEVICES, GPU_ALLOCATED)
+"""Written by the scheduler, with the binding."""
 GPU_INDICES = "multisched.io/gpu-indices"
 """Node label. `honoured`: the node's device plugin takes the devices that the pod's annotation names."""
 HONOURED = "honoured"
@@ -51,8 +56,8 @@ def demand_of(pod: Pod) -> GpuDemand | None:
         extra = GPU_MILLI if milli_text is not None else GPU_COUNT
         problem = f"annotation {extra}: the pod requests whole {GPU} too; remove the annotation or the request"
         return GpuDemand(DEVICE_MILLI, min(whole, DEVICES_MAX + 1), is_whole=True, problem=problem)
-    milli = _integer(milli_text, DEVICE_MILLI)
-    count = 1 if count_text is None else _integer(count_text, DEVICES_MAX)
+    milli = integer_within(milli_text, DEVICE_MILLI)
+    count = 1 if count_text is None else integer_within(count_text, DEVICES_MAX)
     problem = ""
     if milli_text is None:
         problem = f"annotation {GPU_COUNT}: needs {GPU_MILLI} beside it; say how much of each device the pod takes"
@@ -80,8 +85,8 @@ def devices_text(devices: tuple[int, ...]) -> str:
     return ",".join(map(str, devices))
 
 
-def _integer(text: str | None, largest: int) -> int | None:
-    """1..largest, or None."""
+def integer_within(text: str | None, largest: int) -> int | None:
+    """The integer that the text is, 1..largest, or None."""
     if text is None or len(text) > len(str(largest)) or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if 1 <= int(text) <= largest else None

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from domains.gpu.demand import DEVICE_MILLI, DEVICES_MAX, GPU, GPU_INDICES, HONOURED, GpuDemand, demand_of, devices_of
-from multisched.model.objects import Node, Pod
+from domains.gpu.demand import DEVICE_MILLI, DEVICES_MAX, GPU, GPU_INDICES, HONOURED, GpuDemand
+from domains.gpu.hold import Hold
+from multisched.model.objects import Node
 
 ABSENT = -1
 """Stands for the free amount of a device that the node does not have."""
@@ -21,31 +20,11 @@ TOO_FEW_WHOLE = f"Insufficient {GPU}"
 TOO_LITTLE_MILLI = "Insufficient gpu-milli"
 
 
-class Hold(msgspec.Struct, frozen=True):
-    """What one pod holds. No `devices`: nobody knows which ones, see `DeviceRow`."""
-
-    milli: int
-    count: int
-    is_whole: bool
-    devices: tuple[int, ...]
-
-
-def hold_of(pod: Pod) -> Hold | None:
-    """What a bound pod holds, by its request and annotations; None if it holds no GPU."""
-    demand = demand_of(pod)
-    if demand is None:
-        return None
-    devices = devices_of(pod)
-    if demand.problem and not demand.is_whole and devices:
-        return Hold(DEVICE_MILLI, len(devices), is_whole=False, devices=devices)
-    return Hold(demand.milli, demand.count, demand.is_whole, devices if len(devices) == demand.count else ())
-
-
 class DeviceRow:
     """Devices of a node, and the holds on them by pod uid.
 
-    A hold whose devices are unknown (bound by another scheduler, annotation gone or outside the node's devices) is
-    counted so that no choice of the kubelet can overcommit a device: a fraction on every device; a whole pod on every
+    A hold whose devices are unknown (bound by another scheduler, or beyond the devices that the node has at this moment)
+    is counted so that no choice of the kubelet can overcommit a device: a fraction on every device; a whole pod on every
     device of a node that honours indices, else as so many devices, whichever they are. Where indices are not honoured
     two whole pods may name the same device (by annotations of a stranger): they still have one each.
     """

@@ -2,7 +2,8 @@
 
 Owns the device books (DESIGN 3, Ledger) and mirrors them in arrays over rows, which GpuShare reads. Promises that no
 device is given out beyond 1000 milli (I1), and that whole and fractional pods never meet on a node whose device plugin
-picks devices by itself: the kubelet would hand a shared device to a whole pod. Written by the cache and commit only.
+picks devices by itself: the kubelet would hand a shared device to a whole pod. What a pod holds is settled when it is taken,
+or first seen on its node; nothing that is written to a running pod frees or takes a device. Written by the cache and commit only.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.gpu.demand import DEVICE_MILLI, GPU_DEVICES, demand_of, devices_text, has_demand
-from domains.gpu.device_row import ABSENT, DeviceRow, Hold, hold_of
+from domains.gpu.demand import ALLOCATION_ANNOTATIONS, DEMAND_ANNOTATIONS, DEVICE_MILLI, demand_of
+from domains.gpu.device_row import ABSENT, DeviceRow
+from domains.gpu.hold import Hold, hold_of, may_hold
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node, Pod
 
@@ -25,11 +27,14 @@ Milli = NDArray[np.int16]
 
 
 class GpuLedger:
-    """Implements `framework.ledger.Ledger`."""
+    """Implements `framework.ledger.AnnotatedLedger`."""
 
     name = "gpu-devices"
+    annotations = frozenset((*DEMAND_ANNOTATIONS, *ALLOCATION_ANNOTATIONS))
 
-    def __init__(self) -> None:
+    def __init__(self, served: frozenset[str] | None = None) -> None:
+        """`served`: the schedulerNames of this program's domains; None: every pod is one of ours."""
+        self._served = served
         self._rows: dict[int, DeviceRow] = {}
         self._row_of: dict[str, int] = {}
         self._version: Int64 = np.zeros(ROWS_FIRST, np.int64)
@@ -43,7 +48,7 @@ class GpuLedger:
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
     def concerns(self, pod: Pod) -> bool:
-        return has_demand(pod)
+        return may_hold(pod)
 
     def version(self, row: int) -> int:
         return int(self._version[row]) if row < len(self._version) else 0
@@ -56,25 +61,27 @@ class GpuLedger:
         return self.devices(row).refusal(demand)
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        """Holds the best fitting devices and returns the annotation that names them; the same ones when asked again."""
+        """Holds the best fitting devices and returns the annotations that name them; the same ones when asked again."""
         demand = demand_of(pod)
         if demand is None:
             return {}
-        held = self._rows[row].holds[pod.uid] if self._row_of.get(pod.uid) == row else None
+        held = self.hold(pod.uid, row)
         if held is None:
             refusal = self.devices(row).refusal(demand)
             assert not refusal, f"I1: pod {pod.key} takes GPUs where they do not fit: {refusal}"
             held = Hold(demand.milli, demand.count, demand.is_whole, self.devices(row).choose(demand))
             self._hold(pod.uid, row, held)
-        return {GPU_DEVICES: devices_text(held.devices)}
+        return held.annotations()
 
     def place(self, pod: Pod, row: int) -> None:
-        """Accounts a bound pod by its request and annotations; bad ones count conservatively, see DeviceRow."""
-        hold = hold_of(pod)
-        known = self._row_of.get(pod.uid)
+        """Accounts a bound pod by its spec and by what was written at bind. One that is held on this row stays as it is."""
+        if self._row_of.get(pod.uid) == row:
+            return
+        is_ours = self._served is None or pod.spec.scheduler_name in self._served
+        hold = hold_of(pod, is_ours=is_ours)
         if hold is None:
             self.give(pod.uid)
-        elif known != row or self._rows[row].holds[pod.uid] != hold:
+        else:
             self._hold(pod.uid, row, hold)
 
     def give(self, uid: str) -> None:
@@ -98,13 +105,17 @@ class GpuLedger:
         return {uid: (row, self._rows[row].holds[uid]) for uid, row in self._row_of.items()}
 
     def twin(self) -> GpuLedger:
-        return GpuLedger()
+        return GpuLedger(self._served)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def devices(self, row: int) -> DeviceRow:
         """The row's books, to read; `copy()` them for an overlay."""
         return self._rows.get(row) or DeviceRow()
+
+    def hold(self, uid: str, row: int) -> Hold | None:
+        """What the pod holds on this row."""
+        return self._rows[row].holds[uid] if self._row_of.get(uid) == row else None
 
     def room(self, rows: Rows, count: int) -> Milli:
         """int16[len(rows)]: milli free on each of the `count` freest devices; ABSENT where the node has fewer."""

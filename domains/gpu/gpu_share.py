@@ -17,10 +17,9 @@ from domains.gpu.device_row import (
     TOO_LITTLE_MILLI,
     WHOLE_BESIDE_FRACTIONS,
     DeviceRow,
-    Hold,
-    hold_of,
 )
 from domains.gpu.gpu_ledger import GpuLedger, Milli
+from domains.gpu.hold import Hold, may_hold
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.events import (
     ASSIGNED_POD_DELETE,
@@ -56,7 +55,7 @@ class GpuShare:
     depends_on = Dependency.ROW
 
     def __init__(self, context: PluginContext) -> None:
-        ledger = context.hold.register(GpuLedger())
+        ledger = context.hold.register(GpuLedger(context.scheduler_names))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} is another plugin's"
         self._ledger = ledger
         self.reasons = ReasonTable(self.name)
@@ -96,19 +95,19 @@ class GpuShare:
 
     def heed(self, cycle: CycleView, pod: Pod) -> Heed:
         """Pods with GPUs: where none of them stands, preemption makes no room for this plugin."""
-        return Heed((), has_demand, self._ledger.is_held)
+        return Heed((), may_hold, self._ledger.is_held)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        """In thought `other` stands on the row, on the devices it names or on those it would get."""
-        if has_demand(other):
+        """In thought `other` stands on the row, on the devices it holds or on those it would get."""
+        if may_hold(other):
             devices = _row_in_thought(cycle.state, self._ledger, row)
-            hold = _hold_in_thought(other, devices)
+            hold = self._ledger.hold(other.uid, row) or _hold_to_come(other, devices)
             if hold is not None:
                 devices.hold(other.uid, hold)
         return SUCCESS
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        if has_demand(other):
+        if may_hold(other):
             _row_in_thought(cycle.state, self._ledger, row).give(other.uid)
         return SUCCESS
 
@@ -177,15 +176,17 @@ def _row_in_thought(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow
     return devices
 
 
-def _hold_in_thought(other: Pod, devices: DeviceRow) -> Hold | None:
-    hold, demand = hold_of(other), demand_of(other)
-    if hold is None or demand is None or hold.devices or devices.refusal(demand):
-        return hold
-    return Hold(demand.milli, demand.count, demand.is_whole, devices.choose(demand))
+def _hold_to_come(other: Pod, devices: DeviceRow) -> Hold | None:
+    """What a pod that is not bound yet would hold. One on a node holds what the ledger says, and nothing else."""
+    demand = None if other.node else demand_of(other)
+    if demand is None:
+        return None
+    chosen = () if devices.refusal(demand) else devices.choose(demand)
+    return Hold(demand.milli, demand.count, demand.is_whole, chosen)
 
 
 def _after_pod_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    return Hint.QUEUE if isinstance(old, Pod) and has_demand(old) else Hint.SKIP
+    return Hint.QUEUE if isinstance(old, Pod) and may_hold(old) else Hint.SKIP
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -17,7 +17,7 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
 from multisched.client.timed_write import OutOfTimeError, write_in_time
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
-from multisched.model.wire import ConnectFailedError, Response, Transport, TransportError
+from multisched.model.wire import UNREADABLE, ConnectFailedError, Response, Transport, TransportError
 
 _DEFINITE: Final = {
     401: BindAnswer.DENIED,
@@ -95,7 +95,7 @@ class ApiBinder:
             raise UnreachableError(f"pod {namespace}/{name} could not be read") from error_for(response)
         try:
             pod = _pod_decoder.decode(response.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise UnreachableError(f"pod {namespace}/{name} was answered with something else than a pod") from error
         return PodTruth(
             uid=pod.metadata.uid,

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from multisched.model.wire import Response
+from multisched.model.wire import UNREADABLE, Response
 
 STATUS_TEXT_CHARS_MAX: Final = 256
 RETRY_AFTER_DEFAULT_S: Final = 1.0
@@ -95,7 +95,7 @@ def parse_status(body: bytes | memoryview | msgspec.Raw) -> StatusBody:
     """The Status in `body`, its texts cut; an empty one for anything else (a proxy's HTML, half a document, another kind)."""
     try:
         status = _status_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return StatusBody()
     if status.kind != "Status":
         return StatusBody()

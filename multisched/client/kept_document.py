@@ -16,7 +16,7 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment
 from multisched.framework.moving import KeepAnswer, KeepReply
 from multisched.framework.ports import UnreachableError
-from multisched.model.wire import Response, Transport, TransportError
+from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
 
 TIMEOUT_S: Final = 5.0
 BYTES_MAX: Final = 900_000
@@ -103,7 +103,7 @@ class ConfigMapKeeper:
     def _seen(self, response: Response) -> bytes:
         try:
             found = _DECODER.decode(response.body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise UnreachableError(f"ConfigMap {self._name}: answers what is none: {error}") from error
         self._version = found.metadata.version
         return (found.data or {}).get(KEY, "").encode()

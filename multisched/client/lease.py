@@ -22,7 +22,7 @@ import orjson
 
 from multisched.client.paths import segment
 from multisched.framework.ports import Clock
-from multisched.model.wire import Response, Transport, TransportError
+from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -343,7 +343,7 @@ class LeaseKeeper:
     def _decode(self, response: Response) -> _Lease:
         try:
             return _lease_decoder.decode(response.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise _NoAnswerError("the answer is no Lease") from error
 
     def _body(self, lease: _Lease, *, holder: str, duration_s: int) -> bytes:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from multisched.client.errors import error_for
-from multisched.model.wire import Response, Transport
+from multisched.model.wire import UNREADABLE, Response, Transport
 
 PAGE_ITEMS: Final = 1_000
 LIST_TIMEOUT_S: Final = 60.0
@@ -96,7 +96,7 @@ def _read(path: str, response: Response) -> _ListBody:
         raise error_for(response)
     try:
         body = _list_decoder.decode(response.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise MalformedAnswerError(f"the list of {path} is no list") from error
     if not body.metadata.version:
         raise MalformedAnswerError(f"the list of {path} has no resourceVersion")

@@ -14,7 +14,7 @@ import msgspec
 
 from multisched.framework.measures import MeterError, PodUse
 from multisched.model.quantity import QuantityError, parse_milli
-from multisched.model.wire import Response, Transport, TransportError
+from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
 
 PATH: Final = "/apis/metrics.k8s.io/v1beta1/pods"
 PAGE_PODS: Final = 1_000
@@ -89,14 +89,14 @@ _ITEM: Final = msgspec.json.Decoder(_PodMetrics)
 def _decoded(response: Response) -> _Page:
     try:
         return _PAGE.decode(response.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise MeterError(f"metrics.k8s.io: answers what is no list of PodMetrics: {error}") from error
 
 
 def _uses(items: Sequence[msgspec.Raw]) -> list[PodUse]:
     try:
         return [use for item in items if (use := _use(_ITEM.decode(item))) is not None]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise MeterError(f"metrics.k8s.io: answers what is no list of PodMetrics: {error}") from error
 
 

@@ -33,6 +33,7 @@ from multisched.client.line_stream import ERROR_BODY_BYTES_MAX, read_capped
 from multisched.client.transport import USER_AGENT
 from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece, RangeReport, Take, shown_query
 from multisched.framework.ports import ExtenderTrust
+from multisched.model.wire import UNREADABLE
 
 RETRY_BASE_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
@@ -301,7 +302,7 @@ def _decoded(body: bytes, report: RangeReport) -> list[msgspec.Raw]:
     """The series of an answer, undecoded. Raises _RefusedError for one that is none."""
     try:
         answer = _ANSWER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise _RefusedError(f"answers what is no Prometheus range: {error}; is url right?") from error
     kind = answer.data.resultType
     if answer.status != "success" or kind != "matrix":
@@ -346,7 +347,7 @@ class _Found:
                     _warn(report, "native histograms are left out; take their sum or quantile in the query")
                 self._labels.append(series.metric)
                 pairs.append(_VALUES.decode(bytes(series.values).replace(b'"+Inf"', b'"Inf"')))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise _RefusedError(f"answers what is no Prometheus range: {error}; is url right?") from error
         lengths = np.array([len(one) for one in pairs], np.int64)
         flat = np.fromiter(chain.from_iterable(chain.from_iterable(pairs)), np.float64, 2 * int(lengths.sum()))
@@ -397,7 +398,7 @@ def _error_of(body: bytes) -> tuple[str, str]:
     """(errorType, error) of a refusal; a proxy's page is cut."""
     try:
         answer = _ANSWER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         answer = _Answer()
     text = answer.error or body[:ERROR_CHARS_MAX].decode(errors="replace")
     return answer.errorType, " ".join(text[:ERROR_CHARS_MAX].split())

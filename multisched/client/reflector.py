@@ -34,7 +34,8 @@ from multisched.client.errors import (
 from multisched.client.known_objects import KnownObjects, Verdict, is_older
 from multisched.client.lister import PAGE_ITEMS, MalformedAnswerError, list_pages, with_query
 from multisched.framework.ports import Clock
-from multisched.model.wire import LineStream, Response, Transport, TransportError
+from multisched.model.decode_metadata import with_valid_text
+from multisched.model.wire import UNREADABLE, LineStream, Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,6 @@ class _WatchLine(msgspec.Struct, gc=False):
 
 _object_decoder = msgspec.json.Decoder(_Object)
 _line_decoder = msgspec.json.Decoder(_WatchLine)
-_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Reflector:
@@ -308,8 +308,8 @@ class Reflector:
         for start in range(0, len(items), BATCH_ITEMS):
             for raw in items[start : start + BATCH_ITEMS]:
                 try:
-                    metadata = _object_decoder.decode(raw).metadata
-                except _MALFORMED as error:
+                    metadata = _metadata_of(raw)
+                except UNREADABLE as error:
                     raise MalformedAnswerError(f"an item in the list of {self._path} has no metadata") from error
                 self._observe(metadata, raw)
             await asyncio.sleep(0)
@@ -410,7 +410,7 @@ class Reflector:
             try:
                 event = _line_decoder.decode(line)
                 ending = self._apply(event)
-            except _MALFORMED:
+            except UNREADABLE:
                 self._counters.malformed += 1
                 logger.warning("malformed watch line", extra={"path": self._path, "length": len(line)})
                 return Ending.SUSPECT
@@ -425,7 +425,7 @@ class Reflector:
         """One watch event; an ending if it was the last one."""
         if event.type == "ERROR":
             return self._refused_in_stream(parse_status(event.object))
-        metadata = _object_decoder.decode(event.object).metadata
+        metadata = _metadata_of(event.object)
         if event.type in ("ADDED", "MODIFIED"):
             self._counters.events += 1
             self._observe(metadata, event.object)
@@ -488,3 +488,10 @@ class Reflector:
             self._handler.delete(key, None)
         else:
             self._counters.stale += 1
+
+
+def _metadata_of(raw: msgspec.Raw) -> _Metadata:
+    try:
+        return _object_decoder.decode(raw).metadata
+    except UnicodeDecodeError:  # one such object must not keep all others of its kind from being read
+        return _object_decoder.decode(with_valid_text(raw)).metadata

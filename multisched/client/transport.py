@@ -79,9 +79,11 @@ async def connect(kubeconfig: Path | None = None, context: str | None = None) ->
 
 
 @asynccontextmanager
-async def open_transport(vendor: Vendor, credentials: Credentials) -> AsyncIterator[HttpTransport]:
+async def open_transport(
+    vendor: Vendor, credentials: Credentials, *, connections_max: int = CONNECTIONS_MAX
+) -> AsyncIterator[HttpTransport]:
     """The transport for credentials that were found elsewhere."""
-    transport = HttpTransport(vendor, credentials)
+    transport = HttpTransport(vendor, credentials, connections_max)
     try:
         yield transport
     finally:
@@ -116,8 +118,8 @@ class TransportStatistics(msgspec.Struct):
 class _Channel:
     """The connections for one Access; outlives a renewal of the certificates only until its last request is done."""
 
-    def __init__(self, vendor: Vendor, access: Access) -> None:
-        access.configuration.connection_pool_maxsize = CONNECTIONS_MAX
+    def __init__(self, vendor: Vendor, access: Access, connections_max: int) -> None:
+        access.configuration.connection_pool_maxsize = connections_max
         rest = vendor.new_rest_client(access.configuration)
         connector = rest.pool_manager.connector
         # The library's session looks for a netrc file and for proxies in a thread at each request (trust_env). Its
@@ -142,7 +144,7 @@ class _Channel:
         """For short exchanges; None if they must go through the session: there is a proxy, or no usable address."""
         if self._endpoint is not None and self._proxy is None:
             self.pool = ConnectionPool(
-                self._endpoint, connections_max=CONNECTIONS_MAX, answer_bytes_max=ANSWER_BYTES_MAX
+                self._endpoint, connections_max=connections_max, answer_bytes_max=ANSWER_BYTES_MAX
             )
 
     async def send(
@@ -225,9 +227,10 @@ def _proxy_of_environment(host: str) -> str | None:
 class HttpTransport:
     """`model.wire.Transport` over HTTP/1.1 with keep-alive."""
 
-    def __init__(self, vendor: Vendor, credentials: Credentials) -> None:
+    def __init__(self, vendor: Vendor, credentials: Credentials, connections_max: int = CONNECTIONS_MAX) -> None:
         self._vendor = vendor
         self._credentials = credentials
+        self._connections_max = connections_max
         self._counters = TransportStatistics()
         self._channel = self._open_channel()
         self._retired: set[_Channel] = set()
@@ -281,6 +284,12 @@ class HttpTransport:
             yield HttpLineStream(response)
         finally:
             await self._end_stream(channel, response)
+
+    @asynccontextmanager
+    async def beside(self, connections_max: int) -> AsyncIterator[HttpTransport]:
+        """A second transport with the same credentials and connections of its own, for requests that may not crowd out others."""
+        async with open_transport(self._vendor, self._credentials, connections_max=connections_max) as transport:
+            yield transport
 
     async def crowded(self, least: int) -> None:
         """Waits until at least so many short requests are under way. For one caller."""
@@ -376,7 +385,7 @@ class HttpTransport:
 
     def _open_channel(self) -> _Channel:
         self._counters.sessions += 1
-        return _Channel(self._vendor, self._credentials.access)
+        return _Channel(self._vendor, self._credentials.access, self._connections_max)
 
     async def _take_channel(self) -> _Channel:
         if self._credentials.is_due:

@@ -19,7 +19,7 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.model.cluster_objects import BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION
-from multisched.model.wire import MERGE_PATCH, Response, Transport, TransportError
+from multisched.model.wire import MERGE_PATCH, UNREADABLE, Response, Transport, TransportError
 
 WRITE_TIMEOUT_S: Final = 10.0
 ATTEMPTS_MAX: Final = 4
@@ -135,6 +135,6 @@ def _reply(response: Response) -> VolumeReply:
 def _version_of(response: Response) -> int:
     try:
         text = _decoder.decode(response.body).metadata.version
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return 0
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS_MAX else 0

@@ -22,7 +22,7 @@ from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.placement_log import PlacementLog
 from multisched.cycle.pod_class import Finals, PodClass, Totals
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.plugin import FilterPlugin, QueuedPod
+from multisched.framework.plugin import FilterPlugin
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
@@ -40,8 +40,6 @@ SAMPLED_BYTES_MAX = 8 * 1024 * 1024
 """Pictures of attempts that placed a pod."""
 PICTURE_BYTES_MIN = 2_048
 """What the smallest picture costs besides its arrays."""
-RUN_MIN = 4
-"""Pods of a run from which on it is cheaper to record them together."""
 OTHERS = "(all others)"
 """Stands for the score plugins of which nothing is kept any more."""
 STATUS_BYTES = 160
@@ -306,36 +304,6 @@ class AttemptRecords:
         finals = _BYTES[moving[0].final.item(at)] if is_two else bytes([one.final.item(at) for one in moving[:-1]])
         log = self._placed.room()
         log += (pod.uid, attempt, now_s, node, at, finals, total, picture)
-
-    def placed_run(
-        self, entries: Sequence[QueuedPod], group: PodClass, ats: Sequence[int], nodes: Sequence[str]
-    ) -> None:
-        """As `placed`, for the first len(nodes) of many pods that are alike, in one go."""
-        count = len(nodes)
-        if count < RUN_MIN:
-            for entry, at, node in zip(entries, ats, nodes, strict=False):
-                self.placed(entry.pod, entry.attempts, group, at, node)
-            return
-        now_s, first = self._stopwatch(), entries[0]
-        picture = group.picture
-        if picture is None or group.unrecorded <= 0:
-            picture = self._sample(first.pod, first.attempts, group, now_s)
-        group.unrecorded -= count
-        chosen = ats[:count]
-        totals = group.total.take(chosen).tolist()
-        known = [column.final.take(chosen).tolist() for column in group.moving_scores[:-1]]
-        finals = [bytes(one) for one in zip(*known, strict=True)] if known else [b""] * count
-        log = self._placed.room()
-        for entry, node, at, total, one in zip(entries, nodes, chosen, totals, finals, strict=False):
-            log += (entry.pod.uid, entry.attempts, now_s, node, at, one, total, picture)
-
-    def take_back(self, count: int) -> None:
-        """The last so many placed pods were not placed after all: their attempts are still to come."""
-        self._placed.take_back(count)
-
-    def take_back_refusal(self, pod: Pod) -> None:
-        """The pod's latest attempt did not count: those before it in its run are to be made again, and so is its own."""
-        self._rare.put(pod.uid, self._rare.get(pod.uid)[:-1])
 
     def _sample(self, pod: Pod, attempt: int, group: PodClass, now_s: float) -> Picture:
         picture = group.picture = Picture(group, now_s)

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from multisched.cycle.class_changes import Changes
 from multisched.cycle.class_scores import ClassScores, is_for_one_attempt
 from multisched.cycle.pod_class import NO_ROWS, NO_TOTALS, FilterColumn, PodClass
-from multisched.cycle.pod_run import is_rowwise
 from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Bools, Rows, any_true
@@ -86,8 +85,6 @@ class ClassCache:
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._spec_numbers: dict[Hashable, int] = {}
         self._spec_numbers_given = 0
-        self._head: tuple[Pod | None, int, Hashable | None] = (None, 0, None)
-        """The pod that was asked about last, when, and its signature: a decision asks for it several times."""
         self.hits = 0
         self.misses = 0
         self.unsigned: dict[str, int] = dict.fromkeys(self._unsigned, 0)
@@ -99,7 +96,7 @@ class ClassCache:
         """Equal for pods that every plugin treats alike; None for a pod that is a class of its own.
 
         Holds for this moment: services, namespaces and the terms of placed pods stand in it too, so the same pod may be of
-        another class in its next attempt, and the next pod in a run that placed one.
+        another class in its next attempt.
         """
         if self._unsigned:
             self.unsigned[self._unsigned[0]] += 1
@@ -143,8 +140,7 @@ class ClassCache:
 
     def find(self, pod: Pod, attempt: int) -> PodClass:
         """The pod's class, with its filters renewed. Raises PluginFailure."""
-        signature = self._signature_now(pod)
-        self._head = (None, 0, None)
+        signature = self.signature(pod)
         # Taken out until it is renewed: a class that a failing plugin left half renewed must not be found again.
         entry = self._classes.pop(signature, None) if signature is not None else None
         if entry is None or entry.generation != self._rows.generation:
@@ -211,40 +207,11 @@ class ClassCache:
         fewer.unrecorded = 0
         return fewer
 
-    def are_alike(self, pod: Pod, other: Pod) -> bool:
-        """True if both are of one class."""
-        signature = self._signature_now(pod)
-        return signature is not None and signature == self.signature(other)
-
-    def _signature_now(self, pod: Pod) -> Hashable | None:
-        """As `signature`, which may change with the pods that stand on nodes; made once as long as nobody came or went."""
-        known, at, signature = self._head
-        now = self._table.row_log.sequence
-        if known is not pod or at != now:
-            signature = self.signature(pod)
-            self._head = (pod, now, signature)
-        return signature
-
-    def run_length(self, pod: Pod) -> int:
-        """How many pods like this one to decide together now; 1 for a class that is new, or asks for each pod anew."""
-        if self._asks_anew:
-            return 1
-        signature = self._signature_now(pod)
-        entry = self._classes.get(signature) if signature is not None else None
-        if entry is None or not entry.is_scored:
-            return 1
-        length = entry.pace.next_length()
-        if length > 1 and not is_rowwise(entry):
-            entry.pace.rest()
-            return 1
-        return length
-
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""
         self._classes.clear()
         self._specs.clear()
         self._spec_numbers.clear()
-        self._head = (None, 0, None)
         self._shared.forget_all()
 
     # -- filtering -------------------------------------------------------------------------------------------------

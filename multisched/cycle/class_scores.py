@@ -192,6 +192,8 @@ class ClassScores:
     ) -> None:
         """Renews the scores of a plugin that has a stamp, into a new array of final scores."""
         at, is_skipped = changes.concerning(column), column.plugin.name in skipped
+        if is_skipped and column.is_skipped and not changes.is_everywhere:
+            return
         if changes.is_everywhere:
             column.groups, column.by_group = self._shared.groups_of(entry, column.plugin), column.by_group[:0]
         elif column.groups is not None:

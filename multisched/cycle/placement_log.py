@@ -57,11 +57,6 @@ class PlacementLog:
             self._old, self._young = self._young, []
         return self._young
 
-    def take_back(self, count: int) -> None:
-        """Removes the last so many, none of which was added before the older half was last dropped."""
-        if count:
-            del self._young[-WIDTH * count :]
-
     def of(self, uid: str) -> Iterator[Placement]:
         """Those of one pod, oldest first. Looks at all: some milliseconds."""
         for half in (self._old, self._young):

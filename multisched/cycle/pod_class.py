@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.cycle.pod_run import Pace
 from multisched.cycle.row_groups import RowGroups
 from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import (
     CycleView,
     FilterPlugin,
-    ForesightPlugin,
     NormalizeScorePlugin,
     PreFilterResult,
     ScorePlugin,
 )
-from multisched.framework.registry import implements
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 
@@ -68,7 +65,6 @@ class ScoreColumn:
         "custom",
         "depends_on",
         "final",
-        "foresees",
         "groups",
         "is_plain",
         "is_skipped",
@@ -90,7 +86,6 @@ class ScoreColumn:
         self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
         self.is_plain = self.normalizer is None and self.custom is None
         """True if raw scores count as they are."""
-        self.foresees = implements(plugin, ForesightPlugin)
         self.raw: Scores = NO_SCORES
         """Kept where something normalises it: plain scores are final as they come."""
         self.shared: SharedScores | None = None
@@ -163,7 +158,6 @@ class PodClass:
         self.refused_picture: Picture | None = None
         self.unrecorded = 0
         """Placed pods until the next picture."""
-        self.pace = Pace()
 
     def add_filter(self, column: FilterColumn) -> None:
         self.filters.append(column)

@@ -19,9 +19,7 @@ from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error, refused_node
 from multisched.cycle.dry_run import DryRuns
 from multisched.cycle.extender_answers import add_up, recorded, refuse
-from multisched.cycle.foresight import Foresight, Prospect
 from multisched.cycle.pod_class import PodClass, Totals
-from multisched.cycle.pod_run import count_as_foreseen, count_right, is_rowwise, normalizes_by_feasible
 from multisched.cycle.post_filter import CLEARED, Aftermath, PostFilterRuns
 from multisched.cycle.promised_room import Held, PromisedRoom
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
@@ -132,114 +130,12 @@ class SchedulingCycle:
         self._rows = rows
         self.nominator = nominator
         self._seed = seed
-        self._foresight = Foresight((*plugins.filter, *plugins.score), runner, cache.nodes.label_codes)
         self._holds_up = bool(plugins.reserve or plugins.permit)
         self._may_refuse_late = bool(plugins.asking_filter or plugins.extenders)
         """Answers from outside may leave no row: then the refusal is told as the cycle saw it before it waited."""
         self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._promised)
         self._post_filters = PostFilterRuns(runs, rows)
-
-    # -- runs ------------------------------------------------------------------------------------------------------
-
-    def run_length(self, pod: Pod) -> int:
-        """How many pods like this one `attempt_run` may take now. 1: `attempt` it, alone."""
-        if self.plugins.asking or len(self.nominator) or pod.nominated_node:
-            return 1
-        return self.classes.run_length(pod)
-
-    def is_alike(self, pod: Pod, other: Pod) -> bool:
-        """True if both are of one class."""
-        return self.classes.are_alike(pod, other)
-
-    def attempt_run(self, entries: Sequence[QueuedPod]) -> list[Result]:
-        """Schedules pods that are alike (no more than `run_length`) just as `attempt` would, one after the other.
-
-        Returns the results of as many from the front as could be decided together, one at least; nothing is held for
-        the others, which are to be attempted next. Never raises for what a plugin does.
-        """
-        first = entries[0]
-        self._runner.begin_attempt()
-        try:
-            group = self.classes.find(first.pod, first.attempts)
-            if group.refusal is not None or not any_true(group.feasible) or len(self.nominator):
-                return [_ended(self.attempt(first))]
-            self.classes.score(group)
-            if not is_rowwise(group):
-                return [_ended(self.attempt(first))]
-            prospect = self._foresight.begin(group, first.pod)
-            turns = (self._turn(entry.pod, entry.attempts) for entry in entries)
-            chosen = prospect.draw(turns, keeps=group.pace.keeps)
-            del chosen[self._foresight.limit(group, first.pod, chosen) :]
-        except PluginFailure as failure:
-            return [self._failed(first.pod, first.attempts, failure)]
-        results = self._assume_all(group, entries, chosen)
-        placed = [result for result in results if isinstance(result, Placed)]
-        right = len(placed)
-        self.records.placed_run(entries, group, chosen, [one.node for one in placed])
-        if right > 1:
-            right = self._count_right(group, first, prospect, chosen[:right])
-        group.pace.ran(len(chosen) if group.pace.moving else len(entries), right)
-        if right < len(placed):
-            self._take_back(placed[right:])
-            if len(placed) < len(results):
-                self.records.take_back_refusal(entries[len(placed)].pod)
-            del results[right:]
-        return self._reserve_all(results)
-
-    def _assume_all(self, group: PodClass, entries: Sequence[QueuedPod], chosen: Sequence[int]) -> list[Result]:
-        """Commits each pod on its row; what is not placed is the last."""
-        results: list[Result] = []
-        for entry, at in zip(entries, chosen, strict=False):
-            pod = entry.pod
-            try:
-                results.append(self._assume_at_once(group, pod, entry.attempts, at))
-            except PluginFailure as failure:
-                results.append(self._failed(pod, entry.attempts, failure))
-            if not isinstance(results[-1], Placed):
-                break
-        return results
-
-    def _count_right(self, group: PodClass, first: QueuedPod, prospect: Prospect, chosen: Sequence[int]) -> int:
-        """Asks the plugins about the rows that took pods, and says for how many that gives what one-by-one would have."""
-        try:
-            after = self.classes.find(first.pod, first.attempts)
-            self.classes.score(after)
-        except PluginFailure:
-            return 1  # whom it concerns is the pod behind the first, in an attempt of its own
-        before, total, pace = prospect.total, after.total, group.pace
-        if after is not group or len(total) != len(before):
-            return 1
-        moved, known, by_feasible = prospect.moved_stamps(group), pace.moving, normalizes_by_feasible(group)
-        pace.moving |= moved
-        if moved and not (moved <= known and prospect.came_true(group, chosen, by_feasible=by_feasible)):
-            return 1
-        keeps, pace.keeps = pace.keeps and prospect.reach is None, bool(total[chosen[0]] == before[chosen[0]])
-        if not moved:
-            return count_right(before, total, chosen, keeps=keeps, by_feasible=by_feasible)
-        totals = prospect.worst_cases(group, chosen)
-        return count_as_foreseen(before.item(chosen[0]), totals, keeps=keeps, by_feasible=by_feasible)
-
-    def _reserve_all(self, results: list[Result]) -> list[Result]:
-        """Reserve and Permit, pod by pod. One that is refused there gives its row back: those behind it decide anew."""
-        if not self._holds_up:
-            return results
-        for index, result in enumerate(results):
-            if isinstance(result, Placed):
-                results[index] = self._reserve(result)
-                if not isinstance(results[index], Placed):
-                    later = results[index + 1 :]
-                    self._take_back([one for one in later if isinstance(one, Placed)])
-                    if later and not isinstance(later[-1], Placed):
-                        self.records.take_back_refusal(later[-1].pod)
-                    return results[: index + 1]
-        return results
-
-    def _take_back(self, placed: Sequence[Placed]) -> None:
-        """Undoes assumptions, the last ones, that no plugin has heard of."""
-        for one in reversed(placed):
-            self._cache.forget(one.pod.uid)
-        self.records.take_back(len(placed))
 
     # -- one pod ---------------------------------------------------------------------------------------------------
 
@@ -628,16 +524,6 @@ class SchedulingCycle:
             message=message,
         )
         return _unplaced(pod, message, found, after)
-
-
-def _ended(attempt: Attempt) -> Result:
-    """The result of an attempt in which nobody asks outside."""
-    try:
-        next(attempt)
-    except StopIteration as ended:
-        result: Result = ended.value
-        return result
-    raise AssertionError("a profile without asking plugins asks outside")
 
 
 def _settle(

@@ -6,7 +6,7 @@ A plugin owns its ledger; commit asks and takes, the cache gives back, audit reb
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from multisched.model.objects import Node, Pod
 
@@ -34,7 +34,7 @@ class Ledger(Protocol):
         ...
 
     def place(self, pod: Pod, row: int) -> None:
-        """Accounts a pod that is bound already, by its annotations; never refuses: the API is the truth."""
+        """Accounts a pod that is bound already, by its spec and annotations; never refuses: the API is the truth."""
         ...
 
     def give(self, uid: str) -> None:
@@ -55,6 +55,18 @@ class Ledger(Protocol):
         Overlays do not: the plugin that owns a ledger keeps it true there by AddPod and RemovePod.
         """
         ...
+
+
+@runtime_checkable
+class AnnotatedLedger(Ledger, Protocol):
+    """A ledger that goes by annotations of pods: what they ask for, and what its bindings carry.
+
+    These are read of every pod, however many others it has. Once a pod stands on a node they are settled: the cache keeps
+    those it was bound with, and no later version of the pod changes what it holds.
+    """
+
+    annotations: frozenset[str]
+    """Their keys."""
 
 
 def rebuild(ledger: Ledger, nodes: Iterable[tuple[int, Node]], pods: Iterable[tuple[Pod, int]]) -> Ledger:

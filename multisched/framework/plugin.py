@@ -408,35 +408,6 @@ class GroupingPlugin(Plugin, Protocol):
         ...
 
 
-OWN_ROW = ""
-"""The reach of a pod that changes what is said of its own row only."""
-
-
-@runtime_checkable
-class ForesightPlugin(Plugin, Protocol):
-    """A StampPlugin that knows how its answers move while pods of one class come, so that runs of them can be decided.
-
-    While no row becomes infeasible, and out of the pods' reach: a row that was refused may come to pass, or the other way
-    round, once; and the final score of each rises all the while, or falls all the while. So answers that are the same at the end
-    were the same all along, and who was behind before and after was behind all along. In reach, nothing rises by the pod.
-    """
-
-    def reach(self, cycle: CycleView, pod: Pod) -> str | None:
-        """The label of whose domains the whole moves when a pod like this one comes to a row; OWN_ROW: the row itself.
-
-        None: only whether the row passes; its score stands, too, or the run is not to be.
-        """
-        ...
-
-    def foreseen(self, cycle: CycleView, pod: Pod, rows: Rows) -> int:
-        """How many of these rows, from the first, can take one pod like this each, in turn, so that all of the above holds,
-        and none of these rows fares otherwise before its own pod comes. 1 where that is not known.
-
-        `rows` pass now, no two are in reach of one pod, and `cycle` is up to date.
-        """
-        ...
-
-
 @runtime_checkable
 class CatchUpPlugin(Plugin, Protocol):
     """A plugin that counts incrementally what many events may change at once: the first lists, a relist, a rollout.
@@ -649,6 +620,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
     rows: Callable[[], Rows] | None = None
     """The domain's rows as they are now, ascending; None: all rows of the table."""
+    scheduler_names: frozenset[str] | None = None
+    """The schedulerNames that the domains of this program serve, all together; None: every name is one of them."""
 
 
 class Ledgers(Protocol):

@@ -9,18 +9,27 @@ bounded (`INTERNED_MAX`): past it the tables are emptied, which costs sharing, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from multisched.model import resources
-from multisched.model.decode_metadata import WireIdentity, WireMetadata, WireOwnerReference, controller_of, version_of
+from multisched.model.decode_metadata import (
+    BAD_TEXT,
+    WireIdentity,
+    WireMetadata,
+    WireOwnerReference,
+    controller_of,
+    version_of,
+    with_valid_text,
+)
 from multisched.model.decode_placement import WirePodAffinity, WireSpread, compile_pod_affinity, compile_spread
 from multisched.model.decode_selectors import (
     AFFINITY_TERMS_MAX,
     SELECTOR_VALUES_MAX,
+    Int32,
     Refusal,
     Wire,
     WireNodeSelector,
@@ -90,7 +99,7 @@ class _Metadata(WireMetadata):
 
 
 class _Port(Wire):
-    host_port: int = 0
+    host_port: Int32 = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
@@ -120,7 +129,7 @@ class _Gate(Wire):
 
 
 class _Preferred(Wire):
-    weight: int = 0
+    weight: Int32 = 0
     preference: WireNodeTerm = msgspec.field(default_factory=WireNodeTerm)
 
 
@@ -161,7 +170,7 @@ class _SharedSpec(Wire):
     """The part of a pod's spec that pods of one workload have in common; its encoding is the intern key."""
 
     scheduler_name: str = "default-scheduler"
-    priority: int | None = None
+    priority: Int32 | None = None
     preemption_policy: str | None = None
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
@@ -268,9 +277,30 @@ class Decoder:
         self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._names: dict[str, str] = {}
         self._owners: dict[tuple[str, str, str, str], Owner] = {}
+        self._needed: frozenset[str] = frozenset()
+
+    def keep(self, annotations: Iterable[str]) -> None:
+        """Annotations that are read of every object from now on, however many others it has. Longer values are cut at
+        ANNOTATION_BYTES_MAX: too long for anything that is read here, and told as such."""
+        self._needed |= frozenset(annotations)
 
     def pod(self, document: bytes | msgspec.Raw) -> Pod:
         """One pod; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+        try:
+            return self._read_pod(document)
+        except UnicodeDecodeError:
+            pod = self._read_pod(with_valid_text(document))
+            return pod if pod.malformed else msgspec.structs.replace(pod, malformed=BAD_TEXT)
+
+    def node(self, document: bytes | msgspec.Raw) -> Node:
+        """One node; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+        try:
+            return self._read_node(document)
+        except UnicodeDecodeError:
+            node = self._read_node(with_valid_text(document))
+            return node if node.malformed else msgspec.structs.replace(node, malformed=BAD_TEXT)
+
+    def _read_pod(self, document: bytes | msgspec.Raw) -> Pod:
         try:
             wire = self._pod.decode(document)
         except msgspec.ValidationError as error:
@@ -315,8 +345,7 @@ class Decoder:
             malformed=refusal,
         )
 
-    def node(self, document: bytes | msgspec.Raw) -> Node:
-        """One node; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+    def _read_node(self, document: bytes | msgspec.Raw) -> Node:
         try:
             wire = self._node.decode(document)
         except msgspec.ValidationError as error:
@@ -407,7 +436,11 @@ class Decoder:
         if not pairs:
             return _EMPTY
         kept = {k: v for k, v in pairs.items() if k != _UNREAD_ANNOTATION and len(v) <= ANNOTATION_BYTES_MAX}
-        if not kept or len(kept) > LABELS_MAX:
+        if len(kept) > LABELS_MAX:
+            kept = {}
+        if len(kept) < len(pairs):
+            kept |= {k: pairs[k][:ANNOTATION_BYTES_MAX] for k in self._needed if k in pairs}
+        if not kept:
             return _EMPTY
         if len(self._maps) >= INTERNED_MAX:
             self._maps.clear()

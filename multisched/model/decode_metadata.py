@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from multisched.model.decode_selectors import Wire
 
+BAD_TEXT = "it holds text that is not UTF-8; write it anew"
 VERSION_DIGITS_MAX = 20
 """Digits of a uint64; a longer resourceVersion is opaque text."""
 
@@ -34,6 +37,11 @@ class WireMetadata(WireIdentity):
     annotations: dict[str, str] | None = None
     owner_references: list[WireOwnerReference] | None = None
     deletion_timestamp: datetime | None = None
+
+
+def with_valid_text(document: bytes | msgspec.Raw) -> bytes:
+    """The document with U+FFFD in place of what is not UTF-8, as Go reads it."""
+    return bytes(document).decode("utf-8", "replace").encode()
 
 
 def version_of(resource_version: str) -> int:

@@ -40,7 +40,15 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
-from multisched.model.decode_metadata import WireIdentity, WireMetadata, WireOwnerReference, controller_of, version_of
+from multisched.model.decode_metadata import (
+    BAD_TEXT,
+    WireIdentity,
+    WireMetadata,
+    WireOwnerReference,
+    controller_of,
+    version_of,
+    with_valid_text,
+)
 from multisched.model.decode_selectors import (
     Refusal,
     Wire,
@@ -54,6 +62,7 @@ from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import LabelSelector
+from multisched.model.wire import UNREADABLE
 
 Decode = Callable[[bytes | msgspec.Raw], ClusterObject]
 Quantity = str | int | float
@@ -290,7 +299,9 @@ def _decoder(wire: type[S], compile_it: Callable[[S], ClusterObject], struct: ty
             return compile_it(reader.decode(document))
         except (msgspec.ValidationError, Refusal, QuantityError) as error:
             return _bare(struct, document, str(error))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError:
+            return _bare(struct, document, BAD_TEXT)
+        except UNREADABLE as error:
             raise DecodeError(str(error)) from error
 
     return decode
@@ -299,8 +310,8 @@ def _decoder(wire: type[S], compile_it: Callable[[S], ClusterObject], struct: ty
 def _bare(struct: type[ClusterObject], document: bytes | msgspec.Raw, reason: str) -> ClusterObject:
     """An object of which nothing but its name can be used."""
     try:
-        meta = _bare_decoder.decode(document).metadata
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        meta = _bare_decoder.decode(with_valid_text(document)).metadata
+    except UNREADABLE as error:
         raise DecodeError(str(error)) from error
     return struct(
         name=meta.name,

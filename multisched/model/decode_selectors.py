@@ -7,6 +7,7 @@ term or selector): authors of pods are not trusted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -33,6 +34,10 @@ class Refusal(ValueError):
 
 class Wire(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
     """Root of the wire shapes: camelCase names, unknown fields ignored; what a spec does not say is not in its intern key."""
+
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""What the API calls int32: arrays of numbers hold it."""
 
 
 class WireExpression(Wire):

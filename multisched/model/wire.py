@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -20,6 +20,11 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """No answer is read past this size: a compromised server must not be able to exhaust memory."""
+
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""All that msgspec raises for bytes that are no document of the wanted shape. No DecodeError, for a text that is not UTF-8, and for
+a document nested too deeply: who catches that one alone ends with such a document."""
 
 
 class TransportError(Exception):

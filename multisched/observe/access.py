@@ -1,14 +1,17 @@
 """Who may read: TokenReview says who asks, SubjectAccessReview whether they may.
 
-Owns two bounded caches of verdicts. Fails closed: without a definite yes of the API server the answer is no. Tokens are
-kept as hashes only, and never logged.
+Owns bounded caches of verdicts. Fails closed: without a definite yes of the API server the answer is no. Tokens are kept as
+hashes only, and never logged. Tokens that were never good have a small rate of reviews among themselves, so that whoever
+makes some up keeps nobody out who has been let in before; each user has a rate, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
+from collections.abc import Hashable
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -17,18 +20,33 @@ import orjson
 
 from multisched.framework.ports import Clock
 from multisched.model.wire import Transport, TransportError
+from multisched.observe.token_bucket import TokenBucket
 
 logger = logging.getLogger(__name__)
 
 ALLOWED_KEPT_S: Final = 60.0
 REFUSED_KEPT_S: Final = 30.0
 VERDICTS_MAX: Final = 1024
+"""More than the tokens that may be reviewed in ALLOWED_KEPT_S: a flood of them drives out no token in use."""
+PATHS_MAX: Final = 32
+"""Verdicts kept per token: verbs and paths."""
 TOKEN_CHARS_MAX: Final = 16 * 1024
-REVIEW_TIMEOUT_S: Final = 5.0
+REVIEW_TIMEOUT_S: Final = 4.0
+"""Of one request to the API server; two of them fit into the time a request has."""
+STRANGER_REVIEWS_PER_S: Final = 10.0
+USER_REVIEWS_PER_S: Final = 10.0
+REVIEWS_BURST: Final = 20
+STRANGER_REVIEWS_AT_ONCE: Final = 2
+USER_REVIEWS_AT_ONCE: Final = 4
+REVIEWS_AT_ONCE: Final = STRANGER_REVIEWS_AT_ONCE + USER_REVIEWS_AT_ONCE
+"""Connections to the API server that reviews need."""
+REVIEWS_WAITING_MAX: Final = 32
+"""Of each kind, for their turn."""
 
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 -- a path
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
@@ -42,6 +60,8 @@ class Verdict(Enum):
     """403: known, but not allowed."""
     UNDECIDED = auto()
     """503: the API server did not say."""
+    TOO_MANY = auto()
+    """429: more is asked than may be reviewed; nothing was asked."""
 
 
 class Authenticator(Protocol):
@@ -56,89 +76,170 @@ class _User(msgspec.Struct, frozen=True):
     name: str
     uid: str
     groups: tuple[str, ...]
+    extra: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-class _VerdictCache(Generic[V]):
-    """Definite answers, the oldest dropped beyond VERDICTS_MAX."""
+class _Recent(Generic[K, V]):
+    """As many values as fit; the one not used for longest is dropped."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._kept: OrderedDict[object, tuple[V, float]] = OrderedDict()
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[K, V] = OrderedDict()
 
-    def get(self, key: object) -> V | None:
+    def get(self, key: K) -> V | None:
         found = self._kept.get(key)
-        if found is None:
-            return None
-        if self._clock.monotonic() >= found[1]:
-            del self._kept[key]
-            return None
-        return found[0]
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
 
-    def put(self, key: object, value: V, kept_s: float) -> None:
-        self._kept.pop(key, None)
-        self._kept[key] = (value, self._clock.monotonic() + kept_s)
-        if len(self._kept) > VERDICTS_MAX:
+    def put(self, key: K, value: V) -> None:
+        self._kept[key] = value
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._most:
             self._kept.popitem(last=False)
+
+    def drop(self, key: K) -> None:
+        self._kept.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+class _Allowed(msgspec.Struct, frozen=True):
+    """Whether something is allowed, and until when that counts."""
+
+    is_allowed: bool
+    until_s: float
+
+
+class _Token(msgspec.Struct):
+    """Of somebody known. Kept when it has to be reviewed again: whose token was good is no stranger."""
+
+    user: _User
+    until_s: float
+    allowed: _Recent[tuple[str, str], _Allowed]
+    """By verb and path."""
 
 
 class _UndecidedError(Exception):
     """The API server gave no definite answer."""
 
 
+class _TooManyError(Exception):
+    """It is not even asked."""
+
+
+class _Turns:
+    """Reviews of one kind: so many at once, so many waiting."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._waiting = 0
+
+    async def take(self) -> asyncio.Semaphore:
+        """To be released. Raises _TooManyError."""
+        if self._waiting >= REVIEWS_WAITING_MAX:
+            raise _TooManyError
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        return self._free
+
+
 class DelegatedAuthenticator:
     """`Authenticator` that asks the API server, as kube-scheduler and controller-runtime do."""
 
     def __init__(self, transport: Transport, clock: Clock) -> None:
+        """`transport` should have connections of its own: reviews must not stand in the way of binds."""
         self._transport = transport
-        self._users: _VerdictCache[_User | bool] = _VerdictCache(clock)
-        self._access: _VerdictCache[bool] = _VerdictCache(clock)
+        self._clock = clock
+        self._tokens: _Recent[bytes, _Token] = _Recent(VERDICTS_MAX)
+        self._refused: _Recent[bytes, float] = _Recent(VERDICTS_MAX)
+        """Until when a token counts as bad."""
+        self._strangers = self._new_bucket(STRANGER_REVIEWS_PER_S)
+        self._users: _Recent[str, TokenBucket] = _Recent(VERDICTS_MAX)
+        self._stranger_turns = _Turns(STRANGER_REVIEWS_AT_ONCE)
+        self._user_turns = _Turns(USER_REVIEWS_AT_ONCE)
 
     async def judge(self, token: str, verb: str, path: str) -> Verdict:
         """See `Authenticator`."""
         if not token or len(token) > TOKEN_CHARS_MAX:
             return Verdict.UNAUTHENTICATED
         try:
-            user = await self._authenticate(token)
-            if user is None:
-                return Verdict.UNAUTHENTICATED
-            return Verdict.ALLOWED if await self._authorize(user, verb, path) else Verdict.FORBIDDEN
-        except _UndecidedError as error:
-            logger.warning("cannot decide who may read", extra={"path": path, "reason": str(error)})
+            async with asyncio.timeout(2 * REVIEW_TIMEOUT_S):
+                known = await self._authenticate(token)
+                if known is None:
+                    return Verdict.UNAUTHENTICATED
+                return Verdict.ALLOWED if await self._is_allowed(known, verb, path) else Verdict.FORBIDDEN
+        except _TooManyError:
+            return Verdict.TOO_MANY
+        except (_UndecidedError, TimeoutError) as error:
+            logger.warning(
+                "cannot decide who may read", extra={"path": path, "reason": str(error) or "no turn in time"}
+            )
             return Verdict.UNDECIDED
 
-    async def _authenticate(self, token: str) -> _User | None:
+    async def _authenticate(self, token: str) -> _Token | None:
         key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        known = self._users.get(key)
-        if known is not None:
-            return known if isinstance(known, _User) else None
-        status = await self._review(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
-        user = _user_of(status)
-        if user is None:
-            self._users.put(key, False, REFUSED_KEPT_S)
-        else:
-            self._users.put(key, user, ALLOWED_KEPT_S)
-        return user
-
-    async def _authorize(self, user: _User, verb: str, path: str) -> bool:
-        known = self._access.get((user, verb, path))
-        if known is not None:
+        now_s = self._clock.monotonic()
+        known = self._tokens.get(key)
+        if known is not None and now_s < known.until_s:
             return known
+        if known is None and now_s < (self._refused.get(key) or 0.0):
+            return None
+        user = _user_of(await self._review(known, _TOKEN_REVIEWS, "authentication", "TokenReview", {"token": token}))
+        if user is None:
+            self._tokens.drop(key)
+            self._refused.put(key, self._clock.monotonic() + REFUSED_KEPT_S)
+            return None
+        if known is None or known.user != user:
+            known = _Token(user, 0.0, _Recent(PATHS_MAX))
+        known.until_s = self._clock.monotonic() + ALLOWED_KEPT_S
+        self._tokens.put(key, known)
+        return known
+
+    async def _is_allowed(self, known: _Token, verb: str, path: str) -> bool:
+        found = known.allowed.get((verb, path))
+        if found is not None and self._clock.monotonic() < found.until_s:
+            return found.is_allowed
         spec = {
-            "user": user.name,
-            "uid": user.uid,
-            "groups": list(user.groups),
+            "user": known.user.name,
+            "uid": known.user.uid,
+            "groups": known.user.groups,
+            "extra": dict(known.user.extra),
             "nonResourceAttributes": {"path": path, "verb": verb},
         }
-        status = await self._review(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
+        status = await self._review(known, _ACCESS_REVIEWS, "authorization", "SubjectAccessReview", spec)
         is_allowed = status.get("allowed") is True and status.get("denied") is not True
-        self._access.put((user, verb, path), is_allowed, ALLOWED_KEPT_S if is_allowed else REFUSED_KEPT_S)
+        kept_s = ALLOWED_KEPT_S if is_allowed else REFUSED_KEPT_S
+        known.allowed.put((verb, path), _Allowed(is_allowed, self._clock.monotonic() + kept_s))
         return is_allowed
 
-    async def _review(self, path: str, api_version: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """The status of one review."""
+    async def _review(
+        self, known: _Token | None, path: str, group: str, kind: str, spec: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The status of one review, for somebody known or for a stranger."""
+        if not (self._strangers if known is None else self._bucket_of(known.user)).try_take():
+            raise _TooManyError
+        turn = await (self._stranger_turns if known is None else self._user_turns).take()
+        try:
+            return await self._status_of(path, f"{group}.k8s.io/v1", kind, spec)
+        finally:
+            turn.release()
+
+    def _bucket_of(self, user: _User) -> TokenBucket:
+        bucket = self._users.get(user.name)
+        if bucket is None:
+            bucket = self._new_bucket(USER_REVIEWS_PER_S)
+            self._users.put(user.name, bucket)
+        return bucket
+
+    def _new_bucket(self, rate: float) -> TokenBucket:
+        return TokenBucket(self._clock.monotonic, rate=rate, burst=REVIEWS_BURST)
+
+    async def _status_of(self, path: str, api_version: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         body = orjson.dumps({"apiVersion": api_version, "kind": kind, "spec": spec})
         try:
             response = await self._transport.request("POST", path, body=body, timeout_s=REVIEW_TIMEOUT_S)
@@ -155,9 +256,23 @@ class DelegatedAuthenticator:
         return status
 
 
+class _UserInfo(msgspec.Struct):
+    """`status.user` of a TokenReview."""
+
+    username: str
+    uid: str = ""
+    groups: tuple[str, ...] | None = None
+    extra: dict[str, tuple[str, ...]] | None = None
+
+
 def _user_of(status: dict[str, Any]) -> _User | None:
-    user = status.get("user")
-    if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
+    """None for anything that is not wholly what a TokenReview says of somebody known."""
+    if status.get("authenticated") is not True:
         return None
-    groups = user.get("groups") or ()
-    return _User(str(user["username"]), str(user.get("uid") or ""), tuple(str(group) for group in groups))
+    try:
+        user = msgspec.convert(status.get("user"), _UserInfo)
+    except msgspec.ValidationError:
+        return None
+    if not user.username:
+        return None
+    return _User(user.username, user.uid, user.groups or (), tuple(sorted((user.extra or {}).items())))

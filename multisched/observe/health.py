@@ -1,7 +1,8 @@
 """Whether the process is alive and ready: named checks, asked when a probe comes.
 
 A check is a plain function that returns why it fails, or an empty text. Nothing here waits, so a probe costs what its
-checks cost. The server renders; the composition root registers.
+checks cost; probes on a thread of their own are told what the last heartbeat noted. The server renders; the composition
+root registers.
 """
 
 from __future__ import annotations
@@ -20,25 +21,6 @@ HEARTBEAT_AGE_MAX_S: Final = 20.0
 
 Check = Callable[[], str]
 """Returns what is wrong; an empty text when nothing is."""
-
-
-class Heartbeat:
-    """Beats as long as the event loop comes around."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._beaten_at = clock.monotonic()
-
-    async def run(self) -> None:
-        """Runs until cancelled."""
-        while True:
-            self._beaten_at = self._clock.monotonic()
-            await anyio.sleep(HEARTBEAT_PERIOD_S)
-
-    def check(self) -> str:
-        """For liveness."""
-        age_s = self._clock.monotonic() - self._beaten_at
-        return f"the event loop last came around {age_s:.0f} s ago" if age_s > HEARTBEAT_AGE_MAX_S else ""
 
 
 class HealthReport(msgspec.Struct, frozen=True):
@@ -93,9 +75,53 @@ class Health(msgspec.Struct):
     def liveness(self) -> HealthReport:
         return HealthReport({name: check() for name, check in self._liveness.items()})
 
+    def is_ready(self) -> bool:
+        """Whether readiness is good; remarks are not asked for."""
+        return self._readiness_report(remarks={}).is_good
+
     def readiness(self) -> HealthReport:
+        return self._readiness_report({name: remark() for name, remark in self._remarks.items()})
+
+    def _readiness_report(self, remarks: dict[str, str]) -> HealthReport:
         findings = {name: check() for name, check in self._readiness.items()}
         if not findings:
             findings["start"] = "nothing is running yet"
         findings["shutdown"] = "shutting down" if self._is_stopping else ""
-        return HealthReport(findings, {name: remark() for name, remark in self._remarks.items()})
+        return HealthReport(findings, remarks)
+
+
+class Heartbeat:
+    """Beats as long as the event loop comes around, and notes with each beat how things are.
+
+    What was noted may be asked for from any thread, while the loop itself is busy.
+    """
+
+    def __init__(self, clock: Clock, health: Health) -> None:
+        self._clock = clock
+        self._health = health
+        self._noted = (clock.monotonic(), True, False)
+        """When, whether alive, whether ready: replaced as a whole."""
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            self.beat()
+            await anyio.sleep(HEARTBEAT_PERIOD_S)
+
+    def beat(self) -> None:
+        """Called on the loop."""
+        health = self._health
+        self._noted = (self._clock.monotonic(), health.liveness().is_good, health.is_ready())
+
+    def check(self) -> str:
+        """For liveness."""
+        age_s = self._clock.monotonic() - self._noted[0]
+        return f"the event loop last came around {age_s:.0f} s ago" if age_s > HEARTBEAT_AGE_MAX_S else ""
+
+    def is_alive(self) -> bool:
+        """As of the last beat, which is not too long ago."""
+        return self._noted[1] and not self.check()
+
+    def is_ready(self) -> bool:
+        """As of the last beat, which is not too long ago."""
+        return self._noted[2] and not self.check()

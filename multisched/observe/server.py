@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,8 +21,10 @@ from aiohttp import web
 
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
+from multisched.model.wire import UNREADABLE
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
+from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.explain_view import (
     NODES_NAMED,
     NODES_NAMED_MAX,
@@ -60,7 +62,8 @@ VIEW_PATH: Final = "/api/v1/{view}/{name}"
 REQUEST_BYTES_MAX: Final = 256 * 1024
 """Of a body: a manifest to be tried in thought."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
-KEEPALIVE_S: Final = 75.0
+LINGER_S: Final = 2.0
+"""For the rest of a request that was refused before it was whole."""
 SCRAPES_MAX: Final = 2
 """Renderings at the same time; more are answered 429."""
 
@@ -68,8 +71,9 @@ _REFUSALS: Final = {
     Verdict.UNAUTHENTICATED: (401, "give a bearer token"),
     Verdict.FORBIDDEN: (403, "not allowed; RBAC needs a nonResourceURLs rule for this path"),
     Verdict.UNDECIDED: (503, "the API server did not say who may read"),
+    Verdict.TOO_MANY: (429, "too many tokens are to be checked; try again in a moment"),
 }
-_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -85,6 +89,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     port: int = 10260
     certificate: ServerCertificate | None = None
     authenticator: Authenticator | None = None
+    limits: ConnectionLimits = ConnectionLimits()
 
     def __post_init__(self) -> None:
         if not ip_address(self.bind_address).is_loopback and (self.certificate is None or self.authenticator is None):
@@ -105,21 +110,23 @@ class Sources(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str]:
     """Listens while the context is open; yields the base URL. Raises ServerError."""
-    application = _Routes(settings, sources).application()
+    connections = Connections(settings.limits)
     runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S
+        _Routes(settings, sources, connections).application(),
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        keepalive_timeout=settings.limits.idle_s,
+        lingering_time=LINGER_S,
     )
     await runner.setup()
-    try:
-        context = None if settings.certificate is None else settings.certificate.context
-        site = web.TCPSite(runner, settings.bind_address, settings.port, ssl_context=context)
+    tls = None if settings.certificate is None else settings.certificate.context
+    listening = connections.listening(runner, settings.bind_address, settings.port, tls)
+    async with AsyncExitStack() as stack:
         try:
-            await site.start()
+            address = await stack.enter_async_context(listening)
         except OSError as error:
             raise ServerError(f"cannot listen on {settings.bind_address}:{settings.port}: {error.strerror}") from error
-        yield _url(settings, runner.addresses[0])
-    finally:
-        await runner.cleanup()
+        yield _url(settings, address)
 
 
 def _url(settings: ServerSettings, address: tuple[str, int]) -> str:
@@ -129,9 +136,10 @@ def _url(settings: ServerSettings, address: tuple[str, int]) -> str:
 
 
 class _Routes:
-    def __init__(self, settings: ServerSettings, sources: Sources) -> None:
+    def __init__(self, settings: ServerSettings, sources: Sources, connections: Connections) -> None:
         self._settings = settings
         self._sources = sources
+        self._connections = connections
         self._scrapes = 0
         self._looked_at_s = 0.0
 
@@ -153,17 +161,20 @@ class _Routes:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Judges first, so that a stranger cannot even tell which paths exist; then answers, whatever happens."""
         self._renew_certificate()
-        refusal = await self._refusal(request)
-        if refusal is not None:
-            return refusal
         try:
-            response = await handler(request)
+            return await self._refusal(request) or await self._answer(request, handler)
         except web.HTTPException as error:
             return _text(error.status, error.reason)
         except Exception:
             logger.exception("request failed", extra={"path": request.path[:256]})
             return _text(500, "internal error")
-        return response
+        finally:
+            self._connections.answered(request)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await request.read()  # as long as its connection is expected to send; handlers find it read
+        self._connections.received(request)
+        return await handler(request)
 
     def _renew_certificate(self) -> None:
         """On the way of requests, as probes come all the time; one that cannot be used leaves the old one in place."""
@@ -192,6 +203,8 @@ class _Routes:
         response = _text(status, message)
         if status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
+        if status == 429:
+            response.headers["Retry-After"] = "1"
         return response
 
     async def _livez(self, request: web.Request) -> web.Response:
@@ -208,13 +221,13 @@ class _Routes:
             body, content_type = await self._sources.metrics.render_in_thread(request.headers.get("Accept", ""))
         finally:
             self._scrapes -= 1
-        return web.Response(body=body, headers={**_HEADERS, "Content-Type": content_type})
+        return web.Response(body=body, headers={**HEADERS, "Content-Type": content_type})
 
     async def _queue(self, request: web.Request) -> web.Response:
         """`?domain=NAME` for one domain, `?limit=N` for more or fewer pods."""
         limit = _number(request, "limit", PODS_SHOWN, PODS_SHOWN_MAX)
         view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
-        return web.Response(body=encode_queue(view), content_type="application/json", headers=_HEADERS)
+        return web.Response(body=encode_queue(view), content_type="application/json", headers=HEADERS)
 
     async def _explain(self, request: web.Request) -> web.Response:
         """`?node=NAME` for why not there, `?fix=true` for what would help, `?names=N` nodes named behind each verdict."""
@@ -245,7 +258,7 @@ class _Routes:
             body = await self._sources.views.document(request.match_info["view"], query)
         except NoViewError as error:
             return _text(error.status, str(error))
-        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_plan(self, request: web.Request) -> web.Response:
         """`?domain=NAME`, `threshold=log=90` as often as needed or `threshold=90`, `moves`, `movesPerNode`, `movesPerService`."""
@@ -253,7 +266,7 @@ class _Routes:
             body = encode_plan(await self._sources.repair.plan(_repair_asked(request)))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_status(self, request: web.Request) -> web.Response:
         """`?domain=NAME`."""
@@ -261,7 +274,7 @@ class _Routes:
             body = encode_status(self._sources.repair.status(request.query.get("domain", "")))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_run(self, request: web.Request) -> web.Response:
         """The parameters with which a plan was asked for, and its digest in the body: `{"digest": "…"}`."""
@@ -269,13 +282,13 @@ class _Routes:
             return _text(415, "send application/json")
         try:
             wanted = msgspec.json.decode(await request.read(), type=RunAsked)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return _text(400, f'the body is not {{"digest": "..."}}: {error}')
         try:
             body = encode_status(await self._sources.repair.run(_repair_asked(request), wanted.digest))
         except RepairRefusedError as error:
             return _text(error.status, str(error))
-        return web.Response(status=202, body=body, content_type="application/json", headers=_HEADERS)
+        return web.Response(status=202, body=body, content_type="application/json", headers=HEADERS)
 
 
 def _repair_asked(request: web.Request) -> RepairAsked:
@@ -305,7 +318,7 @@ async def _told(asked: Awaitable[PodView | WhatIfView]) -> web.Response:
         view = await asked
     except NotExplainedError as error:
         return _text(error.status, str(error))
-    return web.Response(body=encode_view(view), content_type="application/json", headers=_HEADERS)
+    return web.Response(body=encode_view(view), content_type="application/json", headers=HEADERS)
 
 
 def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
@@ -328,12 +341,12 @@ def reviewed_path(path: str) -> str:
 def _health(request: web.Request, report: HealthReport) -> web.Response:
     status = 200 if report.is_good else 503
     if "verbose" in request.query:
-        return web.Response(text=report.render(), status=status, headers=_HEADERS)
-    return web.Response(text="ok" if report.is_good else "failed", status=status, headers=_HEADERS)
+        return web.Response(text=report.render(), status=status, headers=HEADERS)
+    return web.Response(text="ok" if report.is_good else "failed", status=status, headers=HEADERS)
 
 
 def _text(status: int, message: str) -> web.Response:
-    return web.Response(status=status, text=f"{message}\n", headers=_HEADERS)
+    return web.Response(status=status, text=f"{message}\n", headers=HEADERS)
 
 
 def _is_loopback_name(host: str) -> bool:

@@ -47,12 +47,6 @@ def zeros(rows: Rows) -> NDArray[np.uint8]:
     return np.zeros(len(rows), np.uint8)
 
 
-def alike_from_first(values: NDArray[Any]) -> int:
-    """How many values, from the first, are the same as the first; there is one at least."""
-    others = (values != values[0]).nonzero()[0]
-    return int(others[0]) if len(others) else len(values)
-
-
 def positions(rows: Rows, wanted: Iterable[int]) -> Rows:
     """Where the wanted rows stand among `rows` (ascending); those that are not there are left out."""
     held = np.array(sorted(wanted), np.intp)

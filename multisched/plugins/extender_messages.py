@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from multisched.model.wire import UNREADABLE
+
 ANSWER_BYTES_MIN: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """No answer is read past this, whatever was asked."""
@@ -111,7 +113,7 @@ def _field(fields: Mapping[str, msgspec.Raw], name: str, kind: Any) -> Any:
 def _decode(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"answered what cannot be read: {str(error)[:200]}") from error
 
 

@@ -16,6 +16,7 @@ from multisched.framework.extender import Offer
 from multisched.framework.plugin import CycleView
 from multisched.framework.ports import ExtenderError
 from multisched.model.objects import Pod
+from multisched.model.wire import UNREADABLE
 
 WHOLE_PODS_MAX: Final = 1_000
 """Victims that are sent whole in one request; one that knows the nodes is sent their uids only."""
@@ -108,7 +109,7 @@ def read_preemption_answer(body: bytes) -> dict[str, Victims]:
         by_name = {name.lower(): value for name, value in fields.items()}
         found = msgspec.convert(by_name.get("nodenametometavictims"), dict[str, dict[str, Any] | None] | None)
         return {node: _victims(one or {}) for node, one in (found or {}).items()}
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"answered what cannot be read: {str(error)[:200]}") from error
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows, Scores
+from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
@@ -16,7 +16,7 @@ from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodQuery, demands_of
 from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
-from multisched.plugins.columns import Selection, alike_from_first, zeros
+from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.domain_tally import DomainTally, versions
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 
@@ -94,17 +94,6 @@ def _follow(nodes: NodeView, tallies: Tallies, by_key: Sources) -> bool:
     return all(tallies[key].follow(nodes, sources) for key, sources in by_key.items())
 
 
-def _each_in_its_own(codes: Int32) -> int:
-    """How many rows, from the first, lie in domains of their own (`codes`); rows without the label are in none."""
-    seen: set[int] = set()
-    for at, code in enumerate(codes.tolist()):
-        if code in seen:
-            return at
-        if code:
-            seen.add(code)
-    return len(codes)
-
-
 _FILTER: StateKey[_FilterState] = StateKey("InterPodAffinity.filter")
 _SCORE: StateKey[_ScoreState] = StateKey("InterPodAffinity.score")
 
@@ -122,12 +111,13 @@ class InterPodAffinity:
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
         self._book = AffinityRuleBook(args, context.objects, context.nodes.pod_counts)
         self.reasons = ReasonTable(self.name)
-        self._not_near = self.reasons.code(
-            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match pod affinity rules"
-        )
-        self._not_far = self.reasons.code(Code.UNSCHEDULABLE, "node(s) didn't match pod anti-affinity rules")
+        # In this order: of several, a row is refused for the last, as upstream, and `filter` takes the largest code.
         self._unwanted = self.reasons.code(
             Code.UNSCHEDULABLE, "node(s) didn't satisfy existing pods anti-affinity rules"
+        )
+        self._not_far = self.reasons.code(Code.UNSCHEDULABLE, "node(s) didn't match pod anti-affinity rules")
+        self._not_near = self.reasons.code(
+            Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't match pod affinity rules"
         )
 
     def sign(self, pod: Pod) -> Hashable:
@@ -159,33 +149,6 @@ class InterPodAffinity:
         if not rules.affinity and not rules.anti and not any(tally.pods for tally in state.existing.values()):
             return PreFilterResult(SKIP)
         return PreFilterResult()
-
-    def reach(self, cycle: CycleView, pod: Pod) -> str | None:
-        return None
-
-    def foreseen(self, cycle: CycleView, pod: Pod, rows: Rows) -> int:
-        """Anti-affinity refuses more and more; affinity, once pods stand where it leads, passes the same domains; and as long as
-        all pods come to one domain of the only key that scores, its score moves one way and all others the other way.
-        """
-        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
-        if rules is None:
-            return len(rows)
-        state, scores = cycle.state.find(_FILTER), cycle.state.find(_SCORE)
-        count = len(rows)
-        if rules.filters:
-            if state is None or state.rules is not rules:
-                return 1
-            if rules.affinity and not any(tally.pods for tally in state.affinity.values()):
-                return 1  # the first pod decides where the others can go
-            for key, scope in rules.own_anti:
-                if scope.has(pod.namespace, pod.labels):
-                    count = min(count, _each_in_its_own(state.anti[key].codes.take(rows)))
-        if rules.soft:
-            if scores is None or scores.rules is not rules or len(scores.soft) > 1:
-                return 1
-            [tally] = scores.soft.values()
-            count = min(count, alike_from_first(tally.codes.take(rows))) if tally.pods else 1
-        return count
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._change(cycle, pod, other, row, 1)
@@ -238,11 +201,12 @@ class InterPodAffinity:
         codes = zeros(rows)
         for tallies, refusal in ((state.existing, self._unwanted), (state.anti, self._not_far)):
             for tally in tallies.values():
-                held = tally.counts > 0
-                held[0] = False
-                codes[held.take(selection.of(tally.codes))] = refusal
+                if tally.pods:
+                    by_domain = (tally.counts > 0) * np.uint8(refusal)
+                    by_domain[0] = 0
+                    np.maximum(codes, by_domain.take(selection.of(tally.codes)), out=codes)
         if state.affinity:
-            codes[~state.near(selection)] = self._not_near
+            np.maximum(codes, ~state.near(selection) * np.uint8(self._not_near), out=codes)
         return codes
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:

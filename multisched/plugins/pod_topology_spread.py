@@ -9,11 +9,10 @@ import numpy as np
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, OWN_ROW, CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
-from multisched.plugins.columns import alike_from_first
 from multisched.plugins.default_selector import KINDS
 from multisched.plugins.domain_tally import versions
 from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
@@ -66,35 +65,6 @@ class PodTopologySpread:
         if state is None or not state.follow(cycle.nodes, rules):
             cycle.state.write(_HARD, HardSpread(cycle, rules))
         return PreFilterResult()
-
-    def reach(self, cycle: CycleView, pod: Pod) -> str | None:
-        """The domains of the constraints; of several keys besides the hostname there is no telling (`foreseen`)."""
-        keys = self._reaching_keys(pod)
-        return next(iter(keys)) if len(keys) == 1 else OWN_ROW
-
-    def foreseen(self, cycle: CycleView, pod: Pod, rows: Rows) -> int:
-        """While pods come, the emptiest and the fullest domain hold as many as before or more: a domain that none of them comes to
-        passes sooner, and scores higher, if anything. What tells that it did not is one of the rows that are level with the
-        chosen ones, the last: it is left out.
-        """
-        rules = self._book.rules_of(pod)
-        if rules is None:
-            return len(rows)
-        if len(self._reaching_keys(pod)) > 1 or (rules.hard and rules.soft):
-            return 1
-        count = len(rows)
-        if rules.soft:
-            state = cycle.state.find(_SOFT)
-            if state is None or state.rules is not rules:
-                return 1
-            count = alike_from_first(state.scores(rows))
-        return count - 1
-
-    def _reaching_keys(self, pod: Pod) -> frozenset[str]:
-        """A host is a domain of one row."""
-        rules = self._book.rules_of(pod)
-        every = () if rules is None else (*rules.hard, *rules.soft)
-        return frozenset(rule.key for rule in every if rule.key != HOSTNAME)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._change(cycle, pod, other, row, 1)

@@ -181,23 +181,6 @@ class PodQueue:
         entry = self._head()
         return None if entry is None else self._take(entry)
 
-    def pop_batch(self, now_s: float, limit: Callable[[Pod], int], same: Callable[[Pod, Pod], bool]) -> list[QueuedPod]:
-        """The head and those right behind it, at most `limit(head)`, while `same(head, next)` holds.
-
-        Nothing is reordered or skipped; each of them is in an attempt from now on.
-        """
-        first = self.pop(now_s)
-        if first is None:
-            return []
-        batch = [first]
-        most = limit(first.pod)
-        while len(batch) < most:
-            entry = self._head()
-            if entry is None or not same(first.pod, entry.pod):
-                break
-            batch.append(self._take(entry))
-        return batch
-
     def fail(self, uid: str, failure: Failure, now_s: float) -> Placement:
         """The attempt did not end in a bind: the pod waits again, where the failure and the events of meanwhile put it."""
         self._now_s = now_s

@@ -3,7 +3,8 @@
 Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Compared are
 names (namespace, name, uid, node, version) with the list; and sums (resources, pods, ports, ledgers) of every row with
 the pods on it, so that list and sums agree if both do. Promises: no change that is merely on its way counts (a
-difference counts when versions prove it, or when two audits in a row meet the same one); every step is short; what is
+difference counts when versions prove it, or when two audits in a row meet the same one); every step is short; a pod that an
+answer called bound, and no watch, is read, since no list can tell such a lie from a watch that is late; what is
 found is logged with both sides, counted and mended, by a new list where an event was lost, on the spot where the cache
 contradicts itself. Owned and run by `Program`, one task.
 """
@@ -24,12 +25,13 @@ from msgspec.structs import replace
 from multisched.client.errors import ApiError
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.framework.ledger import Ledger
-from multisched.framework.ports import Clock
+from multisched.framework.ports import Binder, Clock, UnreachableError
+from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
-from multisched.model.wire import Transport, TransportError
+from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.shell.audit_sides import Here, Side
 from multisched.shell.ingest import PodIngest
-from multisched.state.cluster_cache import NO_ROW, ClusterCache
+from multisched.state.cluster_cache import NO_ROW, ClusterCache, PlacedPod
 from multisched.state.row_check import row_faults
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ PAGE_PAUSE_S: Final = 0.01
 SLICE_ITEMS: Final = 256
 """Listed objects, entries or holds looked at before other tasks get their turn: under a millisecond."""
 SLICE_ROWS: Final = 64
+READS_MAX: Final = 100
+"""Pods that one audit reads by themselves; the others are read by the next."""
+READ_TIMEOUT_S: Final = 5.0
 LOGGED_MAX: Final = 20
 """Differences of one audit that are logged one by one; the rest as a number."""
 
@@ -84,7 +89,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class AuditStatistics(msgspec.Struct):
-    """Counters since the start. `lost` + `inner` are all differences."""
+    """Counters since the start. `differences` has them all."""
 
     audits: int = 0
     """Complete comparisons."""
@@ -94,12 +99,14 @@ class AuditStatistics(msgspec.Struct):
     """Objects in which the cache differed from the API server: an event was lost."""
     inner: int = 0
     """Rows, ledgers and queues that contradicted the cache's own pods: a defect of ours."""
+    unbound: int = 0
+    """Pods whose bind was answered with success and never done: the answer was false."""
     last_s: float = 0.0
     """How long the latest took."""
 
     @property
     def differences(self) -> int:
-        return self.lost + self.inner
+        return self.lost + self.inner + self.unbound
 
 
 class _Round(msgspec.Struct):
@@ -115,20 +122,25 @@ class Audit:
     def __init__(
         self,
         transport: Transport,
+        binder: Binder,
         cache: ClusterCache,
         pods: PodIngest,
         sides: Sequence[Side],
         clock: Clock,
         rng: random.Random,
         *,
+        bind_deadline_s: float,
         period_s: float = AUDIT_PERIOD_S,
     ) -> None:
+        """`bind_deadline_s`: for so long after its answer a bind may have been sent twice, and one of them be on its way."""
         self._transport = transport
         self._cache = cache
         self._pods = pods
         self._sides = sides
         self._clock = clock
         self._rng = rng
+        self._binder = binder
+        self._bind_deadline_s = bind_deadline_s
         self._period_s = max(period_s, AUDIT_PERIOD_MIN_S)
         self._suspected: set[tuple[str, str, int]] = set()
         self._counters = AuditStatistics()
@@ -162,8 +174,9 @@ class Audit:
                     if not side.reflector.is_refused:
                         await self._compare(side, now)
                 await self._check_queues(now)
+                await self._check_answers(now, began_s)
                 is_complete = True
-            except (ApiError, TransportError, MalformedAnswerError) as error:
+            except (UnreachableError, ApiError, TransportError, MalformedAnswerError) as error:
                 logger.warning("audit broke off", extra={"error": str(error)})
             await self._check_rows(now)
             await self._check_ledgers(now)
@@ -226,8 +239,8 @@ class Audit:
     def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> None:
         """One listed object. Newer here than in the list is right; the same version must be on the same node."""
         try:
-            item = _item_decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            item = _item_of(raw)
+        except UNREADABLE as error:
             raise MalformedAnswerError(f"an item in the list of {side.path} cannot be read") from error
         uid, key, version = item.metadata.uid, item.key, _number(item.metadata.version)
         here = side.find(key, uid)
@@ -258,6 +271,23 @@ class Audit:
         is_proven = 0 < version <= _number(side.reflector.position)
         if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
             side.drop(here)
+
+    # -- answers to binds ------------------------------------------------------------------------------------------
+
+    async def _check_answers(self, now: _Round, began_s: float) -> None:
+        """Pods that count as bound by an answer alone, for longer than a bind can be on its way, are read."""
+        suspects: list[PlacedPod] = []
+        for uids in _slices(self._cache.uids(), SLICE_ITEMS):
+            suspects += self._cache.answered_before(uids, began_s - self._bind_deadline_s)
+            await asyncio.sleep(0)
+        for entry in suspects[:READS_MAX]:
+            pod = entry.pod
+            truth = await self._binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
+            if truth is not None and truth.uid == pod.uid and not truth.node and self._cache.placed(pod.uid) is entry:
+                what = f"answered to be bound to {entry.node!r}, on no node in the API"
+                now.found.append(Difference("pod", pod.key, what, ("unbound", pod.uid, 0)))
+                self._counters.unbound += 1
+                self._pods.unbind(pod.uid)
 
     # -- the cache against itself ----------------------------------------------------------------------------------
 
@@ -368,6 +398,13 @@ class Audit:
     def _stands(self, uid: str) -> bool:
         entry = self._cache.placed(uid)
         return entry is not None and entry.row != NO_ROW
+
+
+def _item_of(raw: msgspec.Raw) -> _Item:
+    try:
+        return _item_decoder.decode(raw)
+    except UnicodeDecodeError:
+        return _item_decoder.decode(with_valid_text(raw))
 
 
 def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:

@@ -199,36 +199,20 @@ class DomainWorker:
         """Pops and decides. Cycles interleave only where a plugin asks outside, and between slices."""
         slice_left = PODS_PER_SLICE
         while True:
-            batch: Sequence[QueuedPod] = ()
+            entry = None
             if self.is_leading and not self._is_closing:
-                now_s = self._outside.clock.monotonic()
-                batch = self.queue.pop_batch(now_s, self.cycle.run_length, self.cycle.is_alike)
-            if not batch:
+                entry = self.queue.pop(self._outside.clock.monotonic())
+            if entry is None:
                 await self._idle_cycles.sleep()
                 slice_left = PODS_PER_SLICE
                 continue
             if self.queue.has_ready:
                 self.wake()
-            if len(batch) == 1:
-                await self._decide_one(batch[0])
-                slice_left -= 1
-            else:
-                self._decide_run(batch)
-                slice_left = 0
+            await self._decide_one(entry)
+            slice_left -= 1
             if not slice_left:
                 slice_left = PODS_PER_SLICE
                 await asyncio.sleep(0)
-
-    def _decide_run(self, batch: Sequence[QueuedPod]) -> None:
-        """Decides pods that are alike. Without a pause between them, though it may take several runs."""
-        while batch:
-            started = self._outside.clock.monotonic()
-            results = self.cycle.attempt_run(batch)
-            self.counters.attempts += len(results)
-            seconds = (self._outside.clock.monotonic() - started) / len(results)
-            for entry, result in zip(batch, results, strict=False):
-                self._settle(entry, result, seconds)
-            batch = batch[len(results) :]
 
     async def _decide_one(self, entry: QueuedPod) -> None:
         started = self._outside.clock.monotonic()
@@ -549,6 +533,7 @@ class DomainWorker:
         ):  # the event says it too; a line for each costs a twentieth of a pod's CPU
             logger.debug("pod bound", extra=self._named(bind.placed) | {"attempts": bind.attempts})
         now_s = self._outside.clock.monotonic()
+        self._cache.answered(pod.uid, now_s)
         since_s = self.queue.schedulable_since_s(pod.uid)
         if since_s is not None:
             self.latencies_s.append(now_s - since_s)

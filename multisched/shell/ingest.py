@@ -152,6 +152,20 @@ class PodIngest:
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
+    def unbind(self, uid: str) -> None:
+        """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
+        entry = self._cache.placed(uid)
+        if entry is None or not self._cache.forget(uid):
+            return
+        self._going(uid)
+        left = msgspec.structs.replace(entry.pod, node=entry.node)
+        self._router.tell_pod(
+            ASSIGNED_POD_DELETE, left, None, self._cache.nodes.row_of(entry.node), self._clock.monotonic()
+        )
+        pending = self._pending.get(uid)
+        if pending is not None:
+            self.readmit(pending)
+
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
         added = self._tolerations.get(pod.spec.scheduler_name)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.model.objects import Pod
-from multisched.model.wire import Transport, TransportError
+from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.observe.explain_view import NotExplainedError
 
 CLASSES_PATH: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -74,7 +74,7 @@ async def read_classes(transport: Transport) -> tuple[PriorityClass, ...] | str:
         if answer.status != 200:
             return f"the API server answered {answer.status}"
         return tuple(_decoded(one) for one in msgspec.json.decode(answer.body, type=_List).items)
-    except (TransportError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (TransportError, *UNREADABLE) as error:
         return str(error)
 
 

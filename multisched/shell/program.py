@@ -156,6 +156,7 @@ class Program:
         self._held_before_list: set[str] = set()
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
+        self._served = frozenset(name for names in self.scheduler_names.values() for name in names)
         tolerations: dict[str, tuple[Toleration, ...]] = {}
         nodes = NodeRouter(configuration)
         registry = outside.registry if outside.registry is not None else plugin_registry()
@@ -163,6 +164,7 @@ class Program:
             self._add_domain(domain, nodes, registry)
             for name in domain.scheduler_names:
                 tolerations[name] = domain.policy.compile()
+        self.decoder.keep(self.cache.ledgers.annotations)
         self.pods = PodIngest(
             self.cache,
             self.nominator,
@@ -227,7 +229,17 @@ class Program:
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
         period_s = self._configuration.client.audit_period_s
-        return Audit(self._outside.transport, self.cache, self.pods, sides, self.clock, rng, period_s=period_s)
+        return Audit(
+            self._outside.transport,
+            self.binder,
+            self.cache,
+            self.pods,
+            sides,
+            self.clock,
+            rng,
+            bind_deadline_s=self._configuration.client.bind_timeout_s,
+            period_s=period_s,
+        )
 
     def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
         rows = DomainRows(domain.name, nodes.usable_by(domain.name))
@@ -243,6 +255,7 @@ class Program:
             preemptions=self.preemptor,
             measures=self._outside.measures,
             rows=lambda: rows.rows,
+            scheduler_names=self._served,
         )
         profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)

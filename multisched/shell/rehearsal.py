@@ -32,7 +32,7 @@ from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DecodeError, Decoder
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
-from multisched.model.wire import ConnectFailedError, LineStream, Response
+from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Response
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import UnaskedExtender
 from multisched.shell.priority_classes import PriorityClass, class_of
@@ -108,7 +108,7 @@ class Moment(msgspec.Struct, frozen=True):
                     classes.append(class_of(raw))
                 elif kind in others:
                     objects.append((ObjectKind(kind), others[kind](raw)))
-            except (DecodeError, msgspec.DecodeError) as error:
+            except (DecodeError, *UNREADABLE) as error:
                 unreadable.append(str(error))
         notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_TOLD])
         if len(unreadable) > UNREADABLE_TOLD:

@@ -4,13 +4,17 @@ Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an as
 definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
 A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
+What a pod was bound with is settled: the annotations that ledgers go by (`LedgerBook.annotations`) stay as they were when
+the pod was assumed, or first seen on its node, whatever later versions of it say. Else whoever may edit a running pod could
+free what it still uses, or take what it never was given.
+
 Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
 own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 
 import msgspec
@@ -45,6 +49,8 @@ class PlacedPod(msgspec.Struct):
     state: PodState
     is_uprooted: bool = False
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
+    answered_s: float = float("inf")
+    """When the API server answered that an assumed pod is bound; infinite before."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -122,6 +128,7 @@ class ClusterCache:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
         annotations = self.ledgers.take(pod, row)
+        pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
         return Assumption(node, annotations)
@@ -133,6 +140,17 @@ class ClusterCache:
             return False
         self._drop(entry)
         return True
+
+    def answered(self, uid: str, now_s: float) -> None:
+        """The API server says that an assumed pod is bound; only the watch, or a read that denies it, ends the assumption."""
+        entry = self._placed.get(uid)
+        if entry is not None:
+            entry.answered_s = now_s
+
+    def answered_before(self, uids: Iterable[str], moment_s: float) -> list[PlacedPod]:
+        """Those of the pods that are still assumed though the API server called them bound before that moment."""
+        entries = (self._placed.get(uid) for uid in uids)
+        return [e for e in entries if e is not None and e.state is PodState.ASSUMED and e.answered_s < moment_s]
 
     def place(self, pod: Pod) -> PlacedPod | None:
         """The API server says the pod is on `pod.node`: confirms an assumption, adds, moves or updates.
@@ -151,6 +169,7 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
+        pod = self._settled(known.pod, pod)
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
             self.nodes.remove_pod(known.row, pod.uid)
@@ -181,6 +200,22 @@ class ClusterCache:
             return
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
+
+    def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
+        """The pod as its binding makes it, as far as ledgers go by it."""
+        carried = {key: text for key, text in annotations.items() if key in self.ledgers.annotations}
+        return msgspec.structs.replace(pod, annotations={**pod.annotations, **carried}) if carried else pod
+
+    def _settled(self, before: Pod, after: Pod) -> Pod:
+        """A newer version of a pod on a node, with what is settled as it was."""
+        keys = self.ledgers.annotations
+        was, now = before.annotations, after.annotations
+        if was is now or all(was.get(key) == now.get(key) for key in keys):
+            return after
+        kept = {key: text for key, text in now.items() if key not in keys}
+        kept.update((key, was[key]) for key in keys if key in was)
+        # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
+        return msgspec.structs.replace(after, annotations=was if kept == was else kept)
 
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid

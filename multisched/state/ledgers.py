@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from multisched.framework.ledger import Ledger
+from multisched.framework.ledger import AnnotatedLedger, Ledger
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
@@ -27,6 +27,8 @@ class LedgerBook:
 
     def __init__(self) -> None:
         self._ledgers: dict[str, Ledger] = {}
+        self.annotations: frozenset[str] = frozenset()
+        """Keys of the pod annotations that some ledger goes by."""
         self.broken: dict[str, str] = {}
         """Ledgers whose books cannot be trusted -> what they raised."""
 
@@ -34,6 +36,8 @@ class LedgerBook:
         """Adds the ledger, or returns the one that is already registered under its name: domains share ledgers."""
         if ledger.name not in self._ledgers and len(self._ledgers) >= LEDGERS_MAX:
             raise ValueError(f"ledger {ledger.name}: more than {LEDGERS_MAX} ledgers")
+        if isinstance(ledger, AnnotatedLedger):
+            self.annotations |= ledger.annotations
         return self._ledgers.setdefault(ledger.name, ledger)
 
     def __iter__(self) -> Iterator[Ledger]:

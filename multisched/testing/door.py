@@ -21,6 +21,7 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
+from multisched.testing.bind_judge import BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
@@ -85,14 +86,14 @@ class Door(Books):
         """Sender -> what it has been told."""
         self._grounds: dict[tuple[str, str], Ground] = {}
         """(uid, node) -> what the last binding of the pod to the node was decided on."""
-        self._lied_about: set[str] = set()
-        """uids of pods about whose binding something in between has lied."""
+        self._judge = BindJudge(server, configuration, now_s, self._is_ours)
         server.interceptors.append(_LeaseLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
 
     def bind_sent(self, sender: str, path: str, body: bytes) -> None:
         """I2, I7, I9 and I10, whatever the server will say to it."""
+        self._judge.follow()
         key, timeout_s = target_of(path)
         uid, node = decision_of(body)
         is_first = not any(post.sender == sender and not post.is_definite for post in self._posts.get(uid, ()))
@@ -214,11 +215,18 @@ class Door(Books):
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        """What the books check, and I8 where nothing tells what the sender knew."""
+        """What the books check, every required rule by the judge, and I8 where nothing tells what the sender knew."""
         super().bind_seen(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
-        if answer.status == 201 and pod is not None and self.ground_of(pod.uid, decision_of(body)[1]) is None:
+        if answer.status != 201 or pod is None:
+            return
+        if self.ground_of(pod.uid, decision_of(body)[1]) is None:
             self._check_domain(pod, decision_of(body)[1])
+        for finding in self._judge.findings(pod.uid):
+            self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+
+    def _is_ours(self, uid: str) -> bool:
+        return uid in self.bound and uid not in self._strangers
 
     def bound_from_outside(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
@@ -240,21 +248,17 @@ class Door(Books):
         if sender in self.told:
             self.told[sender].unknowable.add(uid)
 
-    def lied(self, body: bytes) -> None:
-        """The sender was told something else about this binding than is so: what it says of it is no fault of its own."""
-        uid, _ = decision_of(body)
-        self._lied_about.add(uid)
-        self._posts.pop(uid, None)
-
-    def was_lied_about(self, uid: str) -> bool:
-        return uid in self._lied_about
+    def bind_faked(self, body: bytes) -> None:
+        """What the sender does for another node from now on is no fault of its own."""
+        super().bind_faked(body)
+        self._posts.pop(decision_of(body)[0], None)
 
     def rewound(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has been told yet."""
         self._pods.forget()
         self._nodes.forget()
         there = {pod.uid: pod for pod in self.pods().values()}
-        self._lied_about.update(uid for uid in self.bound if uid not in there or not there[uid].node)
+        self.faked.update((uid, node) for uid, node in self.bound.items() if uid not in there or not there[uid].node)
         self.bound = {uid: node for uid, node in self.bound.items() if uid in there and there[uid].node == node}
         self._posts.clear()
         for told in self.told.values():

@@ -40,16 +40,16 @@ class BindWatcher(Protocol):
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None: ...
 
+    def bind_faked(self, body: bytes) -> None:
+        """The sender is told that a binding succeeded which never arrived."""
+        ...
+
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender got; None: it cannot know."""
         ...
 
     def victim_sent(self, sender: str, path: str) -> None:
         """The sender asks a pod to go."""
-        ...
-
-    def lied(self, body: bytes) -> None:
-        """The sender is told something else of this binding than is so."""
         ...
 
     def line_lost(self, sender: str, uid: str) -> None:
@@ -73,6 +73,8 @@ class Faults:
         """The binding was applied; the answer got lost."""
         self.bind_late = 0.03
         """The answer got lost first; the binding is applied seconds later."""
+        self.bind_faked = 0.01
+        """The binding never arrived; the client is told that it succeeded."""
         self.refused = 0.02
         self.throttled = 0.03
         self.line_duplicated = 0.03
@@ -91,8 +93,8 @@ class Faults:
         """The same, with no answer at all."""
         self.page_expired = 0.05
         """The rest of a list is not to be had any more."""
-        self.false_created = self.false_missing = 0.0
-        """A binding that was never sent on is answered with 201, or with 404."""
+        self.bind_missing = 0.0
+        """The binding never arrived; the client is told that there is no such pod."""
         self.page_items = 0
         """So many objects come with each page of a list; 0: as many as were asked for."""
         self.older_by = 0
@@ -236,16 +238,16 @@ class FaultyTransport:
         early = self._refused("POST")
         if early is not None:
             return early
-        if faults.strikes("false 201", faults.false_created):
-            self._watcher.lied(body)
-            return Response(201, b'{"kind":"Status","status":"Success","code":201}')
-        if faults.strikes("false 404", faults.false_missing):
-            self._watcher.lied(body)
+        if faults.strikes("false 404", faults.bind_missing):
+            self._watcher.bind_faked(body)
             return Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound"}')
         if faults.bind_max_s:
             await asyncio.sleep(faults.rng.uniform(0.0, faults.bind_max_s))
         if faults.strikes("bind rejected", faults.bind_rejected):
             return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
+        if faults.strikes("false answer", faults.bind_faked):
+            self._watcher.bind_faked(body)
+            return Response(201, b'{"kind":"Status","status":"Success"}')
         if faults.strikes("bind lost, not applied", faults.bind_lost_before):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, not applied)")

@@ -37,7 +37,10 @@ QUIET_MAX_S = 75.0
 lease runs out (15), its successor waits for the last binds (5), lists and works off its backoffs (10 each)."""
 
 QUIET_LOST_MAX_S = 150.0
-"""The same when a watch has lost a line: two periods of the audit, a list, and a backoff."""
+"""The same when a watch has lost a line, or a bind was answered that never arrived: two periods of the audit, a list, and a backoff."""
+
+DECEIT = ("lost line", "false answer", "false 404")
+"""Faults that nobody but the audit can find out."""
 
 SET_ASIDE = "set aside: the API server has refused this pod"
 """With what the owner of a pod that the server always refuses is told of it."""
@@ -319,7 +322,7 @@ class Run:
 
     def _was_deceived(self) -> bool:
         """Something happened that nobody but the audit can find out, or that takes a reflector long to believe."""
-        return self.was_rewound or any(self.faults.injected[kind] for kind in ("lost line", "false 201", "false 404"))
+        return self.was_rewound or any(self.faults.injected[kind] for kind in DECEIT)
 
     def _is_settled(self) -> bool:
         waiting = self.door.unbound_feasible() or self.not_set_aside()
@@ -362,6 +365,8 @@ class Run:
                 self.door.complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
             if audit.lost and not self._was_deceived():
                 self.door.complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
+            if audit.unbound and not self._was_deceived():
+                self.door.complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
         # To a process that was paused every plugin that waited seems to have hung.
         failures = [f for f in self.observer.failures if not (self.was_paused and _is_late(f))]
         if failures:

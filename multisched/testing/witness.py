@@ -217,7 +217,7 @@ class Witness:
 
     def bound(self, pod: Pod, node: str) -> None:
         """What counts as bound is bound, and just there (I2); it may be deleted already."""
-        if self._door.bound.get(pod.uid) != node and not self._door.was_lied_about(pod.uid):
+        if self._door.bound.get(pod.uid) != node and (pod.uid, node) not in self._door.faked:
             there = self._door.bound.get(pod.uid)
             self._door.complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
 

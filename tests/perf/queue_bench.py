@@ -46,16 +46,6 @@ def _life(pods: list[Pod]) -> int:
     return 3 * len(pods)
 
 
-def _batches(pods: list[Pod]) -> int:
-    queue = make_queue()
-    for pod in pods:
-        queue.add(pod, 0.0)
-    while batch := queue.pop_batch(9.0, lambda pod: 256, lambda a, b: a.spec is b.spec):
-        for popped in batch:
-            queue.done(popped.pod.uid)
-    return 3 * len(pods)
-
-
 def _in_flight_together(pods: list[Pod]) -> int:
     """All popped before the first is done, an event after each pop: the log at its worst."""
     queue = make_queue(in_flight_events_max=len(pods))
@@ -111,7 +101,6 @@ def main() -> int:
     life_us = _best_us(lambda: _life(pods))
     rows = [
         (f"add + pop + done, {len(pods)} pods, per operation", life_us),
-        ("the same in batches of up to 256", _best_us(lambda: _batches(pods))),
         ("all in flight at once, an event per pop", _best_us(lambda: _in_flight_together(pods))),
         ("add + pop + fail + wake + flush", _best_us(lambda: _failures(pods))),
     ]

@@ -1,8 +1,8 @@
 """Pods that relate to each other, on the core alone: `python -m tests.perf.relations_bench [--nodes 5000] [--pods 2000]`.
 
-The shapes of `make bench`, decided and committed one by one and in runs, as a domain's worker does: on nodes of many sizes that
-are in use already, and on empty nodes that are alike, as `make bench` has them. CPU time per decision, the best of the pieces.
-`plain` is the same pod without any rule, for comparison.
+The shapes of `make bench`, decided and committed as a domain's worker does: on nodes of many sizes that are in use already,
+and on empty nodes that are alike, as `make bench` has them. CPU time per decision, the best of the pieces. `plain` is the same
+pod without any rule, for comparison.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def free_hosts(core: Core, *, alike: bool) -> None:
         core.cache.set_node(msgspec.structs.replace(node, labels=labels, allocatable=size, taints=()))
 
 
-def measure(shape: Shape, nodes: int, pods: int, *, in_runs: bool, alike: bool) -> float:
+def measure(shape: Shape, nodes: int, pods: int, *, alike: bool) -> float:
     """Microseconds of CPU per decision. `alike`: on empty nodes of one size in ten zones."""
     decoder = Decoder()
     core = Core("default", nodes, decoder, pods_before=0 if alike else 1)
@@ -62,7 +62,7 @@ def measure(shape: Shape, nodes: int, pods: int, *, in_runs: bool, alike: bool) 
     best = float("inf")
     for start in range(0, pods, PIECE):
         began = time.process_time()
-        placed = decide(core, waiting[start : start + PIECE], in_runs=in_runs)
+        placed = decide(core, waiting[start : start + PIECE])
         best = min(best, (time.process_time() - began) / PIECE)
         if placed != PIECE:
             raise AssertionError(f"{shape.name}: {PIECE - placed} pods found no node")
@@ -71,19 +71,9 @@ def measure(shape: Shape, nodes: int, pods: int, *, in_runs: bool, alike: bool) 
     return best * 1e6
 
 
-def decide(core: Core, waiting: Sequence[Pod], *, in_runs: bool) -> int:
-    """How many were placed; in runs as a domain's worker decides them."""
-    entries, placed, at = [QueuedPod(pod, 0.0, 1) for pod in waiting], 0, 0
-    while at < len(entries):
-        length = core.cycle.run_length(waiting[at]) if in_runs else 1
-        if length > 1:
-            results = core.cycle.attempt_run(entries[at : at + length])
-            placed += sum(isinstance(one, Placed) for one in results)
-            at += len(results)
-        else:
-            placed += is_placed(core, entries[at])
-            at += 1
-    return placed
+def decide(core: Core, waiting: Sequence[Pod]) -> int:
+    """How many were placed."""
+    return sum(is_placed(core, QueuedPod(pod, 0.0, 1)) for pod in waiting)
 
 
 def is_placed(core: Core, entry: QueuedPod) -> bool:
@@ -100,16 +90,10 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--pods", type=int, default=2_000, help=f"per shape, in pieces of {PIECE}")
     options = parser.parse_args()
-    print(
-        f"{'CPU us/decision':>20} {'one by one':>12} {'in runs':>10} {'alike, one by one':>19} {'alike, in runs':>16}"
-    )
+    print(f"{'CPU us/decision':>20} {'nodes in use':>14} {'alike nodes':>13}")
     for shape in (one for one in SHAPES if one.name in RELATED):
-        found = [
-            measure(shape, options.nodes, options.pods, in_runs=in_runs, alike=alike)
-            for alike in (False, True)
-            for in_runs in (False, True)
-        ]
-        print(f"{shape.name:>20} {found[0]:>12.0f} {found[1]:>10.0f} {found[2]:>19.0f} {found[3]:>16.0f}", flush=True)
+        found = [measure(shape, options.nodes, options.pods, alike=alike) for alike in (False, True)]
+        print(f"{shape.name:>20} {found[0]:>14.0f} {found[1]:>13.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """multisched on the real control plane as `deploy/base` installs it: its ServiceAccount, its RBAC, its configuration.
 
 `Deployed` applies the kustomization once and starts processes in place of its pods, which no machine would run. They differ
-from the pods in two settings of the server: loopback instead of all interfaces, and any free port.
+from the pods in the server's settings: loopback instead of all interfaces, and any free ports.
 """
 
 from __future__ import annotations
@@ -71,13 +71,15 @@ class Scheduler:
             return answer.status, await answer.text()
 
     async def wait_ready(self) -> None:
-        """Until /readyz says that the caches are in step, as its probe would ask."""
+        """Until /readyz says that the caches are in step, on the port that its probe would ask."""
 
         async def is_ready() -> bool:
             self.program.check_running()
-            if not any("url" in line for line in self.log_lines()):
-                return False
-            return (await self.get("/readyz"))[0] == 200
+            for line in self.log_lines():
+                if line.get("probes"):
+                    async with aiohttp.request("GET", f"{line['probes']}/readyz") as answer:
+                        return answer.status == 200
+            return False
 
         await until(is_ready, READY_LIMIT_S)
 
@@ -112,7 +114,7 @@ class Deployed:
         kubeconfig = await plane.service_account_kubeconfig(NAMESPACE, ACCOUNT, identity)
         document = yaml.safe_load((BASE / "multisched.yaml").read_text())
         document |= copy.deepcopy(dict(settings or {}))
-        document["server"] |= {"bindAddress": "127.0.0.1", "port": 0}
+        document["server"] |= {"bindAddress": "127.0.0.1", "port": 0, "probePort": 0}
         configuration = plane.folder / f"{identity}.yaml"
         await anyio.Path(configuration).write_text(json.dumps(document))
         command = [str(MULTISCHED), "run", "--kubeconfig", str(kubeconfig), "--config", str(configuration)]

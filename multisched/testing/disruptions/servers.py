@@ -66,19 +66,19 @@ async def _time_out(scene: Scene) -> bool:
 
 async def _say_created(scene: Scene) -> bool:
     """Something between us and the server says 201, and has sent nothing on."""
-    scene.run.faults.false_created = LIES
+    before, scene.run.faults.bind_faked = scene.run.faults.bind_faked, LIES
     await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
     await scene.pause(0.5, 1.5)
-    scene.run.faults.false_created = 0.0
+    scene.run.faults.bind_faked = before
     return True
 
 
 async def _say_missing(scene: Scene) -> bool:
     """The same with 404."""
-    scene.run.faults.false_missing = LIES
+    scene.run.faults.bind_missing = LIES
     await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
     await scene.pause(0.5, 1.5)
-    scene.run.faults.false_missing = 0.0
+    scene.run.faults.bind_missing = 0.0
     return True
 
 

@@ -55,6 +55,8 @@ class ScriptedTransport:
     watches: deque[Sequence[Step] | Response | Exception] = field(default_factory=deque)
     respond: Callable[[Asked], Answer] | None = None
     latency_s: float = 0.0
+    latency_of: Callable[[str], float] | None = None
+    """By method; before `latency_s`."""
     asked: list[Asked] = field(default_factory=list)
 
     async def request(
@@ -68,7 +70,7 @@ class ScriptedTransport:
         timeout_s: float = 30.0,
     ) -> Response:
         asked = self._note(method, path, body, content_type, timeout_s)
-        await asyncio.sleep(self.latency_s)
+        await asyncio.sleep(self.latency_s if self.latency_of is None else self.latency_of(method))
         answer = self.respond(asked) if self.respond is not None else self.lists.popleft()
         if isinstance(answer, Exception):
             raise answer

@@ -88,6 +88,35 @@ async def test_connections_are_given_back_whatever_happens(tmp_path: Path) -> No
     assert len(peers) == 1
 
 
+async def test_a_transport_beside_takes_no_connection_from_the_first(tmp_path: Path) -> None:
+    held, may_answer, most = 0, asyncio.Event(), asyncio.Event()
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        nonlocal held
+        if request.path == "/slow":
+            held += 1
+            if held == 2:
+                most.set()
+            await may_answer.wait()
+        return web.Response(text=request.headers["Authorization"])
+
+    async with (
+        serving(handle) as address,
+        connected(tmp_path, address) as first,
+        first.beside(2) as second,
+        asyncio.TaskGroup() as group,
+    ):
+        slow = [group.create_task(second.request("POST", "/slow", body=b"")) for _ in range(9)]
+        crowded = group.create_task(first.crowded(1))
+        await most.wait()
+        assert not crowded.done(), "by nothing of the second's"
+        assert (await first.request("GET", "/x")).body == b"Bearer token-1"
+        assert held == 2
+        assert crowded.done(), "by the one request of its own"
+        may_answer.set()
+        assert {(await task).body for task in slow} == {b"Bearer token-1"}
+
+
 async def test_a_compressed_answer_is_not_inflated(tmp_path: Path) -> None:
     bomb = gzip.compress(b"0" * 10_000_000)
 

@@ -238,6 +238,31 @@ async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
             assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
 
 
+@pytest.mark.parametrize("slow", ["POST", "PUT"])
+async def test_the_local_deadline_counts_from_the_request_and_not_from_its_answer(slow: str) -> None:
+    """Others count from when they see the record change, which may be long before the answer reaches us (I9)."""
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    sent_at: list[float] = []
+
+    def cut_after_the_slow_one(asked: Asked) -> Answer:
+        """Writes of one kind take four seconds from the server to us; nothing gets through after the first of them."""
+        if sent_at:
+            return ConnectFailedError("refused")
+        if asked.method == slow:
+            sent_at.append(asked.at)
+        return store.apply(asked)
+
+    transport.respond = cut_after_the_slow_one
+    transport.latency_of = lambda method: 4.0 if method == slow else 0.01
+    async with running(keeper):
+        await asyncio.sleep(9.9)
+        deadline = sent_at[0] + LeaseSettings().renew_deadline_s
+        assert keeper.may_bind()
+        await asyncio.sleep(deadline - asyncio.get_running_loop().time())
+        assert not keeper.may_bind()
+
+
 async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:
     store = LeaseStore()
     changes: list[LeaseState] = []

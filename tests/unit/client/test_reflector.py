@@ -301,6 +301,25 @@ async def test_a_recreated_object_whose_deletion_was_missed_is_deleted_first() -
         assert stage.mirror.calls[1:] == [("vanish", "default/a"), ("upsert", "default/a")]
 
 
+async def test_an_object_that_was_replaced_does_not_come_back_once_its_successor_is_gone() -> None:
+    events: Watch = [
+        a_line("ADDED", an_object("a", 20, uid="second")),
+        a_line("DELETED", an_object("a", 22, uid="second")),
+        a_line("MODIFIED", an_object("a", 19, uid="first")),
+        a_line("DELETED", an_object("a", 18, uid="first")),
+        30.0,
+    ]
+    async with staged([a_list(10, an_object("a", 3, uid="first"))], [events, FOREVER]) as stage:
+        await asyncio.sleep(5)
+        assert stage.mirror.objects == {}
+        assert stage.mirror.calls[1:] == [
+            ("vanish", "default/a"),
+            ("upsert", "default/a"),
+            ("delete", "default/a"),
+        ]
+        assert stage.reflector.statistics().stale == 2
+
+
 async def test_a_list_from_the_past_is_not_believed() -> None:
     stale = a_list(50, an_object("ghost", 40))
     lists = [a_list(100, an_object("a", 90)), stale, stale, a_list(120, an_object("a", 90), an_object("b", 110))]

@@ -94,6 +94,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: [{}]", "f.yaml:3:11: domains[0].name: is missing"),
         ("server: {bindAddress: 0.0.0.0}", "without tls only loopback is served, not 0.0.0.0"),
         ("server: {bindAddress: localhost}", "'localhost' is not an IP address"),
+        ("server: {port: 9000, probePort: 9000}", "probePort must be another port than port (9000)"),
         ("server: {tls: {certFile: a}}", "certFile and keyFile belong together"),
         ("server: {bindAddress: 0.0.0.0, tls: {selfSigned: true}, authentication: false}", "on loopback only"),
         ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.scheduling_cycle import Asked, Placed, Result, SchedulingCycle
+from multisched.cycle.scheduling_cycle import Asked, Result, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency, Plugin, PluginContext, QueuedPod
 from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, PluginUse, Registry
+from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, PluginUse, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
-from multisched.plugins import IN_TREE
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -124,9 +124,11 @@ class Domain:
         weights: Mapping[str, int] | None = None,
         in_tree: Sequence[str] = ("NodeResourcesFit",),
         factories: Sequence[Factory] = (),
+        profile: str = "",
         seed: int = 0,
     ) -> None:
-        """`factories`: of plugins that are built with the domain's own context."""
+        """`factories`: of plugins that are built with the domain's own context. `profile`: a shipped one, as it is, in place of
+        `in_tree` and what every profile needs."""
         self.cache = ClusterCache()
         self.waiting = WaitingPodTable()
         self.rows = DomainRows("test", lambda node: node.labels.get("domain") != "other")
@@ -136,11 +138,18 @@ class Domain:
         self.seed = seed
         weighted = {**IN_TREE_USED, **(weights or {})}
         context = PluginContext("test", self.cache.nodes, self.waiting, self.cache.ledgers, self.cache.objects)
-        registry = Registry()
-        registry.add_all(IN_TREE, "in-tree")
-        shipped = [registry.build(PluginUse(name), context) for name in in_tree]
-        built = [*shipped, *plugins, *(make(context) for make in factories), ByName()]
-        self.plugins = PluginSet(BuiltPlugin(p, PluginUse(p.name, weighted.get(p.name, 1))) for p in built)
+        registry = plugin_registry()
+        own = [*plugins, *(make(context) for make in factories)]
+        if profile:
+            shipped = list(build_profile(base_profile(profile), registry, context).built)
+        else:
+            own.append(ByName())
+            shipped = [
+                BuiltPlugin(registry.build(PluginUse(name), context), PluginUse(name, weighted.get(name, 1)))
+                for name in in_tree
+            ]
+        uses = [BuiltPlugin(p, PluginUse(p.name, weighted.get(p.name, 1))) for p in own]
+        self.plugins = PluginSet([*shipped, *uses])
         self.runner = Runner(self.heard, lambda: 0.0)
         self.cycle = self.fresh_cycle()
         for node in nodes:
@@ -167,37 +176,6 @@ class Domain:
             result: Result = ended.value
             return result
         raise AssertionError(f"the cycle asks {asked}")
-
-
-def one_by_one(domain: Domain, pods: Sequence[Pod]) -> list[Result]:
-    return [domain.schedule(pod) for pod in pods]
-
-
-def in_runs(domain: Domain, pods: Sequence[Pod], lengths: list[int] | None = None) -> list[Result]:
-    """As a domain's worker does; `lengths` is told how many were decided at a time."""
-    results: list[Result] = []
-    while len(results) < len(pods):
-        left = pods[len(results) :]
-        length = min(domain.cycle.run_length(left[0]), len(left))
-        assert all(domain.cycle.is_alike(left[0], pod) for pod in left[:length])
-        batch = [QueuedPod(pod, 0.0, 1) for pod in left[:length]]
-        found = [domain.schedule(left[0])] if length == 1 else domain.cycle.attempt_run(batch)
-        assert 1 <= len(found) <= length
-        if lengths is not None:
-            lengths.append(len(found))
-        results += found
-    return results
-
-
-def said(results: Sequence[Result]) -> list[Any]:
-    return [(r.pod.name, r.node, dict(r.annotations)) if isinstance(r, Placed) else r for r in results]
-
-
-def same_state(one: Domain, other: Domain) -> None:
-    one.cache.validate()
-    other.cache.validate()
-    assert [(e.pod.uid, e.node) for e in one.cache] == [(e.pod.uid, e.node) for e in other.cache]
-    assert one.heard.failures == other.heard.failures
 
 
 @dataclass

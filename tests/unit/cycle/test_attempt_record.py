@@ -15,7 +15,7 @@ from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcom
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.scheduling_cycle import Conflicted, Placed, Unplaced
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency, QueuedPod
+from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -120,26 +120,6 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
             assert (record.outcome, record.message, record.is_own_picture) == (Outcome.REFUSED, result.message, True)
         if record.is_own_picture:
             assert_shows(picture, expected)
-
-
-@given(st.integers(1, 6), st.integers(1, 12), st.sampled_from((10, 700)))
-def test_pods_decided_together_leave_the_records_of_pods_decided_one_by_one(nodes: int, count: int, cpu: int) -> None:
-    together, alone = (Domain(*(make_node(f"n{n}", cpu=1000 + n) for n in range(nodes))) for _ in range(2))
-    spec = make_pod("any", cpu=cpu).spec
-    entries = [QueuedPod(make_pod(f"p{number}", spec=spec), 0.0, 1) for number in range(count)]
-    left = entries
-    while left:
-        left = left[len(together.cycle.attempt_run(left)) :]
-    for entry in entries:
-        alone.schedule(entry.pod)
-
-    def told(domain: Domain, pod: Pod) -> tuple[object, ...]:
-        record = last(domain, pod)
-        return record.outcome, record.node, record.at, record.total, record.scores, record.message
-
-    for entry in entries:
-        assert len(together.cycle.records.read(entry.pod.uid)) == 1
-        assert told(together, entry.pod) == told(alone, entry.pod)
 
 
 def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> None:

@@ -148,6 +148,16 @@ def test_a_bind_that_certainly_did_nothing_is_given_up_after_a_named_number_of_t
     assert (actions[-1].outcome, actions[-1].message) == (Outcome.REFUSED, "why")
 
 
+@pytest.mark.parametrize("answer", [BindAnswer.NOT_SENT, BindAnswer.THROTTLED])
+def test_no_number_of_answers_that_did_nothing_ends_a_bind_whose_outcome_is_unknown(answer: BindAnswer) -> None:
+    """The first POST may still take effect: its node is asked for until a read says what became of it (I2)."""
+    machine = make_machine(unknown=True)
+    actions = [machine.on_reply(BindReply(answer)) for _ in range(UNSENT_ATTEMPTS_MAX + THROTTLED_ATTEMPTS_MAX)]
+    assert {action.step for action in actions} == {Step.POST}
+    machine.on_reply(BindReply(BindAnswer.CONFLICT))
+    assert machine.on_read(OURS).outcome is Outcome.BOUND
+
+
 def test_throttled_answers_do_not_use_up_the_tries_of_refused_connections() -> None:
     machine = make_machine()
     for _ in range(UNSENT_ATTEMPTS_MAX + 1):

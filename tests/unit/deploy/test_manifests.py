@@ -172,16 +172,21 @@ def test_the_pod_is_hardened() -> None:
     assert container["resources"]["requests"].keys() == {"cpu", "memory"}
 
 
-def test_the_probes_meet_the_server() -> None:
+def test_the_probes_meet_the_server_on_a_port_of_their_own() -> None:
     (container,) = pod_spec()["containers"]
     server = config.load(BASE / "multisched.yaml").server
-    (port,) = container["ports"]
-    assert (port["name"], port["containerPort"]) == ("metrics", server.port)
-    scheme = "HTTPS" if server.tls.is_on else "HTTP"
-    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "metrics", "scheme": scheme}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics", "scheme": scheme}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"metrics": server.port, "probes": server.probe_port}
+    for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "probes", "scheme": "HTTP"}
     assert not server.is_loopback
     assert server.is_authenticating
+
+
+def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:
+    (rule,) = the("NetworkPolicy")["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == ["metrics"]
+    assert [port["name"] for port in the("Service")["spec"]["ports"]] == ["metrics"]
 
 
 def test_the_configuration_changes_nothing_but_the_server() -> None:

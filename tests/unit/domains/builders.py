@@ -41,13 +41,14 @@ def make_pod(
     owner: Owner | None = None,
     node: str = "",
     namespace: str = "default",
+    scheduler: str = "default-scheduler",
 ) -> Pod:
     return Pod(
         namespace=namespace,
         name=name,
         uid=f"uid-{name}",
         version=1,
-        spec=PodSpec(requests=requests or {}),
+        spec=PodSpec(scheduler_name=scheduler, requests=requests or {}),
         labels=labels or {},
         annotations=annotations or {},
         owner=owner,

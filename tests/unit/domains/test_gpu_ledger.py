@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from domains.gpu.demand import GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED, demand_of
+from domains.gpu.demand import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED, demand_of
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Node, Pod
@@ -48,7 +48,7 @@ def test_fractions_share_the_fullest_device_that_still_has_room() -> None:
 def test_a_pod_on_two_devices_gets_two_different_ones() -> None:
     ledger = make_ledger(make_node("n", gpu=2))
 
-    assert ledger.take(fraction("wide", 700, count=2), 0) == {GPU_DEVICES: "0,1"}
+    assert ledger.take(fraction("wide", 700, count=2), 0) == {GPU_DEVICES: "0,1", GPU_ALLOCATED: "700"}
     assert ledger.fits(fraction("late", 400), 0) == "Insufficient gpu-milli"
     assert ledger.fits(fraction("late", 300, count=2), 0) == ""
 
@@ -71,7 +71,7 @@ def test_both_kinds_share_a_node_that_honours_indices_but_no_device() -> None:
     ledger = make_ledger(make_node("n", gpu=2, labels={GPU_INDICES: HONOURED}))
 
     assert ledger.take(whole("train"), 0) == {GPU_DEVICES: "0"}
-    assert ledger.take(fraction("infer", 10), 0) == {GPU_DEVICES: "1"}
+    assert ledger.take(fraction("infer", 10), 0) == {GPU_DEVICES: "1", GPU_ALLOCATED: "10"}
     assert ledger.fits(whole("late"), 0) == "Insufficient nvidia.com/gpu"
     assert ledger.fits(fraction("late", 990), 0) == ""
     assert ledger.fits(fraction("later", 991), 0) == "Insufficient gpu-milli"
@@ -108,7 +108,7 @@ def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
 
 def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() -> None:
     ledger = make_ledger(make_node("n", gpu=2))
-    ledger.place(fraction("stranger", 300), 0)
+    ledger.place(fraction("odd", 300, devices="first"), 0)
 
     assert ledger.devices(0).free == [700, 700]
 
@@ -119,6 +119,56 @@ def test_a_bound_pod_with_a_bad_amount_counts_as_a_whole_device(annotation: str)
     ledger.place(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
 
     assert ledger.devices(0).free == [1000, 0]
+
+
+def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+    ledger.place(make_pod("p", annotations={GPU_MILLI: "1", GPU_DEVICES: "1", GPU_ALLOCATED: "600"}), 0)
+
+    assert ledger.devices(0).free == [1000, 400]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(count: int) -> None:
+    ledger = make_ledger(make_node("n", gpu=4))
+    annotations = {GPU_MILLI: "1", GPU_DEVICES: "0,1", GPU_ALLOCATED: "1"}
+    ledger.place(make_pod("p", requests={GPU: count}, annotations=annotations), 0)
+
+    assert ledger.devices(0).free.count(1000) == 4 - count
+
+
+@pytest.mark.parametrize("scheduler", ["gpu-scheduler", "default-scheduler"])
+def test_a_pod_that_requests_no_gpu_and_was_bound_by_somebody_else_takes_none(scheduler: str) -> None:
+    ledger = GpuLedger(frozenset({"gpu-scheduler"}))
+    ledger.set_node(0, make_node("n", gpu=2))
+    ledger.place(make_pod("stranger", annotations={GPU_MILLI: "1000", GPU_COUNT: "2"}, scheduler=scheduler), 0)
+
+    assert ledger.devices(0).free == [1000, 1000]
+    assert dict(ledger.held()) == {}
+
+
+def test_only_pods_of_our_own_schedulers_say_by_annotation_what_they_were_given() -> None:
+    ledger = GpuLedger(frozenset({"gpu-scheduler"}))
+    ledger.set_node(0, make_node("n", gpu=2))
+    given = {GPU_DEVICES: "0", GPU_ALLOCATED: "700"}
+    ledger.place(make_pod("forged", annotations=given, scheduler="default-scheduler"), 0)
+    assert ledger.devices(0).free == [1000, 1000]
+
+    ledger.place(make_pod("ours", annotations=given, scheduler="gpu-scheduler"), 0)
+    assert ledger.devices(0).free == [300, 1000]
+    assert dict(ledger.twin().held()) == {}
+
+
+@pytest.mark.parametrize("annotations", [{}, {GPU_MILLI: "1"}, {GPU_MILLI: "1000", GPU_DEVICES: "1"}])
+def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotations: dict[str, str]) -> None:
+    ledger = make_ledger(make_node("n", gpu=2))
+    ledger.take(fraction("p", 600), 0)
+    version = ledger.version(0)
+
+    ledger.place(make_pod("p", annotations=annotations, node="n"), 0)
+
+    assert ledger.devices(0).free == [400, 1000]
+    assert ledger.version(0) == version
 
 
 def test_whole_pods_of_strangers_count_although_their_devices_are_unknown_or_the_same() -> None:
@@ -138,7 +188,7 @@ def test_devices_that_a_node_lost_and_got_back_are_still_held() -> None:
     ledger.set_node(0, make_node("n", gpu=1))
     assert ledger.fits(fraction("late", 300), 0) == "Insufficient gpu-milli"
     ledger.set_node(0, make_node("n", gpu=3))
-    assert ledger.take(fraction("late", 300), 0) == {GPU_DEVICES: "2"}
+    assert ledger.take(fraction("late", 300), 0)[GPU_DEVICES] == "2"
 
 
 def test_a_node_without_gpus_refuses_every_demand() -> None:

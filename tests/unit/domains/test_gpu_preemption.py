@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.gpu.demand import GPU, GPU_COUNT, GPU_INDICES, GPU_MILLI, HONOURED
+from domains.gpu.demand import GPU, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from domains.gpu.gpu_share import GpuShare
 from multisched.cycle.scheduling_cycle import Unplaced
 from multisched.framework.cycle_state import CycleState
@@ -19,6 +19,7 @@ from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 
 IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
 NODES = ("n0", "n1", "n2", "n3")
+DEVICES = st.sampled_from(["0", "1", "0,1", "2", "unreadable"])
 
 
 def domain_of(nodes: Sequence[Node], pods: Sequence[Pod], *, row_by_row: bool = False) -> Domain:
@@ -39,8 +40,11 @@ def gpu_pod(name: str, *, cpu: int = 100, whole: int = 0, milli: int = 0, count:
     return msgspec.structs.replace(pod, annotations=annotations)
 
 
-def on(node: str, pod: Pod, started_s: float = 1.0) -> Pod:
-    return msgspec.structs.replace(pod, node=node, started_s=started_s, phase="Running")
+def on(node: str, pod: Pod, started_s: float = 1.0, devices: str = "0") -> Pod:
+    """`devices`: those that a fraction was given."""
+    given = {GPU_DEVICES: devices} if GPU_MILLI in pod.annotations else {}
+    annotations = {**pod.annotations, **given}
+    return msgspec.structs.replace(pod, node=node, started_s=started_s, phase="Running", annotations=annotations)
 
 
 def gpu_node(name: str, gpus: int, *, honoured: bool = False) -> Node:
@@ -64,7 +68,7 @@ def gpu_pods(draw: st.DrawFn, name: str, priorities: Sequence[int]) -> Pod:
 def test_rows_at_once_and_one_by_one_displace_the_same(data: st.DataObject) -> None:
     nodes = [gpu_node(name, data.draw(st.integers(0, 3)), honoured=data.draw(st.booleans())) for name in NODES]
     standing = [
-        on(data.draw(st.sampled_from(NODES)), data.draw(gpu_pods(f"s{i}", [0, 3, 9])), started_s=1.0 + i)
+        on(data.draw(st.sampled_from(NODES)), data.draw(gpu_pods(f"s{i}", [0, 3, 9])), 1.0 + i, data.draw(DEVICES))
         for i in range(data.draw(st.integers(2, 12)))
     ]
     promised = data.draw(gpu_pods("promised", [9]))

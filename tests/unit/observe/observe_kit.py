@@ -47,10 +47,12 @@ class Reviewer:
 
     transport: Transport
     paths: list[str] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
     instead: Response | Exception | None = None
 
     async def request(self, method: str, path: str, **rest: Any) -> Response:
         self.paths.append(path.rsplit("/", 1)[1])
+        self.bodies.append(orjson.loads(rest["body"]))
         if isinstance(self.instead, Exception):
             raise self.instead
         return self.instead or await self.transport.request(method, path, **rest)

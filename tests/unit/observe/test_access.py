@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
 import pytest
 
 from multisched.model.wire import AnswerLostError, Response
-from multisched.observe.access import VERDICTS_MAX, DelegatedAuthenticator, Verdict
-from tests.unit.observe.observe_kit import READER, STRANGER, HandClock, a_reviewer
+from multisched.observe.access import (
+    ALLOWED_KEPT_S,
+    REVIEWS_BURST,
+    STRANGER_REVIEWS_AT_ONCE,
+    DelegatedAuthenticator,
+    Verdict,
+)
+from tests.unit.observe.observe_kit import READER, STRANGER, HandClock, Reviewer, a_reviewer
 
 
 async def test_a_verdict_is_asked_once_and_kept_for_a_minute() -> None:
@@ -70,6 +81,7 @@ async def test_without_a_definite_yes_the_answer_is_no_and_is_not_remembered(ins
         b'{"status": {"authenticated": "true", "user": {"username": "a"}}}',
         b'{"status": {"authenticated": true, "user": {}}}',
         b'{"status": {"user": {"username": "a"}}}',
+        b'{"status": {"authenticated": true, "user": {"username": "a", "extra": {"scopes": "none"}}}}',
     ],
 )
 async def test_half_an_authentication_is_none(body: bytes) -> None:
@@ -86,9 +98,99 @@ async def test_an_empty_or_endless_token_is_not_even_asked_about() -> None:
     assert reviewer.paths == []
 
 
-async def test_a_flood_of_tokens_does_not_grow_the_cache_without_end() -> None:
+async def test_made_up_tokens_are_reviewed_at_a_small_rate_and_keep_nobody_out_who_is_known() -> None:
+    clock, reviewer = HandClock(), await a_reviewer()
+    judge = DelegatedAuthenticator(reviewer, clock).judge
+    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    del reviewer.paths[:]
+    verdicts = [await judge(f"guess-{number}", "get", "/metrics") for number in range(1000)]
+    assert verdicts.count(Verdict.UNAUTHENTICATED) == len(reviewer.paths) == REVIEWS_BURST - 1
+    assert verdicts[-1] is Verdict.TOO_MANY
+    clock.at_s = ALLOWED_KEPT_S
+    for number in range(1000):
+        await judge(f"another-{number}", "get", "/metrics")
+    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+
+
+async def test_a_flood_of_tokens_drives_out_none_that_is_in_use() -> None:
+    clock, reviewer = HandClock(), await a_reviewer()
+    judge = DelegatedAuthenticator(reviewer, clock).judge
+    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    reviewer.instead = _authenticated({"username": "minter"})
+    for second in range(1, 300):
+        clock.at_s = float(second)
+        for number in range(20):
+            await judge(f"{second}-{number}", "get", "/")
+        if second % 30 == 0:
+            reviewer.instead = None
+            assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+            reviewer.instead = _authenticated({"username": "minter"})
+
+
+async def test_who_is_known_has_a_rate_and_few_verdicts_of_their_own() -> None:
+    clock, reviewer = HandClock(), await a_reviewer()
+    judge = DelegatedAuthenticator(reviewer, clock).judge
+    assert await judge(STRANGER, "get", "/metrics") is Verdict.FORBIDDEN
+    verdicts = [await judge(STRANGER, "get", f"/{number}") for number in range(1000)]
+    assert verdicts.count(Verdict.FORBIDDEN) == REVIEWS_BURST - 1
+    assert verdicts[-1] is Verdict.TOO_MANY
+    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+
+
+async def test_reviews_are_few_at_once_and_who_is_known_does_not_stand_in_line_with_strangers() -> None:
+    slow = SlowReviewer(await a_reviewer())
+    judge = DelegatedAuthenticator(slow, HandClock()).judge
+    slow.may_answer.set()
+    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    slow.may_answer.clear()
+    async with asyncio.TaskGroup() as group:
+        guesses = [group.create_task(judge(f"guess-{number}", "get", "/metrics")) for number in range(15)]
+        await slow.under_way(STRANGER_REVIEWS_AT_ONCE)
+        other = group.create_task(judge(READER, "get", "/another"))
+        await slow.under_way(STRANGER_REVIEWS_AT_ONCE + 1)
+        slow.may_answer.set()
+    assert {guess.result() for guess in guesses} == {Verdict.UNAUTHENTICATED}
+    assert other.result() is Verdict.FORBIDDEN
+    assert slow.most == STRANGER_REVIEWS_AT_ONCE + 1
+
+
+async def test_all_that_is_known_of_who_asks_goes_into_the_question_what_they_may() -> None:
     reviewer = await a_reviewer()
-    authenticator = DelegatedAuthenticator(reviewer, HandClock())
-    for number in range(VERDICTS_MAX + 10):
-        await authenticator.judge(f"guess-{number}", "get", "/metrics")
-    assert len(authenticator._users) == VERDICTS_MAX
+    user = {"username": "robot", "uid": "7", "groups": ["a", "b"], "extra": {"example.org/scopes": ["read", "none"]}}
+    reviewer.instead = _authenticated(user)
+    await DelegatedAuthenticator(reviewer, HandClock()).judge("t", "get", "/metrics")
+    spec = reviewer.bodies[-1]["spec"]
+    assert reviewer.paths[-1] == "subjectaccessreviews"
+    assert (spec["user"], spec["uid"], spec["groups"], spec["extra"]) == ("robot", "7", ["a", "b"], user["extra"])
+
+
+def _authenticated(user: Mapping[str, object]) -> Response:
+    return Response(201, orjson.dumps({"status": {"authenticated": True, "user": user}}))
+
+
+class SlowReviewer:
+    """Answers when it may."""
+
+    def __init__(self, reviewer: Reviewer) -> None:
+        self._reviewer = reviewer
+        self._count, self._changed = 0, asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.most = 0
+
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
+        self._count += 1
+        self.most = max(self.most, self._count)
+        self._changed.set()
+        await self.may_answer.wait()
+        try:
+            return await self._reviewer.request(method, path, **rest)
+        finally:
+            self._count -= 1
+
+    def stream(self, path: str, **rest: Any) -> Any:
+        return self._reviewer.stream(path, **rest)
+
+    async def under_way(self, count: int) -> None:
+        while self._count < count:
+            self._changed.clear()
+            await self._changed.wait()

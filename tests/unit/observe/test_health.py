@@ -42,7 +42,7 @@ def test_a_name_is_used_once() -> None:
 
 async def test_a_loop_that_does_not_come_around_is_not_alive() -> None:
     clock = HandClock()
-    heartbeat = Heartbeat(clock)
+    heartbeat = Heartbeat(clock, Health())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(heartbeat.run)
         await anyio.lowlevel.checkpoint()

@@ -295,6 +295,19 @@ def test_a_term_finds_namespaces_by_their_labels_as_they_are_now() -> None:
     assert scene.statuses(plugin) == {"a": NOT_FAR}
 
 
+@pytest.mark.parametrize(("wants", "refused"), [("podAffinity", NOT_NEAR), ("podAntiAffinity", None)])
+def test_a_term_that_leaves_out_namespaces_by_their_labels_is_not_about_them(
+    wants: str, refused: tuple[Code, tuple[str, ...]] | None
+) -> None:
+    """kube-scheduler 1.36.3 lets it be about all (tests/conformance/slips.py); found by `make oracle`, odd-424360."""
+    selector = {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}
+    waiting = pod("new", app="db", affinity={wants: {REQUIRED: [term(namespaceSelector=selector)]}})
+    scene = Scene([node("a", "x")], [pod("p", on="a", namespace="left-out")], waiting)
+    put(scene.objects, ObjectKind.NAMESPACE, {"metadata": {"name": "left-out", "labels": {"team": "a"}}})
+    put(scene.objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default"}})
+    assert scene.statuses(relating(scene)) == {"a": refused}
+
+
 def test_a_term_about_labels_of_namespaces_waits_while_they_cannot_be_read() -> None:
     by_labels = pod("new", affinity=far(term(namespaceSelector={"matchLabels": {"team": "x"}})))
     scene = Scene([node("a", "x")], [pod("p", on="a", namespace="other")], by_labels)

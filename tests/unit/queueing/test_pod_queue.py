@@ -92,27 +92,6 @@ def test_an_active_pod_whose_priority_rises_overtakes() -> None:
     queue.validate()
 
 
-def test_a_batch_takes_the_heads_of_one_class_and_stops_at_the_first_other() -> None:
-    queue, web, job = make_queue(), PodSpec(), PodSpec()
-    for uid, spec in [("w1", web), ("w2", web), ("j1", job), ("w3", web)]:
-        queue.add(make_pod(uid, spec=spec), 0)
-
-    def same(a: Pod, b: Pod) -> bool:
-        return a.spec is b.spec
-
-    batches = [[q.pod.uid for q in queue.pop_batch(0, lambda pod: 10, same)] for _ in range(4)]
-    assert batches == [["w1", "w2"], ["j1"], ["w3"], []]
-
-
-def test_a_batch_keeps_its_limit() -> None:
-    queue = make_queue()
-    for number in range(5):
-        queue.add(make_pod(str(number)), 0)
-
-    assert len(queue.pop_batch(0, lambda pod: 3, lambda a, b: True)) == 3
-    assert queue.statistics().pending["active"] == 2
-
-
 def test_a_queue_sort_that_raises_loses_no_pod() -> None:
     class Raising(BySortOfPriority):
         def sort_key(self, entry: QueuedPod) -> tuple[int, ...]:

@@ -248,19 +248,19 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             del self.known[known.pod.uid]
 
-    @rule(limit=st.integers(1, 4))
-    def a_batch_is_popped(self, limit: int) -> None:
+    @rule(most=st.integers(1, 4))
+    def pods_are_popped(self, most: int) -> None:
         self.release()
-        batch = self.queue.pop_batch(self.now_s, lambda pod: limit, lambda a, b: a.spec.priority == b.spec.priority)
-        for popped in batch:
-            assert popped.pod.uid in self.possible_heads()
+        for _ in range(most):
+            popped = self.queue.pop(self.now_s)
+            heads = self.possible_heads()
+            if popped is None:
+                assert not heads
+                return
+            assert popped.pod.uid in heads
             assert popped.pod is self.known[popped.pod.uid].pod
             self.take(popped.pod.uid)
             assert popped.attempts == self.known[popped.pod.uid].attempts
-        heads = self.possible_heads()
-        if len(batch) < limit and heads:
-            assert batch
-            assert any(self.known[head].pod.spec.priority != batch[0].pod.spec.priority for head in heads)
 
     @precondition(lambda self: self.at("in-flight", "leaving"))
     @rule(data=st.data(), seconds=st.sampled_from([0.0005, 0.02, 60.0]))
@@ -284,7 +284,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.queue.activate(known.pod.uid, self.now_s)
                 known.place = "active"
             while known.place == "active":
-                self.a_batch_is_popped(1)
+                self.pods_are_popped(1)
 
     @precondition(lambda self: self.at("in-flight", "leaving"))
     @rule(data=st.data())

@@ -140,10 +140,13 @@ class House:
         tolerations: Mapping[str, tuple[Toleration, ...]] = NO_TOLERATIONS,
         bind_workers: int = 4,
         desk: Desk | None = None,
+        profile: str = "",
     ) -> None:
+        """`profile`: a shipped one, in place of the few plugins that most tests need."""
         self.desk = desk or Desk()
         self.clock = SimClock(loop)
-        self.domain = Domain(plugins=plugins, in_tree=("NodeResourcesFit", "TaintToleration", "SchedulingGates"))
+        in_tree = ("NodeResourcesFit", "TaintToleration", "SchedulingGates")
+        self.domain = Domain(plugins=plugins, in_tree=in_tree, profile=profile)
         self.cache = self.domain.cache
         built = self.domain.plugins
         self.router = Router()

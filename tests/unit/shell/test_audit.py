@@ -44,6 +44,15 @@ class DeafTransport(DirectTransport):
         super().__init__(server)
         self.loses: Callable[[bytes], bool] = lambda line: False
         self.lost = 0
+        self.false_answers: list[str] = []
+        """Pods whose next binding is answered with 201 and never done."""
+
+    async def request(self, method: str, path: str, **options: Any) -> Response:
+        name = path.removeprefix(f"{PODS}/").partition("/binding")[0]
+        if "/binding" in path and name in self.false_answers:
+            self.false_answers.remove(name)
+            return Response(201, b"{}", {})
+        return await super().request(method, path, **options)
 
     @asynccontextmanager
     async def stream(
@@ -345,6 +354,40 @@ def test_a_pod_that_the_cache_made_up_is_dropped() -> None:
 
         assert stage.program.cache.placed("phantom") is None
         assert entry.state is PodState.CONFIRMED
+        assert stage.is_true()
+
+    play(scene)
+
+
+def test_a_bind_that_was_answered_and_never_done_is_found_by_the_next_audit() -> None:
+    """A proxy may answer what the API server has never seen; no watch will ever say so."""
+
+    async def scene(stage: Stage) -> None:
+        stage.transport.false_answers = ["lied", "deleted"]
+        await stage.add_pod("lied", cpu="3500m")
+        await stage.add_pod("deleted")
+        await asyncio.sleep(1.0)
+        assert stage.transport.false_answers == []
+        assert stage.program.cache.is_assumed(stage.uid("lied"))
+        await stage.delete_pod("deleted")
+        await asyncio.sleep(130.0)
+
+        pod = orjson.loads((await stage.send("GET", f"{PODS}/lied")).body)
+        assert pod["spec"].get("nodeName") in ("a", "b")
+        assert (stage.found.unbound, stage.found.differences) == (1, 1)
+        assert stage.is_true()
+
+    play(scene)
+
+
+def test_a_bind_whose_confirmation_is_late_is_not_undone() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.transport.loses = lambda line: b'"late"' in line and b'"nodeName"' in line
+        await stage.add_pod("late")
+        await asyncio.sleep(130.0)
+
+        assert stage.found.unbound == 0
+        assert stage.found.lost
         assert stage.is_true()
 
     play(scene)

@@ -1,0 +1,8 @@
+"""Which running pods stand against a required rule: a judge that shares no code with the scheduler (README.md)."""
+
+from multisched.verify.findings import RULES, Finding, Rule
+from multisched.verify.judge import KINDS, Judge, judge
+from multisched.verify.placement_rules import Domain, Loan
+from multisched.verify.selectors import judged_selector
+
+__all__ = ["KINDS", "RULES", "Domain", "Finding", "Judge", "Loan", "Rule", "judge", "judged_selector"]

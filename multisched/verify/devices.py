@@ -1,0 +1,82 @@
+"""GPU devices, by what the gpu domain's documentation says of its annotations (domains/gpu/README.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from multisched.verify.findings import Fault
+from multisched.verify.objects import Node, Pod
+
+GPU = "nvidia.com/gpu"
+MILLI = "multisched.io/gpu-milli"
+DEVICES = "multisched.io/gpu-devices"
+"""Written at bind: indices, separated by commas."""
+INDICES = "multisched.io/gpu-indices"
+"""Node label; `honoured`: the device plugin gives out the devices that the annotation names."""
+
+DEVICE_MILLI = 1000
+DEVICES_MAX = 256
+
+
+class DeviceBook:
+    """Thousandths of each device of one node that its pods hold, and who holds whole ones."""
+
+    def __init__(self, node: Node) -> None:
+        self._count = (node.allocatable or {}).get(GPU, 0)
+        self._capacity = node.capacity.get(GPU, 0)
+        self._is_honoured = node.labels.get(INDICES) == "honoured"
+        self._used: dict[int, int] = {}
+        self._whole = ""
+        self._shared = ""
+        """A pod of either kind."""
+
+    def add(self, pod: Pod) -> None:
+        milli = shared_milli(pod)
+        if milli:
+            self._shared = pod.key
+        elif _whole(pod):
+            self._whole = pod.key
+        if milli or (self._is_honoured and _whole(pod)):
+            for device in devices_of(pod):
+                self._used[device] = self._used.get(device, 0) + (milli or DEVICE_MILLI)
+
+    def faults(self, pod: Pod) -> Iterator[Fault]:
+        """At most one: a pod that stands wrong in several ways is still one pod."""
+        milli, whole = shared_milli(pod), _whole(pod)
+        if not milli and not whole:
+            return
+        beside = "" if self._is_honoured else (self._whole if milli else self._shared)
+        if beside:
+            yield Fault("devices", f"whole and shared GPUs meet on the node: {beside} is there")
+            return
+        if not milli and not self._is_honoured:
+            return  # which devices it gets is the kubelet's choice, how many is a matter of resources
+        for device in devices_of(pod):
+            if device >= self._count:
+                message = f"it was given device {device}, the node has {self._count}"
+                yield Fault("devices", message, is_sure=device >= self._capacity)
+                return
+            held = self._used.get(device, 0) + (milli or DEVICE_MILLI)
+            if held > DEVICE_MILLI:
+                yield Fault("devices", f"with it device {device} is given out for {held} of {DEVICE_MILLI} thousandths")
+                return
+
+
+def shared_milli(pod: Pod) -> int:
+    """What it holds of each of its devices; 0 for a pod that shares none. What cannot be read is a whole device."""
+    if MILLI not in pod.annotations or _whole(pod) or not devices_of(pod):
+        return 0
+    written = pod.annotations[MILLI]
+    is_good = written.isascii() and written.isdigit() and len(written) <= 4 and 1 <= int(written) <= DEVICE_MILLI
+    return int(written) if is_good else DEVICE_MILLI
+
+
+def devices_of(pod: Pod) -> tuple[int, ...]:
+    """Indices of the devices that the scheduler wrote; none if there is no annotation that can be read."""
+    parts = [part.strip() for part in pod.annotations.get(DEVICES, "").split(",", DEVICES_MAX)]
+    good = [part for part in parts if part.isascii() and part.isdigit() and len(part) <= 4]
+    return tuple(sorted({int(part) for part in good})) if len(good) == len(parts) else ()
+
+
+def _whole(pod: Pod) -> int:
+    return pod.demand.most.get(GPU, 0)

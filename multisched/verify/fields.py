@@ -1,0 +1,103 @@
+"""Fields of a JSON document, read with suspicion: what has another form than the API says raises `Unreadable` with its path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+Json = Mapping[str, Any]
+_NOTHING: Json = {}
+_SHOWN_MAX = 48
+"""Of a value in a message, in characters."""
+
+
+class Unreadable(ValueError):
+    """A field that does not have the form that the API documents; the message names it and says what it should be."""
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+def mapping(document: Json, field: str) -> Json:
+    """An object; empty where there is none."""
+    value = document.get(field)
+    if value is None:
+        return _NOTHING
+    if not isinstance(value, dict):
+        raise Unreadable(f"{field}: {shown(value)} is no object")
+    return value
+
+
+def objects(document: Json, field: str) -> Iterator[Json]:
+    """A list of objects; empty where there is none."""
+    for at, value in enumerate(_sequence(document, field)):
+        if not isinstance(value, dict):
+            raise Unreadable(f"{field}[{at}]: {shown(value)} is no object")
+        yield value
+
+
+def texts(document: Json, field: str) -> tuple[str, ...]:
+    """A list of strings; empty where there is none."""
+    values = _sequence(document, field)
+    for at, value in enumerate(values):
+        if not isinstance(value, str):
+            raise Unreadable(f"{field}[{at}]: {shown(value)} is no string")
+    return tuple(values)
+
+
+def text(document: Json, field: str, default: str = "") -> str:
+    value = document.get(field)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise Unreadable(f"{field}: {shown(value)} is no string")
+    return value
+
+
+def integer(document: Json, field: str, default: int = 0) -> int:
+    value = document.get(field)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Unreadable(f"{field}: {shown(value)} is no integer")
+    return value
+
+
+def flag(document: Json, field: str) -> bool:
+    value = document.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise Unreadable(f"{field}: {shown(value)} is neither true nor false")
+    return bool(value)
+
+
+def strings(document: Json, field: str) -> dict[str, str]:
+    """An object whose values are strings, for instance labels."""
+    found = mapping(document, field)
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise Unreadable(f"{field}.{key}: {shown(value)} is no string")
+    return dict(found)
+
+
+def moment(document: Json, field: str) -> float | None:
+    """An RFC 3339 time in seconds since 1970; None where there is none."""
+    value = text(document, field)
+    if not value:
+        return None
+    try:
+        read = datetime.fromisoformat(value)
+        return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise Unreadable(f"{field}: {shown(value)} is no time; write for instance 2026-01-31T12:00:00Z") from error
+
+
+def _sequence(document: Json, field: str) -> Sequence[Any]:
+    value = document.get(field)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise Unreadable(f"{field}: {shown(value)} is no list")
+    return value

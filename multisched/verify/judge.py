@@ -1,0 +1,263 @@
+"""The judge: which pods stand against a required rule.
+
+`Judge` knows the state of a cluster, told object by object, and answers two questions. `placement(uid)`: would this pod,
+which came last, be let onto its node now? `findings()`: which of all pods stand wrong, as far as a single look can tell?
+It shares no code with the scheduler; each rule is written from the API's documentation, by pod and node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from multisched.verify.fields import Json, Unreadable, mapping, strings, text
+from multisched.verify.findings import Fault, Finding
+from multisched.verify.node_books import NodeBooks
+from multisched.verify.objects import (
+    Node,
+    Pod,
+    Problem,
+    Problems,
+    is_over,
+    name_of,
+    node_name_of,
+    read_claim,
+    read_limits,
+    read_node,
+    read_pod,
+    read_volume,
+)
+from multisched.verify.placement_rules import Domain, Domains, affinity_faults, taint_faults
+from multisched.verify.relation_rules import Others, SpreadBooks, anti_affinity_faults, came_after
+from multisched.verify.relation_rules import affinity_faults as company_faults
+from multisched.verify.standing import Standing
+from multisched.verify.volume_rules import Storage
+
+KINDS = (
+    "Namespace",
+    "Node",
+    "StorageClass",
+    "CSINode",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "VolumeAttachment",
+    "Pod",
+)
+"""What the judge reads, in an order in which each comes after those it is about."""
+
+
+class Judge:
+    """See the module. Objects are the API's JSON as dicts; one that cannot be read is named in `problems`."""
+
+    def __init__(self, domains: Sequence[Domain] = ()) -> None:
+        self._domains = Domains(domains)
+        self._standing = Standing()
+        self._storage = Storage()
+        self._spread = SpreadBooks(self._standing, self._domains)
+        self._gone: dict[str, Pod] = {}
+        self._problems = Problems()
+        self._tell: dict[str, Callable[[Json], None]] = {
+            "Namespace": self._namespace,
+            "Node": self._node,
+            "StorageClass": self._storage_class,
+            "CSINode": self._csi_node,
+            "PersistentVolume": self._volume,
+            "PersistentVolumeClaim": self._claim,
+            "VolumeAttachment": self._attachment,
+            "Pod": self._pod,
+        }
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What could not be read, in the order in which it was told."""
+        return self._problems.found
+
+    @property
+    def pods(self) -> Mapping[str, Pod]:
+        """The pods that stand, by uid."""
+        return self._standing.pods
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        return self._standing.nodes
+
+    # -- being told ------------------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, document: Json) -> None:
+        """An object that is new or has changed. Kinds that matter to no rule are left out."""
+        tell = self._tell.get(kind)
+        if tell is None:
+            return
+        try:
+            tell(document)
+        except Unreadable as error:
+            self._problems.tell(_shown_name(kind, document), str(error))
+
+    def forget(self, kind: str, document: Json) -> None:
+        """An object that has been deleted."""
+        name, namespace, uid = name_of(document)
+        key = f"{namespace or 'default'}/{name}"
+        match kind:
+            case "Pod":
+                self._standing.remove(uid or key)
+                self._gone.pop(uid or key, None)
+            case "Node":
+                self._standing.remove_node(name)
+            case "Namespace":
+                self._standing.set_namespace(name, None)
+            case "PersistentVolume":
+                self._storage.volumes.pop(name, None)
+            case "PersistentVolumeClaim":
+                self._storage.claims.pop(key, None)
+            case "StorageClass":
+                self._storage.provisioners.pop(name, None)
+            case "CSINode":
+                self._storage.limits.pop(name, None)
+            case "VolumeAttachment":
+                self._storage.attachments.pop(name, None)
+
+    def bind(self, pod: Json, node: str) -> list[Finding]:
+        """Puts a pod on a node, and judges that placement by all that stands there already."""
+        self.tell("Pod", {**pod, "spec": {**mapping(pod, "spec"), "nodeName": node}})
+        name, namespace, uid = name_of(pod)
+        return self.placement(uid or f"{namespace or 'default'}/{name}")
+
+    def _pod(self, document: Json) -> None:
+        name, namespace, uid = name_of(document)
+        uid = uid or f"{namespace or 'default'}/{name}"
+        self._standing.remove(uid)
+        self._gone.pop(uid, None)
+        if not node_name_of(document):
+            return
+        pod = read_pod(document, self._problems)
+        if is_over(document):
+            self._gone[uid] = pod
+        else:
+            self._standing.add(pod)
+
+    def _node(self, document: Json) -> None:
+        self._standing.set_node(read_node(document, self._problems))
+
+    def _namespace(self, document: Json) -> None:
+        self._standing.set_namespace(name_of(document)[0], strings(mapping(document, "metadata"), "labels"))
+
+    def _storage_class(self, document: Json) -> None:
+        self._storage.provisioners[name_of(document)[0]] = text(document, "provisioner")
+
+    def _csi_node(self, document: Json) -> None:
+        name, limits = read_limits(document, self._problems)
+        self._storage.limits[name] = limits
+
+    def _volume(self, document: Json) -> None:
+        volume = read_volume(document, self._problems)
+        self._storage.volumes[volume.name] = volume
+
+    def _claim(self, document: Json) -> None:
+        claim = read_claim(document, self._problems)
+        self._storage.claims[claim.key] = claim
+
+    def _attachment(self, document: Json) -> None:
+        spec = mapping(document, "spec")
+        volume = text(mapping(spec, "source"), "persistentVolumeName")
+        self._storage.attachments[name_of(document)[0]] = (text(spec, "nodeName"), text(spec, "attacher"), volume)
+
+    # -- judging ---------------------------------------------------------------------------------------------------
+
+    def placement(self, uid: str) -> list[Finding]:
+        """What speaks against a pod where it stands, if it came after all others. Empty for a pod that stands nowhere."""
+        pod = self._standing.pods.get(uid)
+        node = self._standing.nodes.get(pod.node) if pod is not None else None
+        if pod is None or node is None:
+            return []
+        storage = self._storage
+        books = NodeBooks(node, storage.limits.get(node.name, {}), storage.attached_to(node.name))
+        for other in self._standing.on[node.name].values():
+            if other is not pod:
+                books.add(other, storage.attached_by(other))
+        others = Others(self._standing, knows_order=True)
+        faults = [*books.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
+        return [_finding(pod, fault) for fault in faults]
+
+    def findings(self) -> list[Finding]:
+        """Every pod that stands against a rule, by all that stands now and the times that the API tells."""
+        others = Others(self._standing, knows_order=False, gone=self._gone.values())
+        found = []
+        for name in sorted(self._standing.on):
+            node = self._standing.nodes.get(name)
+            if node is None:
+                continue
+            pods = sorted(self._standing.on[name].values(), key=lambda pod: pod.order)
+            for pod, faults in self._taken(node, pods):
+                if not pod.is_mirror:
+                    faults += self._faults(pod, node, others)
+                is_replaced = came_after(node, pod)
+                found += [_finding(pod, f._replace(is_sure=f.is_sure and not is_replaced)) for f in faults]
+        return found
+
+    def _taken(self, node: Node, pods: Iterable[Pod]) -> Iterator[tuple[Pod, list[Fault]]]:
+        """What each pod takes that the ones before it had. Who has no right to it does not count for those after it."""
+        storage = self._storage
+        books = NodeBooks(node, storage.limits.get(node.name, {}), {})
+        for pod in pods:
+            volumes = storage.attached_by(pod)
+            faults = list(books.faults(pod, volumes))
+            if not faults:
+                books.add(pod, volumes)
+            yield pod, faults
+
+    def _faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+        """All but what the pods of a node take of it."""
+        tolerations = self._domains.tolerations(pod)
+        yield from taint_faults(pod, tolerations, node, knows_order=others.knows_order)
+        yield from affinity_faults(pod, node)
+        yield from anti_affinity_faults(pod, node, others)
+        yield from company_faults(pod, node, others)
+        if not pod.is_terminating or others.knows_order:
+            yield from self._spread.faults(pod, node, others)
+        yield from self._storage.faults(pod, node, others)
+        yield from self._domains.faults(pod, node)
+
+
+def _finding(pod: Pod, fault: Fault) -> Finding:
+    return Finding(pod.key, pod.node, fault.rule, fault.message, pod.uid, fault.is_sure)
+
+
+def _shown_name(kind: str, document: Json) -> str:
+    metadata = document.get("metadata")
+    parts = [metadata.get(part) for part in ("namespace", "name")] if isinstance(metadata, dict) else []
+    name = "/".join(part for part in parts if isinstance(part, str) and part)
+    return f"{kind.lower()} {name}" if name else f"a {kind.lower()} without a name"
+
+
+def judge(
+    objects: Iterable[tuple[str, Mapping[str, Any]]],
+    *,
+    order: Sequence[str] | None = None,
+    domains: Sequence[Domain] = (),
+) -> list[Finding]:
+    """Findings about a cluster given as (kind, document) in any order.
+
+    With `order`, the uids of pods as they were bound: each is judged by what stood before it. Pods that are not named in
+    it stand from the beginning.
+    """
+    by_kind: dict[str, list[Json]] = {}
+    for kind, document in objects:
+        by_kind.setdefault(kind, []).append(document)
+    told = Judge(domains)
+    late: dict[str, Json] = {}
+    wanted = set(order or ())
+    for kind in KINDS:
+        for document in by_kind.get(kind, ()):
+            uid = mapping(document, "metadata").get("uid") if kind == "Pod" else None
+            if uid in wanted:
+                late[str(uid)] = document
+            else:
+                told.tell(kind, document)
+    if order is None:
+        return told.findings()
+    found = []
+    for uid in order:
+        if uid in late:
+            told.tell("Pod", late[uid])
+            found += told.placement(uid)
+    return found

@@ -1,0 +1,109 @@
+"""What the pods of one node take of it: room, host ports, disks, attachable volumes, GPU devices.
+
+Books are opened for a node, filled with the pods that were there before, and asked about one pod after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from multisched.verify.demands import HostPort, Requests
+from multisched.verify.devices import DeviceBook
+from multisched.verify.findings import Fault
+from multisched.verify.objects import Disk, Node, Pod
+
+PODS = "pods"
+_UNITS = {"cpu": " milli-CPU", "memory": " bytes", "ephemeral-storage": " bytes"}
+
+
+class NodeBooks:
+    """All books of one node."""
+
+    def __init__(self, node: Node, limits: Mapping[str, int], attached: Mapping[str, str]) -> None:
+        """`limits`: driver -> volumes; `attached`: volume -> its driver, whoever uses it."""
+        self._room = _RoomBook(node)
+        self._ports: dict[tuple[str, int], list[tuple[HostPort, Pod]]] = {}
+        self._disks: list[tuple[Disk, Pod]] = []
+        self._limits = limits
+        self._attached = dict(attached)
+        self._devices = DeviceBook(node)
+
+    def faults(self, pod: Pod, volumes: Mapping[str, str]) -> Iterator[Fault]:
+        """What speaks against the pod beside those that were added. `volumes`: its volumes, with their drivers."""
+        yield from self._room.faults(pod)
+        taken = self._taken_port(pod)
+        if taken is not None:
+            yield Fault("hostPorts", f"host port {taken[0]} is taken by {taken[1].key}")
+        for disk, other in self._disks:
+            if any(disk.collides(mine) for mine in pod.disks):
+                yield Fault("volumes", f"its {disk.kind} is used by {other.key} on the same node")
+                break
+        yield from self._volume_faults(volumes)
+        yield from self._devices.faults(pod)
+
+    def add(self, pod: Pod, volumes: Mapping[str, str]) -> None:
+        self._room.add(pod)
+        for port in pod.ports:
+            self._ports.setdefault((port.protocol, port.port), []).append((port, pod))
+        self._disks.extend((disk, pod) for disk in pod.disks)
+        self._attached.update(volumes)
+        self._devices.add(pod)
+
+    def _taken_port(self, pod: Pod) -> tuple[HostPort, Pod] | None:
+        for port in pod.ports:
+            for other, holder in self._ports.get((port.protocol, port.port), ()):
+                if port.collides(other):
+                    return port, holder
+        return None
+
+    def _volume_faults(self, volumes: Mapping[str, str]) -> Iterator[Fault]:
+        new = {volume: driver for volume, driver in volumes.items() if volume not in self._attached}
+        if not new or not self._limits:
+            return
+        counts = Counter({**self._attached, **new}.values())
+        for driver in sorted(set(new.values()) & self._limits.keys()):
+            if counts[driver] > self._limits[driver]:
+                yield Fault(
+                    "volumes",
+                    f"the node would have {counts[driver]} volumes of {driver}, {self._limits[driver]} may be",
+                )
+
+
+class _RoomBook:
+    """Sums of requests, by the most and by the least that pods may have asked for when they came."""
+
+    def __init__(self, node: Node) -> None:
+        self._room = node.allocatable
+        self._capacity = node.capacity
+        self._most: Counter[str] = Counter()
+        self._least: Counter[str] = Counter()
+
+    def add(self, pod: Pod) -> None:
+        for sums, requests in ((self._most, pod.demand.most), (self._least, pod.demand.least)):
+            sums[PODS] += 1
+            for resource, amount in requests.items():
+                sums[resource] += amount
+
+    def faults(self, pod: Pod) -> Iterator[Fault]:
+        """One for everything that is too much."""
+        if self._room is None:
+            return
+        over = self._over(self._most, pod.demand.most, self._room)
+        if not over:
+            return
+        surely_over = self._over(self._least, pod.demand.least, self._room)
+        is_sure = any(not self._was_more(resource, self._least[resource] + amount) for resource, amount in surely_over)
+        told = "; ".join(
+            f"{self._most[resource] + amount} of {self._room.get(resource, 0)}{_UNITS.get(resource, '')} {resource}"
+            for resource, amount in over
+        )
+        yield Fault("resources", f"with it the node's pods ask for {told}", is_sure)
+
+    def _over(self, sums: Mapping[str, int], requests: Requests, room: Requests) -> list[tuple[str, int]]:
+        wanted = {**requests, PODS: 1}
+        return [(r, amount) for r, amount in wanted.items() if amount > 0 and sums[r] + amount > room.get(r, 0)]
+
+    def _was_more(self, resource: str, amount: int) -> bool:
+        """Devices that fail are no longer allocatable, and still part of the capacity."""
+        return "/" in resource and amount <= self._capacity.get(resource, 0)

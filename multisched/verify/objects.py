@@ -1,0 +1,414 @@
+"""Pods, nodes, volumes and claims as the judge sees them, read from the API's JSON.
+
+A part of an object that cannot be read is told in `Problems` and counts as absent: the rest of the object is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from multisched.verify.demands import Demand, HostPort, Requests, demand_of, host_ports
+from multisched.verify.fields import Json, Unreadable, flag, integer, mapping, moment, objects, strings, text, texts
+from multisched.verify.quantities import amounts, whole_units
+from multisched.verify.selectors import (
+    Labels,
+    LabelSelector,
+    NodeSelector,
+    Taint,
+    Toleration,
+    label_selector,
+    node_selector,
+    tolerations,
+)
+
+T = TypeVar("T")
+Order = tuple[float, bool, int, int, str]
+"""Sorts pods by the moment they came."""
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of a pod that a kubelet runs by itself: nobody schedules it."""
+ZONE_LABELS = {
+    "topology.kubernetes.io/zone": "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "failure-domain.beta.kubernetes.io/region",
+}
+"""Today's label -> its former name."""
+UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""What `spec.unschedulable` means to pods."""
+_NO_DEMAND = Demand({}, {})
+_NO_LABELS: dict[str, str] = {}
+
+
+class Problem(NamedTuple):
+    """Something of the input that could not be read."""
+
+    object: str
+    problem: str
+
+
+class Problems:
+    """Collects what cannot be read of one object after the other."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+
+    def tell(self, what: str, problem: str) -> None:
+        self.found.append(Problem(what, problem))
+
+    def part(self, what: str, where: str, default: T, read: Callable[..., T], *args: object) -> T:
+        """What `read` returns; the default, and a problem, where it cannot."""
+        try:
+            return read(*args)
+        except Unreadable as error:
+            self.tell(what, f"{where}.{error}" if where else str(error))
+            return default
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which pods a term or a constraint is about: by their labels and namespaces."""
+
+    selector: LabelSelector
+    namespaces: frozenset[str]
+    namespace_selector: LabelSelector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A required term of pod affinity or anti-affinity. No query: it is about no pod."""
+
+    topology_key: str
+    query: Query | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A topology spread constraint with DoNotSchedule."""
+
+    topology_key: str
+    max_skew: int
+    min_domains: int
+    query: Query | None
+    honors_affinity: bool
+    honors_taints: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A volume of the kinds that stand in the pod itself and that one node may have once only."""
+
+    kind: str
+    ids: frozenset[str]
+    """Two disks of a kind are one if they share any."""
+    is_read_only: bool
+
+    def collides(self, other: Disk) -> bool:
+        if self.kind != other.kind or not self.ids & other.ids:
+            return False
+        return self.kind == "awsElasticBlockStore" or not (self.is_read_only and other.is_read_only)
+
+
+@dataclass(slots=True)
+class Pod:
+    """A pod that has a node and is not over."""
+
+    uid: str
+    name: str
+    namespace: str
+    node: str
+    scheduler: str
+    labels: Labels
+    annotations: Labels
+    is_terminating: bool
+    is_mirror: bool
+    created_s: float | None
+    placed_s: float | None
+    """When it was bound, else when it started, else when it was created; None where nothing tells."""
+    demand: Demand
+    ports: tuple[HostPort, ...]
+    tolerations: tuple[Toleration, ...]
+    node_labels: tuple[tuple[str, str], ...]
+    """spec.nodeSelector."""
+    node_affinity: NodeSelector | None
+    affinity: tuple[Term, ...]
+    anti_affinity: tuple[Term, ...]
+    spread: tuple[Spread, ...]
+    claims: tuple[str, ...]
+    disks: tuple[Disk, ...]
+    order: Order = field(init=False)
+    """Pods of one moment: who asks least of others comes first, so that as few as can be are named."""
+
+    def __post_init__(self) -> None:
+        most, placed_s = self.demand.most, self.placed_s
+        when = placed_s if placed_s is not None else float("inf")
+        self.order = (when, bool(self.anti_affinity), most.get("cpu", 0), most.get("memory", 0), self.key)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def accepts(self, node: Node) -> bool:
+        """Its nodeSelector and required node affinity."""
+        labels = node.labels
+        if any(labels.get(key) != value for key, value in self.node_labels):
+            return False
+        return self.node_affinity is None or self.node_affinity.matches(labels, node.name)
+
+
+@dataclass(slots=True)
+class Node:
+    name: str
+    labels: Labels
+    created_s: float | None
+    allocatable: Requests | None
+    """None where it cannot be read: no sum is judged."""
+    capacity: Requests
+    taints: tuple[Taint, ...]
+    is_unschedulable: bool
+
+
+@dataclass(slots=True)
+class Claim:
+    """A PersistentVolumeClaim."""
+
+    key: str
+    uid: str
+    volume: str
+    storage_class: str
+    is_exclusive: bool
+    """ReadWriteOncePod."""
+
+
+@dataclass(slots=True)
+class Volume:
+    """A PersistentVolume."""
+
+    name: str
+    claim: str
+    claim_uid: str
+    node_affinity: NodeSelector | None
+    zones: tuple[tuple[str, frozenset[str]], ...]
+    driver: str
+    handle: str
+
+
+def name_of(document: Json) -> tuple[str, str, str]:
+    """(name, namespace, uid); raises Unreadable where there is no name."""
+    metadata = mapping(document, "metadata")
+    name = text(metadata, "name")
+    if not name:
+        raise Unreadable("metadata.name: is missing")
+    return name, text(metadata, "namespace"), text(metadata, "uid")
+
+
+def is_over(document: Json) -> bool:
+    return text(mapping(document, "status"), "phase") in ("Succeeded", "Failed")
+
+
+def node_name_of(document: Json) -> str:
+    return text(mapping(document, "spec"), "nodeName")
+
+
+def read_pod(document: Json, problems: Problems) -> Pod:
+    """Raises Unreadable where it is not even clear which pod it is and where."""
+    name, namespace, uid = name_of(document)
+    namespace = namespace or "default"
+    metadata, spec, status = mapping(document, "metadata"), mapping(document, "spec"), mapping(document, "status")
+    what = f"pod {namespace}/{name}"
+    labels = problems.part(what, "metadata", _NO_LABELS, strings, metadata, "labels")
+    annotations = problems.part(what, "metadata", _NO_LABELS, strings, metadata, "annotations")
+    created_s = problems.part(what, "metadata", None, moment, metadata, "creationTimestamp")
+    placed_s = problems.part(what, "status", None, _placed, status)
+    required = problems.part(what, "spec", _NO_AFFINITY, _affinity, spec, namespace)
+    claims, disks = problems.part(what, "spec", _NO_VOLUMES, _volumes, spec, name)
+    return Pod(
+        uid=uid or f"{namespace}/{name}",
+        name=name,
+        namespace=namespace,
+        node=text(spec, "nodeName"),
+        scheduler=problems.part(what, "spec", "", text, spec, "schedulerName"),
+        labels=labels,
+        annotations=annotations,
+        is_terminating=metadata.get("deletionTimestamp") is not None,
+        is_mirror=MIRROR in annotations,
+        created_s=created_s,
+        placed_s=placed_s if placed_s is not None else created_s,
+        demand=problems.part(what, "", _NO_DEMAND, demand_of, document),
+        ports=problems.part(what, "", (), host_ports, document),
+        tolerations=problems.part(what, "spec", (), tolerations, spec, "tolerations"),
+        node_labels=tuple(sorted(problems.part(what, "spec", _NO_LABELS, strings, spec, "nodeSelector").items())),
+        node_affinity=required[0],
+        affinity=required[1],
+        anti_affinity=required[2],
+        spread=problems.part(what, "spec", (), _spread, spec, namespace, labels),
+        claims=claims,
+        disks=disks,
+    )
+
+
+_Affinity = tuple[NodeSelector | None, tuple[Term, ...], tuple[Term, ...]]
+_NO_AFFINITY: _Affinity = (None, (), ())
+
+
+def _placed(status: Json) -> float | None:
+    for one in objects(status, "conditions"):
+        if text(one, "type") == "PodScheduled" and text(one, "status") == "True":
+            placed_s = moment(one, "lastTransitionTime")
+            if placed_s is not None:
+                return placed_s
+    return moment(status, "startTime")
+
+
+def _affinity(spec: Json, namespace: str) -> _Affinity:
+    affinity = mapping(spec, "affinity")
+    if not affinity:
+        return _NO_AFFINITY
+    terms = [
+        tuple(_term(one, namespace) for one in objects(mapping(affinity, kind), REQUIRED))
+        for kind in ("podAffinity", "podAntiAffinity")
+    ]
+    return node_selector(mapping(affinity, "nodeAffinity"), REQUIRED), terms[0], terms[1]
+
+
+def _term(document: Json, namespace: str) -> Term:
+    """matchLabelKeys and mismatchLabelKeys stand in the selector already: the API server puts them there."""
+    selector = label_selector(document, "labelSelector")
+    names, by_labels = frozenset(texts(document, "namespaces")), label_selector(document, "namespaceSelector")
+    if not names and by_labels is None:
+        names = frozenset((namespace,))
+    query = None if selector is None else Query(selector, names, by_labels)
+    return Term(_topology_key(document), query)
+
+
+def _spread(spec: Json, namespace: str, labels: Labels) -> tuple[Spread, ...]:
+    found = []
+    for one in objects(spec, "topologySpreadConstraints"):
+        if text(one, "whenUnsatisfiable") != "DoNotSchedule":
+            continue
+        selector = label_selector(one, "labelSelector")
+        if selector is not None:
+            keys = texts(one, "matchLabelKeys")
+            selector = selector.with_labels({key: labels[key] for key in keys if key in labels})
+        query = None if selector is None else Query(selector, frozenset((namespace,)))
+        found.append(
+            Spread(
+                _topology_key(one),
+                integer(one, "maxSkew", 1),
+                integer(one, "minDomains", 1),
+                query,
+                honors_affinity=text(one, "nodeAffinityPolicy", "Honor") == "Honor",
+                honors_taints=text(one, "nodeTaintsPolicy", "Ignore") == "Honor",
+            )
+        )
+    return tuple(found)
+
+
+def _topology_key(document: Json) -> str:
+    key = text(document, "topologyKey")
+    if not key:
+        raise Unreadable("topologyKey: is missing; name a label of nodes")
+    return key
+
+
+_Volumes = tuple[tuple[str, ...], tuple[Disk, ...]]
+_NO_VOLUMES: _Volumes = ((), ())
+
+
+def _volumes(spec: Json, pod: str) -> _Volumes:
+    """Its claims, and the disks that stand in the pod itself."""
+    claims: list[str] = []
+    disks: list[Disk] = []
+    for volume in objects(spec, "volumes"):
+        if volume.get("persistentVolumeClaim") is not None:
+            claims.append(text(mapping(volume, "persistentVolumeClaim"), "claimName"))
+        if volume.get("ephemeral") is not None:
+            claims.append(f"{pod}-{text(volume, 'name')}")
+        disks.extend(Disk(kind, *_disk(kind, mapping(volume, kind))) for kind in _DISKS if volume.get(kind) is not None)
+    return tuple(claims), tuple(disks)
+
+
+_DISKS = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
+
+
+def _disk(kind: str, disk: Json) -> tuple[frozenset[str], bool]:
+    is_read_only = flag(disk, "readOnly")
+    match kind:
+        case "gcePersistentDisk":
+            return frozenset((text(disk, "pdName"),)), is_read_only
+        case "awsElasticBlockStore":
+            return frozenset((text(disk, "volumeID"),)), is_read_only
+        case "iscsi":
+            return frozenset((text(disk, "iqn"),)), is_read_only
+    image = f"{text(disk, 'pool', 'rbd')}/{text(disk, 'image')}"
+    return frozenset(f"{monitor} {image}" for monitor in texts(disk, "monitors")), is_read_only
+
+
+def read_node(document: Json, problems: Problems) -> Node:
+    """Raises Unreadable where it has no name."""
+    name, _, _ = name_of(document)
+    metadata, spec, status = mapping(document, "metadata"), mapping(document, "spec"), mapping(document, "status")
+    what = f"node {name}"
+    return Node(
+        name,
+        problems.part(what, "metadata", _NO_LABELS, strings, metadata, "labels"),
+        problems.part(what, "metadata", None, moment, metadata, "creationTimestamp"),
+        problems.part(what, "status", None, _room, status, "allocatable"),
+        problems.part(what, "", {}, _room, status, "capacity") if status.get("capacity") else {},
+        problems.part(what, "spec", (), _taints, spec),
+        problems.part(what, "spec", False, flag, spec, "unschedulable"),
+    )
+
+
+def _room(status: Json, field_name: str) -> Requests:
+    if status.get(field_name) is None:
+        raise Unreadable(f"{field_name}: is missing; sums on this node are not judged")
+    return {name: whole_units(name, amount) for name, amount in amounts(status, field_name).items()}
+
+
+def _taints(spec: Json) -> tuple[Taint, ...]:
+    return tuple(
+        Taint(text(one, "key"), text(one, "value"), text(one, "effect"), moment(one, "timeAdded"))
+        for one in objects(spec, "taints")
+    )
+
+
+def read_claim(document: Json, problems: Problems) -> Claim:
+    name, namespace, uid = name_of(document)
+    spec = mapping(document, "spec")
+    return Claim(
+        f"{namespace or 'default'}/{name}",
+        uid,
+        text(spec, "volumeName"),
+        text(spec, "storageClassName"),
+        "ReadWriteOncePod" in texts(spec, "accessModes"),
+    )
+
+
+def read_volume(document: Json, problems: Problems) -> Volume:
+    name, _, _ = name_of(document)
+    spec = mapping(document, "spec")
+    labels = strings(mapping(document, "metadata"), "labels")
+    claim, csi = mapping(spec, "claimRef"), mapping(spec, "csi")
+    known = {label: label for label in ZONE_LABELS} | {old: label for label, old in ZONE_LABELS.items()}
+    zones = tuple((known[key], frozenset(value.split("__"))) for key, value in labels.items() if key in known)
+    return Volume(
+        name,
+        f"{text(claim, 'namespace')}/{text(claim, 'name')}" if claim else "",
+        text(claim, "uid"),
+        node_selector(mapping(spec, "nodeAffinity"), "required"),
+        zones,
+        text(csi, "driver"),
+        text(csi, "volumeHandle"),
+    )
+
+
+def read_limits(document: Json, problems: Problems) -> tuple[str, dict[str, int]]:
+    """(node, driver -> how many of its volumes the node may have) of a CSINode."""
+    name, _, _ = name_of(document)
+    found = {}
+    for driver in objects(mapping(document, "spec"), "drivers"):
+        room = mapping(driver, "allocatable")
+        if room.get("count") is not None:
+            found[text(driver, "name")] = integer(room, "count")
+    return name, found

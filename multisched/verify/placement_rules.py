@@ -1,0 +1,129 @@
+"""Rules between a pod and its node alone: taints, node affinity, the reach of volumes, domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from multisched.verify.findings import Fault
+from multisched.verify.objects import UNSCHEDULABLE, Node, Pod
+from multisched.verify.selectors import LabelSelector, Taint, Toleration
+
+DOMAIN_LABEL = "multisched.io/domain"
+VIRTUAL_TAINT = "virtual-kubelet.io/provider"
+VIRTUAL_TYPE = "virtual-kubelet"
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Nodes of another domain that one may use too."""
+
+    lender: str
+    selector: LabelSelector
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A domain as the configuration describes it."""
+
+    name: str
+    scheduler_names: frozenset[str]
+    rule: str
+    """gpu, virtual, rest or labelled; empty with a selector."""
+    selector: LabelSelector | None = None
+    loans: tuple[Loan, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    """Given to its pods while they are scheduled."""
+
+
+class Domains:
+    """Which domain a node is at home in, and which may use it."""
+
+    def __init__(self, domains: Sequence[Domain]) -> None:
+        self._domains = tuple(domains)
+        self._of = {name: domain for domain in domains for name in domain.scheduler_names}
+
+    def of(self, pod: Pod) -> Domain | None:
+        return self._of.get(pod.scheduler)
+
+    def tolerations(self, pod: Pod) -> tuple[Toleration, ...]:
+        """The pod's own, and those of its domain."""
+        domain = self._of.get(pod.scheduler)
+        return (*pod.tolerations, *domain.tolerations) if domain is not None else pod.tolerations
+
+    def faults(self, pod: Pod, node: Node) -> Iterator[Fault]:
+        domain = self._of.get(pod.scheduler)
+        if domain is None or self.is_usable(domain, node):
+            return
+        home = self._home(node, node.allocatable or {})
+        where = f"is of domain {home}" if home else "is of no domain"
+        # A device plugin that restarts takes all GPUs away for a while; the node's capacity shows them still.
+        was_usable = self._is_usable(domain, node, node.capacity)
+        yield Fault("domain", f"{pod.scheduler} is of domain {domain.name}, the node {where}", is_sure=not was_usable)
+
+    def is_usable(self, domain: Domain, node: Node) -> bool:
+        """The domain may place pods there."""
+        return self._is_usable(domain, node, node.allocatable or {})
+
+    def _is_usable(self, domain: Domain, node: Node, room: Mapping[str, int]) -> bool:
+        home = self._home(node, room)
+        if home == domain.name:
+            return True
+        return any(loan.lender == home and loan.selector.matches(node.labels) for loan in domain.loans)
+
+    def _home(self, node: Node, room: Mapping[str, int]) -> str:
+        """By label, then by selectors as the file lists them, then GPUs, virtual nodes, the rest; empty for none."""
+        labelled = node.labels.get(DOMAIN_LABEL)
+        if labelled is not None:
+            return labelled if any(domain.name == labelled for domain in self._domains) else ""
+        for domain in self._domains:
+            if domain.selector is not None and domain.selector.matches(node.labels):
+                return domain.name
+        has_gpus = any(count > 0 and name.endswith("/gpu") for name, count in room.items())
+        is_virtual = node.labels.get("type") == VIRTUAL_TYPE or any(t.key == VIRTUAL_TAINT for t in node.taints)
+        for rule, holds in (("gpu", has_gpus), ("virtual", is_virtual), ("rest", True)):
+            for domain in self._domains:
+                if holds and domain.selector is None and domain.rule == rule:
+                    return domain.name
+        return ""
+
+
+def untolerated(tolerations: Sequence[Toleration], taints: Iterable[Taint]) -> Iterator[Taint]:
+    """Those that keep a pod off: NoSchedule and NoExecute."""
+    for taint in taints:
+        is_hard = taint.effect in ("NoSchedule", "NoExecute")
+        if is_hard and not any(t.tolerates(taint) for t in tolerations):
+            yield taint
+
+
+def taint_faults(pod: Pod, tolerations: Sequence[Toleration], node: Node, *, knows_order: bool) -> Iterator[Fault]:
+    """NoExecute always; NoSchedule only if it was there before the pod, as far as that is known."""
+    is_told = any(taint.key == UNSCHEDULABLE.key for taint in node.taints)
+    cordon = (UNSCHEDULABLE,) if node.is_unschedulable and not is_told else ()
+    for taint in untolerated(tolerations, (*node.taints, *cordon)):
+        message = f"it does not tolerate {taint}"
+        if taint.effect == "NoExecute":
+            if not pod.is_terminating or knows_order:
+                yield Fault("taints", message)
+        elif knows_order:
+            yield Fault("taints", message)
+        elif taint.added_s is None or pod.placed_s is None:
+            yield Fault("taints", f"{message}; when that came is not told", is_sure=False)
+        elif taint.added_s < pod.placed_s:
+            yield Fault("taints", f"{message}, which was there before it")
+        elif taint.added_s == pod.placed_s:
+            yield Fault("taints", f"{message}, which came in the same second", is_sure=False)
+
+
+def affinity_faults(pod: Pod, node: Node) -> Iterator[Fault]:
+    for key, value in pod.node_labels:
+        if node.labels.get(key) != value:
+            yield Fault("nodeAffinity", f"its nodeSelector wants {key}={value}, the node has {_told(node, key)}")
+            return
+    if pod.node_affinity is not None and not pod.node_affinity.matches(node.labels, node.name):
+        yield Fault("nodeAffinity", "its required node affinity does not match the node")
+
+
+def _told(node: Node, key: str) -> str:
+    value = node.labels.get(key)
+    return "no such label" if value is None else f"{key}={value}"

@@ -1,0 +1,64 @@
+"""Quantities of the Kubernetes API as exact rationals.
+
+Source: the API's documentation of `Quantity` (a decimal number with a binary suffix, a decimal suffix or an exponent).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+
+from multisched.verify.fields import Json, Unreadable, mapping, shown
+
+Amounts = dict[str, Fraction]
+
+TEXT_MAX = 64
+"""Characters of a quantity; the API server writes far fewer."""
+_EXPONENT_MAX = 100
+_FORM = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?[0-9]+))?", re.ASCII
+)
+_SUFFIXES: Mapping[str, Fraction] = {
+    **{suffix: Fraction(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+    **{suffix: Fraction(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    "m": Fraction(1, 1000),
+    "u": Fraction(1, 1000**2),
+    "n": Fraction(1, 1000**3),
+}
+
+
+@lru_cache(maxsize=65_536)
+def _parsed(text: str) -> Fraction:
+    found = _FORM.fullmatch(text) if len(text) <= TEXT_MAX else None
+    if found is None or (found[3] is not None and abs(int(found[3])) > _EXPONENT_MAX):
+        raise Unreadable(f"{shown(text)} is no quantity; write for instance 500m, 2 or 1Gi")
+    scale = _SUFFIXES[found[2]] if found[2] else Fraction(10) ** int(found[3] or 0)
+    return Fraction(found[1]) * scale
+
+
+def quantity(value: object) -> Fraction:
+    """Exact; raises Unreadable."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise Unreadable(f"{shown(value)} is no quantity; write for instance 500m, 2 or 1Gi")
+    return _parsed(str(value))
+
+
+def amounts(document: Json, field: str) -> Amounts:
+    """A map of resource names to quantities, none below 0."""
+    found: Amounts = {}
+    for name, value in mapping(document, field).items():
+        try:
+            found[name] = quantity(value)
+        except Unreadable as error:
+            raise Unreadable(f"{field}.{name}: {error}") from error
+        if found[name] < 0:
+            raise Unreadable(f"{field}.{name}: {shown(value)} is below 0")
+    return found
+
+
+def whole_units(resource: str, amount: Fraction) -> int:
+    """Thousandths of a CPU, else units (bytes, devices), rounded up as schedulers count them."""
+    return math.ceil(amount * 1000) if resource == "cpu" else math.ceil(amount)

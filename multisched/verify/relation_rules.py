@@ -1,0 +1,230 @@
+"""Rules between pods: affinity, anti-affinity in both directions, topology spread.
+
+Each is asked about a pod that stands already. Which of the others were there when it came: all that stand, where the order
+of binds is told, else those that the API's times put before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from multisched.verify.findings import Fault
+from multisched.verify.objects import Node, Order, Pod, Query, Spread, Term
+from multisched.verify.placement_rules import Domains, untolerated
+from multisched.verify.standing import Selection, Standing
+
+DEFAULT_SCHEDULER = "default-scheduler"
+"""Uses every node."""
+
+
+class Others(NamedTuple):
+    """Who else there is."""
+
+    standing: Standing
+    knows_order: bool
+    """The pod in question came last of all that stand."""
+    gone: Iterable[Pod] = ()
+    """Pods that are over, and may have counted when the others came."""
+
+    def before(self, pod: Pod, other: Pod) -> bool:
+        """The other one was there when the pod came."""
+        return other.uid != pod.uid and (self.knows_order or other.order < pod.order)
+
+
+def anti_affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+    """Its own terms, and those of pods that were there before it."""
+    standing = others.standing
+    for term in pod.anti_affinity:
+        domain = node.labels.get(term.topology_key)
+        if term.query is None or domain is None:
+            continue
+        there = standing.select(term.query).domains(term.topology_key, standing.nodes).get(domain, {})
+        other = _first(pod, there, others)
+        if other is not None:
+            yield Fault("podAntiAffinity", f"its anti-affinity forbids {other.key} in {term.topology_key}={domain}")
+            return
+    for selection in standing.about(pod):
+        for key, domains in selection.owners().items():
+            domain = node.labels.get(key)
+            other = _first(pod, domains.get(domain, {}), others) if domain is not None else None
+            if other is not None:
+                yield Fault("podAntiAffinity", f"the anti-affinity of {other.key} forbids it in {key}={domain}")
+                return
+
+
+def _first(pod: Pod, there: Mapping[str, Pod], others: Others) -> Pod | None:
+    return next((other for other in there.values() if others.before(pod, other)), None)
+
+
+def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+    """Every term finds company in its domain: pods that all terms are about. The first of a group needs none."""
+    if not pod.affinity:
+        return
+    for term in pod.affinity:
+        if term.topology_key not in node.labels:
+            yield Fault("podAffinity", f"the node has no label {term.topology_key}, which its affinity asks for")
+            return
+    standing = others.standing
+    queries = [term.query for term in pod.affinity]
+    selections = [standing.select(query) for query in queries if query is not None]
+    if len(selections) < len(queries):
+        yield Fault("podAffinity", "its affinity has a term without labelSelector, which no pod matches")
+        return
+    lonely = [term for term in pod.affinity if not _has_company(pod, node, term, selections, standing)]
+    if not lonely:
+        return
+    company = [one for one in _of_all(selections) if one.uid != pod.uid and _counts(one, pod.affinity, standing)]
+    matches_itself = all(pod.uid in selection.pods for selection in selections)
+    if matches_itself and not any(others.before(pod, one) for one in company):
+        return
+    term = lonely[0]
+    message = f"no pod that its affinity asks for is in {term.topology_key}={node.labels[term.topology_key]}"
+    may_have_left = not company or any(_is_gone_from_here(one, pod, node, others) for one in others.gone)
+    yield Fault("podAffinity", message, is_sure=others.knows_order or not may_have_left)
+
+
+def _has_company(pod: Pod, node: Node, term: Term, selections: list[Selection], standing: Standing) -> bool:
+    if term.query is None:
+        return False
+    there = standing.select(term.query).domains(term.topology_key, standing.nodes)
+    here = there.get(node.labels[term.topology_key], {})
+    return any(uid != pod.uid and all(uid in one.pods for one in selections) for uid in here)
+
+
+def _of_all(selections: list[Selection]) -> Iterator[Pod]:
+    smallest = min(selections, key=lambda one: len(one.pods))
+    return (pod for uid, pod in smallest.pods.items() if all(uid in one.pods for one in selections))
+
+
+def _counts(other: Pod, terms: Iterable[Term], standing: Standing) -> bool:
+    labels = standing.nodes[other.node].labels
+    return any(term.topology_key in labels for term in terms)
+
+
+def _is_gone_from_here(gone: Pod, pod: Pod, node: Node, others: Others) -> bool:
+    there = others.standing.nodes.get(gone.node)
+    return there is not None and all(
+        term.query is not None
+        and others.standing.matches(term.query, gone)
+        and there.labels.get(term.topology_key) == node.labels.get(term.topology_key)
+        for term in pod.affinity
+    )
+
+
+class SpreadBooks:
+    """Pods per domain for spread constraints, counted once while nothing changes."""
+
+    def __init__(self, standing: Standing, domains: Domains) -> None:
+        self._standing = standing
+        self._domains = domains
+        self._nodes_version = -1
+        self._version = -1
+        self._places: dict[object, Mapping[str, Node]] = {}
+        self._tallies: dict[object, Mapping[str, list[Order]]] = {}
+
+    def faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+        """At most one."""
+        for spread in pod.spread:
+            if spread.topology_key not in node.labels:
+                yield Fault("topologySpread", f"the node has no label {spread.topology_key}, over which it is spread")
+                return
+        for spread in pod.spread:
+            if spread.query is None or not spread.query.selector.expressions:
+                continue  # selects nobody; kube-scheduler counts nobody for the selector of everything either
+            kind, places = self._reach(pod, spread)
+            skew = self._skew(pod, node, spread, self._tally(spread, spread.query, kind, places), others)
+            if skew <= spread.max_skew:
+                continue
+            domain = node.labels[spread.topology_key]
+            is_sure = others.knows_order or not self._may_have_been_level(pod, node, spread, places, others)
+            message = f"in {spread.topology_key}={domain} the skew is {skew}, maxSkew is {spread.max_skew}"
+            yield Fault("topologySpread", message, is_sure)
+            return
+
+    def _reach(self, pod: Pod, spread: Spread) -> tuple[object, Mapping[str, Node]]:
+        """The nodes that count: of its domain, with all topology keys, within reach of the pod as the policies say."""
+        if self._nodes_version != self._standing.nodes_version:
+            self._places.clear()
+            self._nodes_version = self._standing.nodes_version
+        domain, tolerations = self._domains.of(pod), self._domains.tolerations(pod)
+        keys = tuple(sorted({one.topology_key for one in pod.spread}))
+        affinity = (pod.node_labels, pod.node_affinity) if spread.honors_affinity else None
+        kind = (domain and domain.name, keys, affinity, tolerations if spread.honors_taints else None)
+        found = self._places.get(kind)
+        if found is None:
+            found = self._places[kind] = {
+                node.name: node
+                for node in self._standing.nodes.values()
+                if all(key in node.labels for key in keys)
+                and (not spread.honors_affinity or pod.accepts(node))
+                and not (spread.honors_taints and any(untolerated(tolerations, node.taints)))
+                and (domain is None or self._domains.is_usable(domain, node))
+            }
+        return kind, found
+
+    def _tally(
+        self, spread: Spread, query: Query, kind: object, places: Mapping[str, Node]
+    ) -> Mapping[str, list[Order]]:
+        """Domain -> the pods that count there, in order."""
+        if self._version != self._standing.version:
+            self._tallies.clear()
+            self._version = self._standing.version
+        key = spread.topology_key
+        found = self._tallies.get((query, key, kind))
+        if found is None:
+            tally: dict[str, list[Order]] = {node.labels[key]: [] for node in places.values()}
+            for pod in self._standing.select(query).pods.values():
+                if not pod.is_terminating and pod.node in places:
+                    tally[places[pod.node].labels[key]].append(pod.order)
+            for orders in tally.values():
+                orders.sort()
+            found = self._tallies[query, key, kind] = tally
+        return found
+
+    def _skew(self, pod: Pod, node: Node, spread: Spread, tally: Mapping[str, list[Order]], others: Others) -> int:
+        """How many more its domain had with it than the emptiest has."""
+        assert spread.query is not None
+        matches_itself = self._standing.matches(spread.query, pod)
+        here = tally.get(node.labels[spread.topology_key], [])
+        earlier = bisect_left(here, pod.order)
+        counts_itself = earlier < len(here) and here[earlier] == pod.order
+        if others.knows_order:
+            earlier = len(here) - counts_itself
+        least = 0
+        if len(tally) >= spread.min_domains:
+            least = min((len(orders) for orders in tally.values()), default=earlier)
+            least = min(least, len(here) - 1) if counts_itself else least
+        return earlier + matches_itself - least
+
+    def _may_have_been_level(
+        self, pod: Pod, node: Node, spread: Spread, places: Mapping[str, Node], others: Others
+    ) -> bool:
+        """True if it stood right counting pods that are going or over, or without nodes that came after it."""
+        key, query = spread.topology_key, spread.query
+        assert query is not None
+        old = {name: one for name, one in places.items() if not came_after(one, pod) and self._is_known_to(pod, name)}
+        counts = {one.labels[key]: 0 for one in old.values()}
+        domain, earlier = node.labels[key], 0
+        gone = [one for one in others.gone if one.uid not in self._standing.pods and self._standing.matches(query, one)]
+        for other in (*self._standing.select(query).pods.values(), *gone):
+            if other.uid == pod.uid or other.node not in old:
+                continue
+            where = old[other.node].labels[key]
+            is_going = other.is_terminating or other.uid not in self._standing.pods
+            counts[where] += not is_going or where != domain
+            earlier += where == domain and not is_going and others.before(pod, other)
+        least = min(counts.values(), default=earlier) if len(counts) >= spread.min_domains else 0
+        return earlier + self._standing.matches(query, pod) - least <= spread.max_skew
+
+    def _is_known_to(self, pod: Pod, node: str) -> bool:
+        """False where a scheduler of another kind, of which nothing is known, has placed nothing: it may have other nodes."""
+        if pod.scheduler in ("", DEFAULT_SCHEDULER) or self._domains.of(pod) is not None:
+            return True
+        return any(other.scheduler == pod.scheduler for other in self._standing.on.get(node, {}).values())
+
+
+def came_after(node: Node, pod: Pod) -> bool:
+    """The node is younger than the pod's placement: one of its name went, and came back as another."""
+    return node.created_s is not None and pod.placed_s is not None and node.created_s > pod.placed_s

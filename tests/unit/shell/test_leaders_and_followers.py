@@ -1,0 +1,67 @@
+"""Pods of one spec and different labels, as StatefulSets with a leader have them, through a whole worker with what ships."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import anyio
+import pytest
+
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.cycle.relations_kit import HOST, REQUIRED, ZONE
+from tests.unit.shell.shell_kit import House
+
+NODES, ZONES, LEADERS, FOLLOWERS, ROUNDS = 40, 10, 10, 30, 3
+AWAY_FROM_LEADERS = {
+    "podAntiAffinity": {REQUIRED: [{"topologyKey": HOST, "labelSelector": {"matchLabels": {"role": "leader"}}}]}
+}
+
+
+def away_from(key: str) -> dict[str, Any]:
+    [term] = AWAY_FROM_LEADERS["podAntiAffinity"][REQUIRED]
+    return {"podAntiAffinity": {REQUIRED: [{**term, "topologyKey": key}]}}
+
+
+@pytest.mark.parametrize("profile", ["default", "forecast", "job"])
+@pytest.mark.parametrize("key", [HOST, ZONE])
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_stands_beside_a_leader_however_often_the_workload_comes_back(profile: str, key: str, seed: int) -> None:
+    loop, rng = SimLoop(seed=seed), random.Random(seed)
+
+    async def main() -> None:
+        house = House(loop, profile=profile)
+        house.desk.sleep = anyio.sleep
+        for number in range(NODES):
+            zone = f"zone-{number % ZONES}"
+            house.see_node(f"n{number}", cpu="8", labels={HOST: f"n{number}", ZONE: zone})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            for number in range(ROUNDS):
+                roles = ["leader"] * LEADERS + ["follower"] * FOLLOWERS
+                rng.shuffle(roles)
+                await one_round(house, number, roles, key)
+            tasks.cancel_scope.cancel()
+        house.cache.validate()
+
+    simulate(main(), loop)
+
+
+async def one_round(house: House, number: int, roles: list[str], key: str) -> None:
+    names = [f"r{number}-{at}-{role}" for at, role in enumerate(roles)]
+    for name, role in zip(names, roles, strict=True):
+        house.see_pod(name, cpu="100m", affinity=away_from(key), metadata={"labels": {"role": role}})
+    await asyncio.sleep(1.0)
+    standing = [(entry.pod.labels["role"], domain_of(house, entry.node, key)) for entry in house.cache]
+    led = [domain for role, domain in standing if role == "leader"]
+    assert led, "who comes first finds room"
+    beside = [domain for domain in led if sum(other == domain for _, other in standing) > 1]
+    assert not beside, f"round {number}: pods beside a leader in {beside}"
+    for name in names:
+        house.lose_pod(name)
+
+
+def domain_of(house: House, node: str, key: str) -> str:
+    return house.cache.nodes.node(house.domain.row(node)).labels[key]
