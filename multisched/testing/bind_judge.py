@@ -86,10 +86,11 @@ class BindJudge:
         self.follow()
         found = self._judge.placement(uid)
         undone: list[_Change] = []
+        kept: set[str] = set()
         for change in reversed(self._changes):
             if not found:
                 break
-            if self._may_be_news(change, uid):
+            if self._may_be_news(change, uid, kept):
                 undone.append(change)
                 self._tell(change.kind, change.after, change.before)
                 rules = {finding.rule for finding in self._judge.placement(uid)}
@@ -98,8 +99,11 @@ class BindJudge:
             self._tell(change.kind, change.before, change.after)
         return found
 
-    def _may_be_news(self, change: _Change, uid: str) -> bool:
-        """Somebody else did it, and the pod in question and its node were there before."""
+    def _may_be_news(self, change: _Change, uid: str, kept: set[str]) -> bool:
+        """Somebody else did it, and the pod in question and its node were there before.
+
+        `kept`: uids of pods that we have bound later; what happened to them before that is not taken back either.
+        """
         if change.kind == "Node":
             return change.before is not None
         if change.kind != "Pod" or change.after is None:
@@ -107,7 +111,9 @@ class BindJudge:
         bound = (change.after["spec"].get("nodeName"), (change.before or change.after)["spec"].get("nodeName"))
         is_bind = bound[0] is not None and (change.before is None or bound[1] is None)
         changed = str(change.after["metadata"]["uid"])
-        return changed != uid and not (is_bind and self._is_ours(changed))
+        if is_bind and self._is_ours(changed):
+            kept.add(changed)
+        return changed != uid and changed not in kept
 
     def _changed(self, change: _Change) -> None:
         self._tell(change.kind, change.before, change.after)

@@ -31,9 +31,7 @@ class Reader:
         if known is not None and known.node == pod.node:
             return known
         if pod.malformed:
-            document = orjson.loads(bytes(raw))
-            document["spec"]["tolerations"] = document["spec"].get("tolerations", [])[:TOLERATIONS_MAX]
-            pod = self._decoder.pod(orjson.dumps(document))
+            pod = self._decoder.pod(_shortened(bytes(raw)))
         self._pods[pod.uid, pod.version] = pod
         return pod
 
@@ -174,6 +172,16 @@ class Told:
         if not wants(pod, node):
             return "which its node selector or affinity forbids"
         return ""
+
+
+def _shortened(raw: bytes) -> bytes:
+    """A pod with no more tolerations than are read of one; what is not UTF-8 stays as it is."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return raw
+    document["spec"]["tolerations"] = document["spec"].get("tolerations", [])[:TOLERATIONS_MAX]
+    return orjson.dumps(document)
 
 
 def wants(pod: Pod, node: Node) -> bool:

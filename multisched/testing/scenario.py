@@ -64,6 +64,8 @@ class Report:
     """What a run found. `trace` is a digest of every request and its moment, in order: equal for equal seeds (I12)."""
 
     seed: int
+    is_shipped: bool
+    """It ran the default configuration, unchanged."""
     broken: tuple[str, ...]
     bound: int
     trace: int
@@ -377,6 +379,7 @@ class Run:
         conflicts = [w.cycle.conflicts for p in everybody for w in p.program.router.workers()]
         return Report(
             seed=self.seed,
+            is_shipped=self.setting.is_shipped,
             broken=tuple(self.broken),
             bound=len(self.door.bound),
             trace=self.trace,

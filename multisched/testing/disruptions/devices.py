@@ -79,9 +79,7 @@ async def _stuff_annotations(scene: Scene) -> bool:
 async def _annotate_foreigners(scene: Scene) -> bool:
     """Pods without a GPU that say they hold one, placed by somebody else: they block nobody."""
     for number in GPU_NODES[:4]:
-        await scene.world.place_foreign(
-            f"node-{number}", annotations={GPU_MILLI: "1000", "multisched.io/gpu-devices": "0"}
-        )
+        await scene.world.place_foreign(f"node-{number}", annotations={GPU_MILLI: "1000"})
     await scene.world.add_fractions(f"node-{GPU_NODES[0]}", ["500", "500"])
     return True
 
@@ -95,8 +93,8 @@ async def _whole_and_shared(scene: Scene) -> bool:
 
 
 TABLE = (
-    Disruption("GPUs flapped", _flap, 8),
-    Disruption("GPUs lost", _lose_some),
+    Disruption("GPUs flapped", _flap, 8, awaits="1.2"),
+    Disruption("GPUs lost", _lose_some, awaits="1.9"),
     Disruption("fractions crowded", _fill),
     Disruption("gpu-milli removed", _remove_milli),
     Disruption("gpu-milli lowered", _lower_milli),
