@@ -52,6 +52,7 @@ class Witness:
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
+        self._was_rewound = False
         for plugin in self._reserve_books():
             plugin.on_bound = self.bound
         self._uids: dict[str, str] = {}
@@ -80,7 +81,7 @@ class Witness:
             self._upsert(key, raw)
             return
         uid, version = metadata.uid, int(metadata.version)
-        if uid in self._gone:
+        if uid in self._gone and not self._was_rewound:
             self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
         if version < self._versions.get(uid, 0):
             self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
@@ -111,7 +112,7 @@ class Witness:
     def rewound(self) -> None:
         """A backup was restored: versions go back, and what was deleted may come again."""
         self._versions.clear()
-        self._gone.clear()
+        self._was_rewound = True
 
     # -- each assumption -------------------------------------------------------------------------------------------
 
