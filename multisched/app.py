@@ -34,6 +34,7 @@ from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import logging_to
+from multisched.observe.loopback import token_folder
 from multisched.observe.metrics import Metrics
 from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
@@ -135,7 +136,9 @@ async def _served(
     probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)
     async with contextlib.AsyncExitStack() as stack:
         authenticator = await stack.enter_async_context(_authenticator(configuration, transport, clock))
-        served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
+        served = ServerSettings(
+            settings.bind_address, settings.port, certificate, authenticator, token_folder=token_folder(os.environ)
+        )
         url = await stack.enter_async_context(serve(served, sources))
         logger.info("serving", extra={"url": url, "probes": stack.enter_context(probes)})
         tasks = await stack.enter_async_context(anyio.create_task_group())

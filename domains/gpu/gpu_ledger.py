@@ -31,6 +31,7 @@ class GpuLedger:
 
     name = "gpu-devices"
     annotations = frozenset((*DEMAND_ANNOTATIONS, *ALLOCATION_ANNOTATIONS))
+    written = frozenset(ALLOCATION_ANNOTATIONS)
 
     def __init__(self, served: frozenset[str] | None = None) -> None:
         """`served`: the schedulerNames of this program's domains; None: every pod is one of ours."""

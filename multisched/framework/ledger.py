@@ -67,6 +67,8 @@ class AnnotatedLedger(Ledger, Protocol):
 
     annotations: frozenset[str]
     """Their keys."""
+    written: frozenset[str]
+    """Those of them that bindings carry: on a pod that waits they say nothing."""
 
 
 def rebuild(ledger: Ledger, nodes: Iterable[tuple[int, Node]], pods: Iterable[tuple[Pod, int]]) -> Ledger:

@@ -22,7 +22,6 @@ from multisched.model.decode_metadata import (
     WireMetadata,
     WireOwnerReference,
     controller_of,
-    version_of,
     with_valid_text,
 )
 from multisched.model.decode_placement import WirePodAffinity, WireSpread, compile_pod_affinity, compile_spread
@@ -69,6 +68,7 @@ from multisched.model.selectors import (
     Taint,
     Toleration,
 )
+from multisched.model.version import version_of
 
 INTERNED_MAX = 200_000
 LABELS_MAX = 1_024

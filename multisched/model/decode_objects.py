@@ -46,7 +46,6 @@ from multisched.model.decode_metadata import (
     WireMetadata,
     WireOwnerReference,
     controller_of,
-    version_of,
     with_valid_text,
 )
 from multisched.model.decode_selectors import (
@@ -62,6 +61,7 @@ from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import LabelSelector
+from multisched.model.version import Version, version_of
 from multisched.model.wire import UNREADABLE
 
 Decode = Callable[[bytes | msgspec.Raw], ClusterObject]
@@ -328,7 +328,7 @@ class _Who(TypedDict):
     name: str
     namespace: str
     uid: str
-    version: int
+    version: Version
 
 
 def _who(meta: WireMetadata) -> _Who:

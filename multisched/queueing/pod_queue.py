@@ -270,6 +270,11 @@ class PodQueue:
         entry = self._entries.get(uid)
         return None if entry is None else entry.place
 
+    def pod(self, uid: str) -> Pod | None:
+        """The pod as it was last seen, also while an attempt goes on with an earlier state of it."""
+        entry = self._entries.get(uid)
+        return None if entry is None else entry.pod
+
     def entry(self, uid: str) -> QueueEntry | None:
         entry = self._entries.get(uid)
         return None if entry is None else self._describe(entry)

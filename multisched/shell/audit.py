@@ -23,11 +23,13 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.client.errors import ApiError
+from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.framework.ledger import Ledger
 from multisched.framework.ports import Binder, Clock, UnreachableError
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
+from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
 from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.shell.audit_sides import Here, Side
 from multisched.shell.ingest import PodIngest
@@ -53,6 +55,7 @@ LOGGED_MAX: Final = 20
 """Differences of one audit that are logged one by one; the rest as a number."""
 
 T = TypeVar("T")
+Mark = tuple[str, str, Version]
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -79,13 +82,17 @@ class _Item(msgspec.Struct, gc=False):
 _item_decoder = msgspec.json.Decoder(_Item)
 
 
+class OldListError(Exception):
+    """A list shows the past, or what is known may be the past: they cannot be compared."""
+
+
 class Difference(msgspec.Struct, frozen=True):
     """`mark` is equal for the same difference in two audits."""
 
     kind: str
     key: str
     what: str
-    mark: tuple[str, str, int]
+    mark: Mark
 
 
 class AuditStatistics(msgspec.Struct):
@@ -112,7 +119,7 @@ class AuditStatistics(msgspec.Struct):
 class _Round(msgspec.Struct):
     """What one audit has met so far."""
 
-    suspected: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
+    suspected: set[Mark] = msgspec.field(default_factory=set)
     found: list[Difference] = msgspec.field(default_factory=list)
 
 
@@ -126,6 +133,7 @@ class Audit:
         cache: ClusterCache,
         pods: PodIngest,
         sides: Sequence[Side],
+        history: History,
         clock: Clock,
         rng: random.Random,
         *,
@@ -137,12 +145,13 @@ class Audit:
         self._cache = cache
         self._pods = pods
         self._sides = sides
+        self._history = history
         self._clock = clock
         self._rng = rng
         self._binder = binder
         self._bind_deadline_s = bind_deadline_s
         self._period_s = max(period_s, AUDIT_PERIOD_MIN_S)
-        self._suspected: set[tuple[str, str, int]] = set()
+        self._suspected: set[Mark] = set()
         self._counters = AuditStatistics()
 
     def statistics(self) -> AuditStatistics:
@@ -176,7 +185,7 @@ class Audit:
                 await self._check_queues(now)
                 await self._check_answers(now, began_s)
                 is_complete = True
-            except (UnreachableError, ApiError, TransportError, MalformedAnswerError) as error:
+            except (UnreachableError, ApiError, TransportError, MalformedAnswerError, OldListError) as error:
                 logger.warning("audit broke off", extra={"error": str(error)})
             await self._check_rows(now)
             await self._check_ledgers(now)
@@ -218,23 +227,36 @@ class Audit:
                 side.reflector.request_relist()
 
     async def _compare_lists(self, side: Side, now: _Round) -> None:
+        position = _position(side)
         listed: set[str] = set()
-        version = 0
+        version: Version = NO_VERSION
         pages = list_pages(self._transport, side.path, field_selector=side.selector, page_items=PAGE_ITEMS)
         async with aclosing(pages):
             async for page in pages:
-                version = _number(page.version)
+                version = version_of(page.version)
+                self._check_time(side, version, position)
                 for raws in _slices(page.items, SLICE_ITEMS):
                     for raw in raws:
                         self._compare_one(side, raw, listed, now)
                     await asyncio.sleep(0)
                 await anyio.sleep(PAGE_PAUSE_S)
+        self._check_time(side, version, position)
         for handles in _slices(side.handles(), SLICE_ITEMS):
             for handle in handles:
                 here = side.here(handle) if handle not in listed else None
-                if here is not None and here.uid not in listed and here.version <= version:
+                if here is not None and here.uid not in listed and not is_older(version, here.version):
                     self._check_gone(side, here, version, now)
             await asyncio.sleep(0)
+
+    def _check_time(self, side: Side, version: Version, position: Version) -> None:
+        """Raises OldListError for a list that is older than what had been seen before it was asked for.
+
+        It may come from a server that lags, or history went back: the reflector finds out. Nothing is known by it.
+        """
+        if is_older(version, position):
+            side.reflector.request_relist()
+        if is_older(version, position) or not self._history.is_trusted:
+            raise OldListError(f"the list of {side.path} is of version {version}, and {position} was seen before")
 
     def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> None:
         """One listed object. Newer here than in the list is right; the same version must be on the same node."""
@@ -242,7 +264,7 @@ class Audit:
             item = _item_of(raw)
         except UNREADABLE as error:
             raise MalformedAnswerError(f"an item in the list of {side.path} cannot be read") from error
-        uid, key, version = item.metadata.uid, item.key, _number(item.metadata.version)
+        uid, key, version = item.metadata.uid, item.key, version_of(item.metadata.version)
         here = side.find(key, uid)
         if here is None:
             listed.add(uid)
@@ -258,17 +280,17 @@ class Audit:
             what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
             if self._counts(now, Difference(side.kind, key, what, ("", uid, version)), is_proven=True):
                 side.move(here, raw)
-        elif here.version < version:
+        elif here.version != version and not is_older(version, here.version):
             what = f"version {version} in the API, {here.version} here"
             difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
-            if self._counts(now, difference, is_proven=_number(side.reflector.position) >= version):
+            if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
                 side.reflector.distrust(key, uid)
 
-    def _check_gone(self, side: Side, here: Here, version: int, now: _Round) -> None:
+    def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
         """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
         what = f"version {here.version} here, not in the list of version {version}"
         difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
-        is_proven = 0 < version <= _number(side.reflector.position)
+        is_proven = is_covered(version, _position(side))
         if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
             side.drop(here)
 
@@ -411,9 +433,8 @@ def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:
     return row != NO_ROW and pod.uid not in cache.nodes.pods_by_uid(row)
 
 
-def _number(version: str) -> int:
-    """0 where versions are opaque: nothing is proven by them then."""
-    return int(version) if version.isascii() and version.isdigit() else 0
+def _position(side: Side) -> Version:
+    return version_of(side.reflector.position)
 
 
 def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

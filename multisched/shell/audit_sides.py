@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from multisched.client.reflector import Reflector
+from multisched.model.version import Version
 from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.state.cluster_cache import ClusterCache, PodState
 
@@ -21,7 +22,7 @@ class Here(msgspec.Struct, frozen=True):
 
     key: str
     uid: str
-    version: int
+    version: Version
     node: str = ""
 
 

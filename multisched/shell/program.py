@@ -21,6 +21,7 @@ from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
 from multisched.client.evictor import ApiEvictor
+from multisched.client.history import History
 from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
@@ -41,6 +42,7 @@ from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
+from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
@@ -90,6 +92,17 @@ class _Always(LeaseHolder):
         return True
 
 
+class _Trusting(LeaseHolder):
+    """A lease that is good for nothing while nobody knows what the cluster is like."""
+
+    def __init__(self, lease: LeaseHolder, history: History) -> None:
+        self._lease = lease
+        self._history = history
+
+    def may_bind(self) -> bool:
+        return self._history.is_trusted and self._lease.may_bind()
+
+
 class Surroundings(msgspec.Struct, frozen=True):
     """What the program needs from outside."""
 
@@ -131,6 +144,8 @@ class Program:
         self.conditions = ApiConditionWriter(outside.transport, self.limiter, outside.clock)
         self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
         self.duties = Duties(outside.clock, outside.rng, outside.duty_threads)
+        self.history = History()
+        self.history.on_change(self._history_changed)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
@@ -151,6 +166,8 @@ class Program:
         self._groups = lease_groups(configuration)
         self._closing = asyncio.Event()
         self._is_ready = False
+        self._rewritten = 0
+        """Rewritings of history after which everything has been decided anew."""
         self._plans: RepairPlans | None = None
         self._listing_from_s = float("-inf")
         self._held_before_list: set[str] = set()
@@ -164,7 +181,8 @@ class Program:
             self._add_domain(domain, nodes, registry)
             for name in domain.scheduler_names:
                 tolerations[name] = domain.policy.compile()
-        self.decoder.keep(self.cache.ledgers.annotations)
+        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
+        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
         self.pods = PodIngest(
             self.cache,
             self.nominator,
@@ -219,6 +237,7 @@ class Program:
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
             on_refused=on_refused,
+            history=self.history,
         )
 
     def _audit(self) -> Audit:
@@ -235,6 +254,7 @@ class Program:
             self.cache,
             self.pods,
             sides,
+            self.history,
             self.clock,
             rng,
             bind_deadline_s=self._configuration.client.bind_timeout_s,
@@ -271,7 +291,14 @@ class Program:
             waiting=waiting,
             runner=runner,
             cache=self.cache,
-            outside=Outside(self.clock, self.binder, self.events, self.conditions, self._lease(domain.name), observer),
+            outside=Outside(
+                self.clock,
+                self.binder,
+                self.events,
+                self.conditions,
+                _Trusting(self._lease(domain.name), self.history),
+                observer,
+            ),
             cycles=domain.concurrency.cycles,
             bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
             bind_timeout_s=self._configuration.client.bind_timeout_s,
@@ -313,6 +340,17 @@ class Program:
             for domain, lost in self._lost.items():
                 if self._groups[domain] == group:
                     lost.set()
+
+    def _history_changed(self, is_trusted: bool) -> None:
+        for worker in self.router.workers():
+            if not is_trusted:
+                worker.hold()
+            elif self.history.rewritten != self._rewritten:
+                worker.go_on(turned_back="the server's history went back before the pod was bound")
+            else:
+                worker.go_on()
+        if is_trusted:
+            self._rewritten = self.history.rewritten
 
     def _mover(self, worker: DomainWorker) -> DomainMover:
         """What the domain's duties move pods with."""

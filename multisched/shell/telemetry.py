@@ -193,8 +193,10 @@ def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric
 
 
 def health_of(program: Program) -> str:
-    """What `/readyz?verbose` tells of plugins that go on with what they have, and of duties that end again and again."""
+    """What `/readyz?verbose` tells: lists from the past, plugins that go on with what they have, duties that end again and again."""
     now_s, told = program.clock.now().timestamp(), list[str]()
+    if not program.history.is_trusted:
+        told.append("the server's lists are older than what is known: nothing is decided until that is settled")
     for worker in program.router.workers():
         for built in worker.plugins.built:
             plugin = built.plugin

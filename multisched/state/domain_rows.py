@@ -61,6 +61,10 @@ class DomainRows:
     def has(self, row: int) -> bool:
         return row < len(self._member) and bool(self._member[row])
 
+    def has_stayed(self, row: int, generation: int) -> bool:
+        """True for a row that has been the domain's ever since, with the same node."""
+        return self.has(row) and self._joined.item(row) <= generation
+
     def stayed_since(self, rows: Rows, generation: int) -> Bools:
         """bool[len(rows)]: rows that have been the domain's ever since, with the same node."""
         stayed: Bools = self._member.take(rows) & (self._joined.take(rows) <= generation)

@@ -21,18 +21,13 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
-from multisched.testing.bind_judge import BindJudge
+from multisched.testing.bind_judge import NEWS_S, BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows
 
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
-
-
-BY_DECISION = ("topologySpread", "podAffinity")
-"""Rules that hang on pods which are on their way: binds take effect in another order than they were decided in. They are judged
-as each pod is assumed (`Witness`)."""
 
 
 @dataclass(slots=True)
@@ -67,6 +62,7 @@ class Door(Books):
         now_s: Callable[[], float],
         broken: list[str],
         policies: Policies,
+        news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
         super().__init__(server, broken)
         self.policies = policies
@@ -91,7 +87,7 @@ class Door(Books):
         """Sender -> what it has been told."""
         self._grounds: dict[tuple[str, str], Ground] = {}
         """(uid, node) -> what the last binding of the pod to the node was decided on."""
-        self._judge = BindJudge(server, configuration, now_s, self._is_ours)
+        self._judge = BindJudge(server, configuration, now_s, self._is_ours, news_s)
         server.interceptors.append(_LeaseLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -228,8 +224,11 @@ class Door(Books):
         if self.ground_of(pod.uid, decision_of(body)[1]) is None:
             self._check_domain(pod, decision_of(body)[1])
         for finding in self._judge.findings(pod.uid):
-            if finding.rule not in BY_DECISION:
-                self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+            self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+
+    def assumed(self, uid: str, node: str) -> None:
+        """A process has decided to place a pod."""
+        self._judge.assumed(uid, node)
 
     def _is_ours(self, uid: str) -> bool:
         return uid in self.bound and uid not in self._strangers

@@ -23,7 +23,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._decoder = Decoder()
-        self._pods: dict[tuple[str, int], Pod] = {}
+        self._pods: dict[tuple[str, int | str], Pod] = {}
 
     def pod(self, raw: bytes | msgspec.Raw) -> Pod:
         pod = self._decoder.pod(raw)

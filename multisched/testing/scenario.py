@@ -21,6 +21,7 @@ from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.program import LeaseLostError, Program, Surroundings, lease_groups
+from multisched.testing.bind_judge import LOST_NEWS_S, NEWS_S
 from multisched.testing.door import Door
 from multisched.testing.faults import Faults, FaultyTransport
 from multisched.testing.invariants import compare
@@ -144,7 +145,7 @@ class Run:
         self.faults.newest = lambda: self.server.store.version
         policies = Policies(self.server, self.seed)
         self.configuration = self.setting.configuration
-        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies)
+        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, self._news_s)
         self.world = World(self.server, self.door, self.rng, self.seed)
         self.ended: list[Process] = []
         self.started = 0
@@ -156,6 +157,10 @@ class Run:
         """Lease group -> the process that reaches it first."""
         self.disturbed: set[str] = set()
         """Processes of which a disruption has its hands on right now."""
+
+    def _news_s(self) -> float:
+        """How long a change may stay unheard of in this run."""
+        return LOST_NEWS_S if self._was_deceived() else NEWS_S
 
     def _log(self, method: str, path: str, user: str, status: int) -> None:
         self.trace = zlib.crc32(f"{self.loop.time():.9f} {method} {path} {status}".encode(), self.trace)

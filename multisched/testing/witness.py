@@ -135,6 +135,7 @@ class Witness:
         elif pending.gates:
             self._door.complain(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node, domain)
+        self._door.assumed(pod.uid, node.name)
         assumption = self._assume(pod, row)
         self.told.assumed(pod.uid, node.name)
         if pod.spec.volumes:

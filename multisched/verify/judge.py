@@ -81,6 +81,11 @@ class Judge:
     def nodes(self) -> Mapping[str, Node]:
         return self._standing.nodes
 
+    @property
+    def lacks_claims(self) -> bool:
+        """Pods use claims, and no claim has been told."""
+        return not self._storage.claims and any(pod.claims for pod in self._standing.pods.values())
+
     # -- being told ------------------------------------------------------------------------------------------------
 
     def tell(self, kind: str, document: Json) -> None:

@@ -93,7 +93,8 @@ def gather(folder: Path, first: int, count: int, jobs: int) -> Coverage:
         subprocess.Popen([sys.executable, "-m", __spec__.name, "--work", str(file), str(first + job), str(first + count), str(jobs)])
         for job, file in enumerate(files)
     ]
-    if any([worker.wait() for worker in workers]):
+    codes = [worker.wait() for worker in workers]
+    if any(codes):
         raise SystemExit("a worker failed")
     found = begin(folder / "all")
     found.combine([str(file) for file in files], keep=True)

@@ -25,8 +25,10 @@ from multisched.cycle.scheduling_cycle import Conflicted, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.pod_counts import PodCounts
+from multisched.framework.pod_demands import Concern, PodDemands
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
+from multisched.framework.term_columns import Asker
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
@@ -710,7 +712,7 @@ def counts_stand_still() -> None:
 @_defect
 def others_terms_not_heeded() -> None:
     """A pod goes by its own anti-affinity, and not by that of pods that are there."""
-    _put(PodCounts, "demands_on", lambda self, namespace, labels, namespace_labels: [])
+    _put(PodDemands, "concern", lambda self, *asker: Concern(Asker(*asker), 0))
 
 
 @_defect

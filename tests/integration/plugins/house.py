@@ -123,7 +123,7 @@ class House:
     async def delete(self, path: str) -> None:
         assert (await self._api.request("DELETE", f"/api/v1/{path}?gracePeriodSeconds=0")).status == 200
 
-    async def until(self, holds: Callable[[], bool], within_s: float = 30.0) -> None:
+    async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
         """Waits for something that is to come about; fails with what the program knows when it does not."""
         deadline_s = self.now_s + within_s
         while not holds():
@@ -132,7 +132,7 @@ class House:
             assert self.now_s < deadline_s, f"not within {within_s} s; waiting: {found}, bound: {self.bound_at}"
             await asyncio.sleep(0.005)
 
-    async def bound(self, *names: str, within_s: float = 30.0) -> None:
+    async def bound(self, *names: str, within_s: float = 60.0) -> None:
         await self.until(lambda: self.bound_at.keys() >= set(names), within_s)
 
     def worker(self, domain: str = "tests") -> DomainWorker:
@@ -147,7 +147,7 @@ class House:
 
     async def at_rest(self) -> None:
         """Caches, queues and ledgers come to hold exactly what the server does, and no invariant was broken."""
-        deadline_s = self.now_s + 10.0
+        deadline_s = self.now_s + 60.0
         while found := differences(self.program, self.server):
             assert self.now_s < deadline_s, found
             await asyncio.sleep(0.005)

@@ -219,7 +219,7 @@ class QueueMachine(RuleBasedStateMachine):
             spec=old.spec,
             labels=old.labels,
             gates=old.gates,
-            version=old.version + 1,
+            version=f"after {old.version}",
         )
         self.queue.update(old, known.pod, self.now_s)
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.objects import CPU
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
@@ -175,6 +176,17 @@ def test_the_domains_tolerations_are_added_in_thought_only() -> None:
     assert [t.key for t in popped.pod.spec.tolerations] == ["own", "virtual"]
     assert entry is not None
     assert entry.pod.spec.tolerations == ()
+
+
+def test_a_toleration_comes_and_goes_with_what_the_pod_needs_it_for() -> None:
+    limited = LimitedToleration("virtual", "Exists", pods=PodRule(annotations=("needs",)))
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, tolerations={"ours": (limited,)})
+        added = []
+        for annotations in ({}, {"needs": "1"}, {"needs": "2"}, {}):
+            uid = house.see_pod("p", metadata={"annotations": annotations})
+            added.append([t.key for t in house.pods.pending[uid].spec.tolerations])
+    assert added == [[], ["virtual"], ["virtual"], []]
 
 
 def test_a_nomination_lives_as_long_as_its_pod_waits(house: House) -> None:

@@ -1,0 +1,111 @@
+"""`multisched verify`: which running pods stand against a required rule, on a live cluster or in a snapshot.
+
+Fetches and prints; what is judged is `multisched.verify`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from multisched.cli_tables import as_document, as_table, one_line
+from multisched.options import ExitCode, RefusedError
+from multisched.verify import Domain, Finding, Judge, Report, Snapshot, SnapshotError, report
+from multisched.verify.report import Unjudged, report_of
+
+if TYPE_CHECKING:
+    from multisched.model.wire import Transport
+
+SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
+LIST_TRIES: Final = 3
+"""A list whose token expires between two pages begins anew so often."""
+PROBLEMS_SHOWN: Final = 20
+
+
+def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
+    """Judges a file, or standard input (`-`). Raises RefusedError."""
+    try:
+        snapshot = Snapshot(_read(path))
+    except SnapshotError as error:
+        raise RefusedError(f"{path}: {error}") from error
+    return report(snapshot.objects(), domains, snapshot.problems.found)
+
+
+async def verify_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
+    """Judges a live cluster by consistent lists of its own. Raises RefusedError where nodes or pods cannot be had."""
+    from multisched.client.cluster_list import cluster_pages
+    from multisched.client.errors import ApiError, Gone
+    from multisched.client.lister import MalformedAnswerError
+
+    for attempt in range(LIST_TRIES):
+        told, refused = Judge(domains), dict[str, str]()
+        try:
+            async for kind, items in cluster_pages(transport, refused):
+                for raw in items:
+                    told.tell(kind, orjson.loads(raw))
+        except Gone:
+            if attempt + 1 == LIST_TRIES:
+                raise RefusedError("the lists expire before they end; try again", ExitCode.NO_CLUSTER) from None
+        except (ApiError, MalformedAnswerError) as error:
+            raise RefusedError(f"nodes and pods cannot be listed: {error}", ExitCode.NO_CLUSTER) from error
+        else:
+            break
+    found = report_of(told, has_domains=bool(domains))
+    unread = [Unjudged(_RULE_OF[kind], f"{kind} cannot be listed: {why}") for kind, why in refused.items()]
+    return found._replace(not_judged=[*found.not_judged, *unread])
+
+
+_RULE_OF: Final = {
+    "Namespace": "podAffinity, podAntiAffinity (namespaceSelector)",
+    "StorageClass": "volumes",
+    "CSINode": "volumes",
+    "PersistentVolume": "volumes",
+    "PersistentVolumeClaim": "volumes",
+}
+
+
+def exit_code(found: Report, *, is_strict: bool) -> ExitCode:
+    is_wrong = bool(found.violations) or (is_strict and bool(found.maybe))
+    return ExitCode.PROBLEM if is_wrong else ExitCode.OK
+
+
+def as_text(found: Report, output: str) -> str:
+    """`json`, `yaml`, or a table with what it does not say beneath."""
+    if output in ("json", "yaml"):
+        return as_document(found.document(), output)
+    parts = [_table(title, those, output) for title, those in _lists(found) if those]
+    counted = f"{found.pods} pods on {found.nodes} nodes"
+    parts.append(f"{len(found.violations)} violations, {len(found.maybe)} that may have been right once; {counted}")
+    parts += [f"not judged: {one.rule}: {one_line(one.reason)}" for one in found.not_judged]
+    parts += [f"unreadable: {one_line(p.object)}: {one_line(p.problem)}" for p in found.unreadable[:PROBLEMS_SHOWN]]
+    if len(found.unreadable) > PROBLEMS_SHOWN:
+        parts.append(f"unreadable: {len(found.unreadable) - PROBLEMS_SHOWN} more; -o json names them")
+    return "\n".join(parts)
+
+
+def _lists(found: Report) -> list[tuple[str, list[Finding]]]:
+    return [("", found.violations), ("May have been right when the pod was placed:", found.maybe)]
+
+
+def _table(title: str, findings: Sequence[Finding], output: str) -> str:
+    rows = [(f.pod, f.node, f.rule, f.message) for f in sorted(findings, key=lambda f: (f.rule, f.node, f.pod))]
+    table = as_table(("pod", "node", "rule", "message"), rows, is_wide=output == "wide")
+    return f"{title}\n{table}\n" if title else f"{table}\n"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if str(path) == "-":
+            body = sys.stdin.buffer.read(SNAPSHOT_BYTES_MAX + 1)
+        else:
+            with path.open("rb") as file:
+                body = file.read(SNAPSHOT_BYTES_MAX + 1)
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be read: {error.strerror}") from error
+    if len(body) > SNAPSHOT_BYTES_MAX:
+        raise RefusedError(f"{path} has more than {SNAPSHOT_BYTES_MAX} bytes")
+    return body
