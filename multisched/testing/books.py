@@ -137,7 +137,8 @@ class Books:
         for size in sizes:
             for resource, amount in {**size, PODS: 1}.items():
                 sums[resource] = sums.get(resource, 0) + amount
-        for resource, amount in sums.items():
+        for resource in {**pod.requests, PODS: 1}:
+            amount = sums[resource]
             if amount > room.get(resource, 0):
                 self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
         self._check_devices(node, room.get(GPU, 0), [pod, *others])

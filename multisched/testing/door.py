@@ -21,7 +21,7 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.wire import Response
 from multisched.shell.program import lease_groups
-from multisched.testing.bind_judge import NEWS_S, BindJudge
+from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
@@ -216,7 +216,10 @@ class Door(Books):
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        """What the books check, every required rule by the judge, and I8 where nothing tells what the sender knew."""
+        """What the books check, every required rule by the judge, and I8 where nothing tells what the sender knew.
+
+        Rules that hang on pods which are on their way are judged where each pod is assumed, by what was told (`Witness`).
+        """
         super().bind_seen(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
         if answer.status != 201 or pod is None:
@@ -224,7 +227,8 @@ class Door(Books):
         if self.ground_of(pod.uid, decision_of(body)[1]) is None:
             self._check_domain(pod, decision_of(body)[1])
         for finding in self._judge.findings(pod.uid):
-            self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+            if finding.rule not in SHARED:
+                self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def assumed(self, uid: str, node: str) -> None:
         """A process has decided to place a pod."""

@@ -139,21 +139,27 @@ class Told:
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was told"
-        return self.fault_of_node(pod, domain, node) or self._fault_of_room(pod, node)
+        return self.fault_of_node(pod, domain, node) or self._fault_of_room(self.pods.get(pod.uid, pod), node)
 
     def _fault_of_room(self, pod: Pod, node: Node) -> str:
         """The node has shrunk since the pod was assumed there, and holds more than it can."""
         before = self._assumed[pod.uid][1] if pod.uid in self._assumed else None
         if before is None or all(node.allocatable.get(r, 0) >= a for r, a in before.allocatable.items()):
             return ""
-        return self.lack(node)
+        return self.lack(node, pod)
 
     def lack(self, node: Node, pod: Pod | None = None) -> str:
-        """What the node is told to hold, this pod added, more than it can; empty for nothing."""
+        """What the node is told to hold, this pod added, more than it can; empty for nothing.
+
+        With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
+        """
         sums = Counter({PODS: 0})
-        for one in [*(one for one, there in self.standing() if there.name == node.name), *([pod] if pod else [])]:
+        here = {one.uid: one for one, there in self.standing() if there.name == node.name}
+        for one in (here | {pod.uid: pod} if pod is not None else here).values():
             sums.update({**one.requests, PODS: 1})
-        for resource, amount in sums.items():
+        asked = {**pod.requests, PODS: 1} if pod is not None else sums
+        for resource in asked:
+            amount = sums[resource]
             if amount > node.allocatable.get(resource, 0):
                 return f"which then holds {amount} of {node.allocatable.get(resource, 0)} {resource}"
         return ""

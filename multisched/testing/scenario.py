@@ -368,7 +368,7 @@ class Run:
                 self.door.complain(f"{sentence} ({process.identity})")
             process.witness.check_reserves(is_at_rest=True)
             audit = process.program.audit.statistics()
-            if audit.inner:
+            if audit.inner and not (self.was_rewound or self.faults.injected["false 404"]):
                 self.door.complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
             if audit.lost and not self._was_deceived():
                 self.door.complain(f"I4: the audit found {audit.lost} lost events, and none was lost")

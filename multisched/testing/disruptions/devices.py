@@ -93,8 +93,8 @@ async def _whole_and_shared(scene: Scene) -> bool:
 
 
 TABLE = (
-    Disruption("GPUs flapped", _flap, 8, awaits="1.2"),
-    Disruption("GPUs lost", _lose_some, awaits="1.9"),
+    Disruption("GPUs flapped", _flap, 8),
+    Disruption("GPUs lost", _lose_some),
     Disruption("fractions crowded", _fill),
     Disruption("gpu-milli removed", _remove_milli),
     Disruption("gpu-milli lowered", _lower_milli),

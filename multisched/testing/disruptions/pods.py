@@ -169,7 +169,7 @@ TABLE = (
     Disruption("pod recreated while decided", _recreate_while_decided, 3),
     Disruption("pod resized down", _resize_down, 3),
     Disruption("pods resized up", _resize_up),
-    Disruption("waiting pods resized", _resize_waiting, 8, awaits="1.4"),
+    Disruption("waiting pods resized", _resize_waiting, 8),
     Disruption("infeasible pod shrunk", _shrink_infeasible),
     Disruption("gate opened", _open_gate),
     Disruption("refused pod mended", _heed_policy),

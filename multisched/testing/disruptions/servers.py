@@ -115,6 +115,6 @@ TABLE = (
     Disruption("writes timed out", _time_out),
     Disruption("binds said to be created", _say_created, 5),
     Disruption("binds said to be missing", _say_missing, 3),
-    Disruption("history restored", _restore, 5, awaits="1.3"),
+    Disruption("history restored", _restore, 5),
     Disruption("object garbled", _garble, 3),
 )
