@@ -342,7 +342,7 @@ def verify(
 
             async with connect(kubeconfig, context) as transport:
                 found = await cli_verify.verify_cluster(transport, domains)
-        typer.echo(cli_verify.as_text(found, output.value))
+        _show(cli_verify.as_text(found, output.value))
         return cli_verify.exit_code(found, is_strict=strict)
 
     _drive(judge)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from multisched.cli_tables import as_document, as_table, one_line
+from multisched.cli_tables import as_document, as_table
+from multisched.model.visible_text import escaped
 from multisched.options import ExitCode, RefusedError
 from multisched.verify import Domain, Finding, Judge, Report, Snapshot, SnapshotError, report
 from multisched.verify.report import Unjudged, report_of
@@ -80,8 +81,8 @@ def as_text(found: Report, output: str) -> str:
     parts = [_table(title, those, output) for title, those in _lists(found) if those]
     counted = f"{found.pods} pods on {found.nodes} nodes"
     parts.append(f"{len(found.violations)} violations, {len(found.maybe)} that may have been right once; {counted}")
-    parts += [f"not judged: {one.rule}: {one_line(one.reason)}" for one in found.not_judged]
-    parts += [f"unreadable: {one_line(p.object)}: {one_line(p.problem)}" for p in found.unreadable[:PROBLEMS_SHOWN]]
+    parts += [f"not judged: {one.rule}: {escaped(one.reason)}" for one in found.not_judged]
+    parts += [f"unreadable: {escaped(p.object)}: {escaped(p.problem)}" for p in found.unreadable[:PROBLEMS_SHOWN]]
     if len(found.unreadable) > PROBLEMS_SHOWN:
         parts.append(f"unreadable: {len(found.unreadable) - PROBLEMS_SHOWN} more; -o json names them")
     return "\n".join(parts)

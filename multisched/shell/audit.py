@@ -1,8 +1,9 @@
 """The audit: every period a consistent list of the API server is compared with the cache, and the cache with itself.
 
 Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Compared are
-names (namespace, name, uid, node, version) with the list; and sums (resources, pods, ports, ledgers) of every row with
-the pods on it, so that list and sums agree if both do. Promises: no change that is merely on its way counts (a
+names (namespace, name, uid, node, version) with the list; for a part of the objects, another one each time, what they hold
+(`audit_content`); and sums (resources, pods, ports, ledgers) of every row with the pods on it, so that list and sums agree if
+both do. Promises: no change that is merely on its way counts (a
 difference counts when versions prove it, or when two audits in a row meet the same one); every step is short; a pod that an
 answer called bound, and no watch, is read, since no list can tell such a lie from a watch that is late; what is
 found is logged with both sides, counted and mended, by a new list where an event was lost, on the spot where the cache
@@ -17,6 +18,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
+from zlib import crc32
 
 import anyio
 import msgspec
@@ -25,7 +27,7 @@ from msgspec.structs import replace
 from multisched.client.errors import ApiError
 from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
-from multisched.framework.ledger import Ledger
+from multisched.framework.ledger import Ledger, SummingLedger, rebuild
 from multisched.framework.ports import Binder, Clock, UnreachableError
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
@@ -48,6 +50,8 @@ PAGE_PAUSE_S: Final = 0.01
 SLICE_ITEMS: Final = 256
 """Listed objects, entries or holds looked at before other tasks get their turn: under a millisecond."""
 SLICE_ROWS: Final = 64
+CONTENT_PODS: Final = 2_000
+"""So many pods are read whole in one audit, 50 us each, and compared by what they hold; of more, others each time."""
 READS_MAX: Final = 100
 """Pods that one audit reads by themselves; the others are read by the next."""
 READ_TIMEOUT_S: Final = 5.0
@@ -119,8 +123,15 @@ class AuditStatistics(msgspec.Struct):
 class _Round(msgspec.Struct):
     """What one audit has met so far."""
 
+    stride: int = 1
+    """One object in so many is compared by content, another one in each round."""
+    number: int = 0
+    content: list[Difference] = msgspec.field(default_factory=list)
     suspected: set[Mark] = msgspec.field(default_factory=set)
     found: list[Difference] = msgspec.field(default_factory=list)
+
+    def is_sampled(self, uid: str) -> bool:
+        return crc32(uid.encode()) % self.stride == self.number % self.stride
 
 
 class Audit:
@@ -174,7 +185,7 @@ class Audit:
         gives no list ends it without a word on the cache: nothing is known then."""
         sides = self._sides if sides is None else sides
         began_s = self._clock.monotonic()
-        now = _Round()
+        now = _Round(len(self._cache) // CONTENT_PODS + 1, self._counters.audits)
         is_complete = False
         with anyio.move_on_after(AUDIT_TIMEOUT_S):
             try:
@@ -194,6 +205,8 @@ class Audit:
         if is_complete:
             compared = {"queue", *(side.kind for side in sides)}
             self._suspected = now.suspected | {m for m in self._suspected if m[0].partition(" ")[0] not in compared}
+        self._counters.inner += len(now.content)
+        now.found.extend(now.content)
         self._counters.last_s = self._clock.monotonic() - began_s
         self._tell(now.found)
         return now.found
@@ -237,7 +250,10 @@ class Audit:
                 self._check_time(side, version, position)
                 for raws in _slices(page.items, SLICE_ITEMS):
                     for raw in raws:
-                        self._compare_one(side, raw, listed, now)
+                        here = self._compare_one(side, raw, listed, now)
+                        if here is not None and now.is_sampled(here.uid):
+                            self._check_content(side, here, raw, now)
+                            await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 await anyio.sleep(PAGE_PAUSE_S)
         self._check_time(side, version, position)
@@ -258,8 +274,18 @@ class Audit:
         if is_older(version, position) or not self._history.is_trusted:
             raise OldListError(f"the list of {side.path} is of version {version}, and {position} was seen before")
 
-    def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> None:
-        """One listed object. Newer here than in the list is right; the same version must be on the same node."""
+    def _check_content(self, side: Side, here: Here, raw: msgspec.Raw, now: _Round) -> None:
+        """An object of one version here and there holds the same."""
+        fault = side.content_fault(here, raw)
+        if fault:
+            now.content.append(Difference(side.kind, here.key, fault, (f"{side.kind} content", here.uid, here.version)))
+            side.take_anew(here, raw)
+
+    def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> Here | None:
+        """One listed object. Newer here than in the list is right; the same version must be on the same node.
+
+        Returns what is known here of an object that is of the very same version.
+        """
         try:
             item = _item_of(raw)
         except UNREADABLE as error:
@@ -274,7 +300,7 @@ class Audit:
                 )
                 if self._counts(now, difference, is_proven=False):
                     side.reflector.distrust(key, uid)
-            return
+            return None
         listed.add(here.uid)
         if here.version == version and here.node != item.spec.node:
             what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
@@ -285,6 +311,9 @@ class Audit:
             difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
             if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
                 side.reflector.distrust(key, uid)
+        else:
+            return here if here.version == version else None
+        return None
 
     def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
         """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
@@ -371,6 +400,7 @@ class Audit:
         held = ledger.held()
         for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
             self._check_holds(ledger, rows, held, now)
+            self._check_sums(ledger, rows, now)
             await asyncio.sleep(0)
         for uids in _slices(list(held), SLICE_ITEMS):
             self._check_leaks(ledger, uids, now)
@@ -403,6 +433,23 @@ class Audit:
                 ledger.give(uid)
                 if ledger.concerns(pod):
                     ledger.place(pod, row)
+
+    def _check_sums(self, ledger: Ledger, rows: Sequence[int], now: _Round) -> None:
+        """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
+        if not isinstance(ledger, SummingLedger):
+            return
+        table = self._cache.nodes
+        nodes = {row: node for row in rows if (node := table.node_at(row)) is not None}
+        pods = ((pod, row) for row in nodes for pod in table.pods_by_uid(row).values())
+        twin = rebuild(ledger, nodes.items(), pods)
+        assert isinstance(twin, SummingLedger), f"the twin of {ledger.name} is another kind of ledger"
+        for row, node in nodes.items():
+            here, wanted = ledger.sums(row), twin.sums(row)
+            if here != wanted:
+                what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
+                now.found.append(Difference("ledger", node.name, what, ("ledger row", node.uid, 0)))
+                self._counters.inner += 1
+                ledger.recount(row)
 
     def _check_leaks(self, ledger: Ledger, uids: Sequence[str], now: _Round) -> None:
         """Nothing is held for a pod that stands on no row."""

@@ -141,6 +141,8 @@ class DomainWorker:
         self._send_check = SendCheck(cache, cycle)
         self._unsent: dict[str, _Bind] = {}
         """uid -> placed pod of whose bind nothing has been sent yet: at Permit, at PreBind, or waiting for a bind worker."""
+        self._sent: dict[str, _Bind] = {}
+        """uid -> pod of which a bind is under way: nobody may know yet what becomes of it."""
         self.lease = outside.lease
         self.observer = outside.observer
         self.write_timeout_s = bind_timeout_s
@@ -193,6 +195,11 @@ class DomainWorker:
     def is_drained(self) -> bool:
         """No bind is under way or queued, and no victim is being removed."""
         return not (self._in_flight or self._to_bind or self._preempting)
+
+    @property
+    def has_strayed_binds(self) -> bool:
+        """True while a bind is under way to a node that has left the domain since it was decided."""
+        return not all(self._send_check.is_at_home(bind.placed, bind.seen) for bind in self._sent.values())
 
     async def drained(self) -> None:
         """Waits until `is_drained`."""
@@ -504,9 +511,11 @@ class DomainWorker:
             return
         self._outside.conditions.drop(placed.pod.uid)
         began = self._outside.clock.monotonic()
+        self._sent[placed.pod.uid] = bind
         try:
             outcome, answer = await self._resolve(bind)
         finally:
+            del self._sent[placed.pod.uid]
             self.limit.leave()
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:

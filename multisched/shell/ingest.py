@@ -144,6 +144,18 @@ class PodIngest:
         self._gone(uid)
         self.upsert(key, raw)
 
+    def take_anew(self, key: str, raw: msgspec.Raw) -> None:
+        """The pod is known in this very version, and held something else."""
+        try:
+            pod = self.with_policy(self._decoder.pod(raw))
+        except DecodeError:
+            return
+        worker = self._router.worker_of(pod)
+        if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
+            self._revise(worker, pod, _refusal(pod))
+        else:
+            self.upsert(key, raw)
+
     def is_lost(self, pod: Pod) -> bool:
         """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""
         worker = self._router.worker_of(pod)
@@ -158,6 +170,15 @@ class PodIngest:
 
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
+
+    def is_in_step(self, raw: msgspec.Raw) -> bool:
+        """True if what the pod holds of its node is counted here, as the API server has it: nothing, for one that has ended."""
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError:
+            return True
+        entry = self._cache.placed(pod.uid)
+        return pod.is_terminal or (entry is not None and entry.node == pod.node)
 
     def unbind(self, uid: str) -> None:
         """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
@@ -175,7 +196,8 @@ class PodIngest:
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
-        added = tolerations_for(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
+        policy = self._tolerations.get(pod.spec.scheduler_name)
+        added = tolerations_for(pod, policy) if policy is not None else ()
         if not added:
             return pod
         key = (id(pod.spec), added)
@@ -218,6 +240,8 @@ class PodIngest:
         if pod.is_deleting:
             if before is not None:
                 self._forget_pending(worker, pod.uid)
+            if self._cache.is_assumed(pod.uid):
+                self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
             return
         refusal = _refusal(pod)
         if refusal:

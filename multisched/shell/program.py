@@ -28,7 +28,7 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.reflector import Reflector, ReflectorHandler
 from multisched.client.volume_writer import ApiVolumeWriter
-from multisched.config_nodes import NodeRouter
+from multisched.config_nodes import NodeRouter, lease_groups
 from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
@@ -54,6 +54,7 @@ from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.duties import Duties
 from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
+from multisched.shell.handover import Handover
 from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.shell.mover import DomainMover, Hands, Insight
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
@@ -170,7 +171,6 @@ class Program:
         """Rewritings of history after which everything has been decided anew."""
         self._plans: RepairPlans | None = None
         self._listing_from_s = float("-inf")
-        self._held_before_list: set[str] = set()
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
         self._served = frozenset(name for names in self.scheduler_names.values() for name in names)
@@ -198,6 +198,18 @@ class Program:
             self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
         )
         self.reflectors = self._reflectors()
+        self.handover = Handover(
+            configuration,
+            outside.transport,
+            outside.clock,
+            outside.lease_namespace,
+            self.cache,
+            self.router,
+            self.pods,
+            self.reflectors["nodes"],
+            RUNNING_PODS,
+        )
+        self.handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
         self.objects = ObjectWatch(
             kinds_read_by(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
@@ -337,6 +349,7 @@ class Program:
     def _lease_changed(self, group: str, state: LeaseState) -> None:
         logger.info("lease", extra={"group": group, "state": state.name})
         if state is not LeaseState.LEADING:
+            self.handover.lost(group)
             for domain, lost in self._lost.items():
                 if self._groups[domain] == group:
                     lost.set()
@@ -414,7 +427,7 @@ class Program:
                 tasks.start_soon(keeper.run)
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
-            self._held_before_list = {name for name, keeper in self.leases.items() if keeper.may_bind()}
+            self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
@@ -422,6 +435,7 @@ class Program:
             tasks.start_soon(self.preemptor.run)
             tasks.start_soon(self.audit.run)
             tasks.start_soon(self.catch_up.run)
+            tasks.start_soon(self.handover.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)
@@ -463,8 +477,12 @@ class Program:
         await keeper.wait_held()
         self._lost[worker.name].clear()
         await anyio.sleep(keeper.may_bind_in_s())
-        if worker.name not in self._held_before_list or keeper.term > 1:
+        if not self.handover.is_settled(worker.name):
+            others = await self.handover.others(worker.name)
             await self._see_all_binds_before(self.clock.monotonic())
+            self.handover.open(worker, others)
+        else:
+            self.handover.open(worker, {})
         worker.lead()
         await self._lost[worker.name].wait()
         if not self._closing.is_set():
@@ -509,17 +527,6 @@ class Program:
                 "conflicts_false": worker.cycle.conflicts.false,
             }
         return found
-
-
-def lease_groups(configuration: Configuration) -> dict[str, str]:
-    """Domain -> the domain that names its lease: the first of those that share rows, directly or through others."""
-    group = {domain.name: domain.name for domain in configuration.domains}
-    for domain in configuration.domains:
-        for loan in domain.loans:
-            ours, theirs = group[domain.name], group[loan.lender]
-            first = next(name for name in group if group[name] in (ours, theirs))
-            group = {name: first if at in (ours, theirs) else at for name, at in group.items()}
-    return group
 
 
 def _queue(

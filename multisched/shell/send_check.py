@@ -39,6 +39,13 @@ class SendCheck:
         row = entry.row
         return Seen(self._cache.nodes.node(row), self._cycle.rows.generation, self._cache.intrusions(row))
 
+    def is_at_home(self, placed: Placed, seen: Seen) -> bool:
+        """True if the pod's row has been the domain's ever since the decision."""
+        entry = self._cache.placed(placed.pod.uid)
+        if entry is None or entry.row == NO_ROW or entry.is_uprooted:
+            return False
+        return self._cycle.rows.has_stayed(entry.row, seen.generation)
+
     def refusal(self, placed: Placed, seen: Seen) -> Status | None:
         """Why nothing may be sent for the pod any more; None: it may."""
         entry = self._cache.placed(placed.pod.uid)

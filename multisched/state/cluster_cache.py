@@ -223,10 +223,10 @@ class ClusterCache:
     def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
         """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
         written = self.ledgers.written
-        if not annotations and written.isdisjoint(pod.annotations):
+        carried = {key: text for key, text in annotations.items() if key in written}
+        if not carried and written.isdisjoint(pod.annotations):
             return pod
         own = {key: text for key, text in pod.annotations.items() if key not in written}
-        carried = {key: text for key, text in annotations.items() if key in written}
         return msgspec.structs.replace(pod, annotations={**own, **carried})
 
     def _settled(self, before: Pod, after: Pod) -> Pod:

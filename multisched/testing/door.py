@@ -15,12 +15,11 @@ import orjson
 from multisched.cluster.request import ApiRequest
 from multisched.cluster.server import ApiServer
 from multisched.cluster.watch import WatchStream
-from multisched.config_nodes import NodeRouter
+from multisched.config_nodes import NodeRouter, lease_groups
 from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.wire import Response
-from multisched.shell.program import lease_groups
 from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.knowledge import Ground, Told, wants

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from multisched.cluster.server import ApiServer
+from multisched.config_nodes import lease_groups
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
-from multisched.shell.program import LeaseLostError, Program, Surroundings, lease_groups
+from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.testing.bind_judge import LOST_NEWS_S, NEWS_S
 from multisched.testing.door import Door
 from multisched.testing.faults import Faults, FaultyTransport

@@ -6,6 +6,8 @@ Beside the API server's door it sees what never leaves the process: an assumptio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from multisched.config_nodes import NodeRouter
@@ -173,7 +175,7 @@ class Witness:
             lack = self.told.lack(known, self.told.pods.get(pod.uid, pod))
             if lack:
                 self._door.complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
-            if not allows(pod, known, self.told.nodes.values(), standing, self._router.usable_by(domain)):
+            if not allows(pod, known, self.told.nodes.values(), standing, self._is_used_by(domain)):
                 self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self.program.cache
         row = cache.nodes.row_of(node.name)
@@ -184,6 +186,17 @@ class Witness:
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
             if wanted > node.allocatable.get(resource, 0):
                 self._door.complain(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")
+
+    def _is_used_by(self, domain: str) -> Callable[[Node], bool]:
+        """The nodes that the process may use for the domain at this moment: one that joined may be withheld for a while."""
+        router, table = self.program.router, self.program.cache.nodes
+        rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+
+        def is_used(node: Node) -> bool:
+            row = table.row_of(node.name)
+            return row is not None and rows.has(row)
+
+        return is_used
 
     def preempt(self, pod: Pod, preemption: Preemption, home: Home) -> bool:
         """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
@@ -209,7 +222,7 @@ class Witness:
             promised = [p for p in self.program.nominator.on(name) if p.uid != pod.uid and not cache.placed(p.uid)]
             there += [(p, name) for p in promised if p.spec.priority >= pod.spec.priority]
         standing = [(other, nodes[name]) for other, name in there if name in nodes]
-        is_usable = self._router.usable_by(self._domain_of[pod.spec.scheduler_name])
+        is_usable = self._is_used_by(self._domain_of[pod.spec.scheduler_name])
         for node in nodes.values():
             if would_do(pod, node, budgets, nodes.values(), standing, is_usable):
                 self._door.complain(

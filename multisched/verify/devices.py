@@ -11,6 +11,8 @@ GPU = "nvidia.com/gpu"
 MILLI = "multisched.io/gpu-milli"
 DEVICES = "multisched.io/gpu-devices"
 """Written at bind: indices, separated by commas."""
+ALLOCATED = "multisched.io/gpu-allocated-milli"
+"""Written at bind: what a fraction was given of each, whatever its author asks for since."""
 INDICES = "multisched.io/gpu-indices"
 """Node label; `honoured`: the device plugin gives out the devices that the annotation names."""
 
@@ -64,11 +66,15 @@ class DeviceBook:
 
 def shared_milli(pod: Pod) -> int:
     """What it holds of each of its devices; 0 for a pod that shares none. What cannot be read is a whole device."""
-    if MILLI not in pod.annotations or _whole(pod) or not devices_of(pod):
+    if _whole(pod) or not devices_of(pod):
         return 0
-    written = pod.annotations[MILLI]
-    is_good = written.isascii() and written.isdigit() and len(written) <= 4 and 1 <= int(written) <= DEVICE_MILLI
-    return int(written) if is_good else DEVICE_MILLI
+    return _milli(pod.annotations.get(ALLOCATED, "")) or _milli(pod.annotations.get(MILLI, "")) or DEVICE_MILLI
+
+
+def _milli(text: str) -> int:
+    """0 for what is no integer of 1 to 1000."""
+    is_good = text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= DEVICE_MILLI
+    return int(text) if is_good else 0
 
 
 def devices_of(pod: Pod) -> tuple[int, ...]:

@@ -212,8 +212,8 @@ class Judge:
 
     def _faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
         """All but what the pods of a node take of it."""
-        tolerations = self._domains.tolerations(pod)
-        yield from taint_faults(pod, tolerations, node, knows_order=others.knows_order)
+        tolerations, lapsed = self._domains.tolerations(pod), self._domains.lapsed(pod)
+        yield from taint_faults(pod, tolerations, node, knows_order=others.knows_order, lapsed=lapsed)
         yield from affinity_faults(pod, node)
         yield from anti_affinity_faults(pod, node, others)
         yield from company_faults(pod, node, others)

@@ -90,7 +90,9 @@ def gather(folder: Path, first: int, count: int, jobs: int) -> Coverage:
     """Runs the seeds in processes of their own."""
     files = [folder / f"part-{job}" for job in range(jobs)]
     workers = [
-        subprocess.Popen([sys.executable, "-m", __spec__.name, "--work", str(file), str(first + job), str(first + count), str(jobs)])
+        subprocess.Popen(
+            [sys.executable, "-m", __spec__.name, "--work", str(file), str(first + job), str(first + count), str(jobs)]
+        )
         for job, file in enumerate(files)
     ]
     codes = [worker.wait() for worker in workers]
@@ -117,7 +119,10 @@ def reasons() -> dict[Gap, str]:
     """What is kept, by gap."""
     kept = yaml.safe_load(KEPT.read_text()) if KEPT.exists() else {}
     return {
-        Gap(path, code): entry["reason"] for path, entries in kept.items() for entry in entries for code in entry["code"]
+        Gap(path, code): entry["reason"]
+        for path, entries in kept.items()
+        for entry in entries
+        for code in entry["code"]
     }
 
 
@@ -140,7 +145,9 @@ def tell(found: Coverage, folder: Path, *, is_write: bool) -> int:
         print(f"not executed, and no reason is kept: {gap.path}: {gap.code}")
     for gap in stale:
         print(f"executed after all: {gap.path}: {gap.code}")
-    print(f"{percent:.2f} % of lines and branches; {len(gaps)} gaps, {len(unexplained)} without a reason, {len(stale)} stale")
+    print(
+        f"{percent:.2f} % of lines and branches; {len(gaps)} gaps, {len(unexplained)} without a reason, {len(stale)} stale"
+    )
     return 1 if unexplained or stale or percent < PERCENT_MIN else 0
 
 

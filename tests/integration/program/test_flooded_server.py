@@ -24,7 +24,7 @@ from tests.integration.program.test_refusals import HEAD, refusing_port, status_
 FILES_MAX = 400
 FILES_OF_ITS_OWN = 60
 FLOOD = 600
-HANG_S = 60.0
+HANG_S = 240.0
 UNVERIFIED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 UNVERIFIED.check_hostname, UNVERIFIED.verify_mode = False, ssl.CERT_NONE
 

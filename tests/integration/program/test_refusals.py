@@ -20,6 +20,7 @@ from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound,
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 
 
+TOKEN = "a-token-that-no-log-may-hold"
 _held: list[socket.socket] = []
 
 
@@ -84,7 +85,7 @@ def unreachable(folder: Path, port: int) -> Path:
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "any"}}],
+        "users": [{"name": "u", "user": {"token": TOKEN}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "c",
     }
@@ -95,7 +96,7 @@ def unreachable(folder: Path, port: int) -> Path:
 
 def configuration(folder: Path, port: int = 0) -> str:
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({**CONFIGURATION, "server": {"port": port}}))
+    path.write_text(yaml.safe_dump({**CONFIGURATION, "server": {"port": port}, "logging": {"level": "debug"}}))
     return str(path)
 
 
@@ -110,6 +111,7 @@ async def test_without_an_api_server_it_says_so_tries_again_and_ends_when_told(t
         ended = await command.end()
 
     assert statuses == [200, 503]
+    assert TOKEN not in ended.err + ended.out
     assert f"127.0.0.1:{port}" in complaint["error"]
     assert ended.code == 0
     assert "Traceback" not in ended.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import stat
 from collections.abc import Mapping
@@ -14,13 +15,14 @@ import pytest
 
 from multisched.observe.access import DelegatedAuthenticator
 from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
+from multisched.observe.connections import Connections
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
 from multisched.observe.loopback import read_token
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.repair_view import decode_plan, decode_status
-from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, reviewed_path
-from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
+from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, _Routes, reviewed_path
+from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served, sources_of
 
 GUARDED = (
     "/metrics",
@@ -73,6 +75,21 @@ async def test_everything_else_is_closed_to_strangers(path: str) -> None:
         assert (await get(url, path))[0] == 401
         assert (await get(url, path, token="made-up"))[0] == 401
         assert (await get(url, path, token=STRANGER))[0] == 403
+
+
+async def test_every_route_there_is_is_closed_to_strangers_but_the_two_for_probes() -> None:
+    settings = guarded_settings(DelegatedAuthenticator(await a_reviewer(), HandClock()))
+    application = _Routes(settings, sources_of(Health()), Connections(settings.limits)).application()
+    routes = {(route.method, route.resource.canonical) for route in application.router.routes() if route.resource}
+    assert len(routes) > 10
+    async with served(settings) as url, aiohttp.ClientSession() as session:
+        opened = set()
+        for method, path in sorted(routes):
+            async with session.request(method, url + re.sub(r"{\w+}", "x", path)) as answer:
+                assert answer.status in (200, 401, 503)
+                if answer.status != 401:
+                    opened.add(path)
+    assert opened == {"/livez", "/readyz"}
 
 
 async def test_nobody_has_a_plan_carried_out_without_the_right_to_it(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
+from multisched.config_nodes import lease_groups
 from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
-from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings, lease_groups
+from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver

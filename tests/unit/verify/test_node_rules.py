@@ -224,6 +224,15 @@ def sharing(milli: str, devices: str) -> dict[str, Any]:
     return {"annotations": {"multisched.io/gpu-milli": milli, "multisched.io/gpu-devices": devices}}
 
 
+def given(milli: str, devices: str, *, asks: str) -> dict[str, Any]:
+    """By the scheduler; `asks`: what the author says since."""
+    pod = sharing(asks, devices)
+    pod["annotations"]["multisched.io/gpu-allocated-milli"] = milli
+    if not asks:
+        del pod["annotations"]["multisched.io/gpu-milli"]
+    return pod
+
+
 @pytest.mark.parametrize(
     ("first", "second", "labels", "is_wrong"),
     [
@@ -232,6 +241,10 @@ def sharing(milli: str, devices: str) -> dict[str, Any]:
         (sharing("500", "0"), sharing("501", "1"), {}, False),
         (sharing("500", "0,1"), sharing("501", "1"), {}, True),
         (sharing("500", "0"), sharing("500", "2"), {}, True),
+        (given("500", "0", asks="1"), sharing("501", "0"), {}, True),
+        (given("500", "0", asks="1000"), sharing("500", "0"), {}, False),
+        (given("bad", "0", asks="500"), sharing("501", "0"), {}, True),
+        (given("500", "0", asks=""), sharing("501", "0"), {}, True),
         (sharing("500", "0"), sharing("bad", "0"), {}, True),
         (sharing("500", "0"), asking(**{GPU: "1"}), {}, True),
         (asking(**{GPU: "1"}), sharing("500", "1"), {}, True),

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from multisched.verify import Domain, Judge, Loan, judge, judged_selector
+from multisched.verify.placement_rules import PodRule
+from multisched.verify.selectors import Toleration
 from tests.unit.verify.clusters import (
     GPU,
     HOST,
@@ -312,6 +314,24 @@ def test_pods_stand_on_nodes_of_their_domain_and_on_loans(scheduler: str, right:
     pods = [make_pod(node["metadata"]["name"], node["metadata"]["name"], schedulerName=scheduler) for _, node in nodes]
     wrong = {node["metadata"]["name"] for _, node in nodes} - right
     assert sure(*nodes, *pods, domains=DOMAINS) == {(name, "domain") for name in wrong}
+
+
+def test_a_domains_toleration_is_for_the_pods_that_need_it() -> None:
+    card, rule = Toleration(GPU, "Exists", "", "NoSchedule"), PodRule(frozenset({GPU}), frozenset({"milli"}))
+    domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu", limited=((card, rule),)),)
+    taint = {"key": GPU, "effect": "NoSchedule", "timeAdded": at(0)}
+    node = make_node("cards", more={GPU: "4"}, taints=[taint])
+
+    def told(**fields: Any) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        cluster = (node, make_pod("one", "cards", schedulerName="gpu-scheduler", **fields))
+        return sure(*cluster, domains=domains), maybe(*cluster, domains=domains)
+
+    assert told(requests={GPU: "1"}) == (set(), set())
+    assert told(annotations={"milli": "250"}) == (set(), set())
+    assert told(requests={"cpu": "1"}) == (set(), {("one", "taints")}), "an annotation may have gone"
+    by_request = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu", limited=((card, PodRule(frozenset({GPU}))),)),)
+    pod = make_pod("one", "cards", schedulerName="gpu-scheduler", requests={"cpu": "1"})
+    assert sure(node, pod, domains=by_request) == {("one", "taints")}
 
 
 def test_gpus_that_are_away_may_come_back() -> None:
