@@ -77,6 +77,8 @@ class Books:
         self.faked: set[tuple[str, str]] = set()
         """(uid, node) of bindings that were answered and never arrived, or that a restored backup took back: nobody can know at once."""
         self.history: list[tuple[str, str]] = []
+        self.was_rewound = False
+        """A backup was restored."""
         self.storage: Storage | None = None
         """Where there are volumes: judges bindings of pods with claims."""
 
@@ -173,8 +175,8 @@ class Books:
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """I1 of volumes: what a pod was promised is there before it is."""
         node = self.nodes().get(name)
-        if self.storage is None or node is None:
-            return
+        if self.storage is None or node is None or self.was_rewound:
+            return  # which claims a restored backup has unbound, nobody is told for a while
         fault = self.storage.fault_of_bind(pod, node)
         if fault:
             self.complain(f"I1: {fault}")

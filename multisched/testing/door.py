@@ -263,6 +263,7 @@ class Door(Books):
 
     def rewound(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has been told yet."""
+        self.was_rewound = True
         self._pods.forget()
         self._nodes.forget()
         there = {pod.uid: pod for pod in self.pods().values()}

@@ -247,6 +247,8 @@ class Run:
 
     async def kill(self, process: Process) -> None:
         """SIGKILL in the middle of whatever it does."""
+        if process not in self.processes:
+            return  # it lost its lease meanwhile, and another one was started in its place
         self._leave(process)
         process.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

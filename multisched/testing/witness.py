@@ -85,7 +85,7 @@ class Witness:
         uid, version = metadata.uid, int(metadata.version)
         if uid in self._gone and not self._was_rewound:
             self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
-        if version < self._versions.get(uid, 0):
+        if version < self._versions.get(uid, 0) and not self._was_rewound:
             self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
         if uid not in self._versions:
             self._door.policies.heard_of(self._identity, uid)
