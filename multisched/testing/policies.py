@@ -140,7 +140,9 @@ class Policies:
         Answers that may be another one next time neither count nor begin the row anew; `None` is a lost one.
         """
         row = self._rows.setdefault((sender, uid), _Row(""))
-        if answer is None or answer.status >= 500:  # it may have been applied: the sender asks again, and goes by a read
+        if (
+            answer is None or answer.status >= 500
+        ):  # it may have been applied: the sender asks again, and goes by a read
             row.is_unsure = True
             return ""
         if answer.status in (0, 429):
