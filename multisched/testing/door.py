@@ -107,10 +107,10 @@ class Door(Books):
         if domain is None:
             self.complain(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
             return
-        if pod.gates:
+        told = self.told.get(sender)
+        if pod.gates and (told is None or uid not in told.pods or told.pods[uid].gates):
             self.complain(f"I7: a binding was sent for {key}, which is gated")
         self._check_lease(sender, domain, f"a binding for {key}")
-        told = self.told.get(sender)
         if told is not None:
             self._grounds[uid, node] = told.ground(sender, pod, node)
             fault = told.fault_of_bind(pod, domain, node) if is_first else ""

@@ -16,14 +16,14 @@ from multisched.config_schema import Configuration
 from multisched.testing.disruptions import HEAVY, LIGHT
 from multisched.testing.disruptions.scene import Disruption, Where
 
-LIGHT_KINDS = 20
+LIGHT_KINDS = 15
 """Disruptions of a run that leave the processes alone."""
 HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
-ARRIVALS = (60, 110)
-WORKLOADS = (2, 4)
-REPLICAS = (2, 2, 3)
+ARRIVALS = (50, 100)
+WORKLOADS = (2, 3)
+REPLICAS = (2, 2, 2, 3)
 SLOW_BINDS = 0.35
 """Of all runs: in these a bind takes up to SLOW_BIND_MAX_S."""
 SLOW_BIND_MAX_S = 2.5

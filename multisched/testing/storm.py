@@ -21,6 +21,7 @@ STORM_S = 30.0
 """Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
 LULL = 10
 """So many disruptions at least share the time: few are not stretched over all of it."""
+CLEARED_EVERY_S = 4.0
 BURSTS = (1, 1, 5, 20, 40)
 
 
@@ -41,15 +42,22 @@ class Storm:
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * STORM_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
+        clearing = asyncio.ensure_future(self._clear())
         try:
             await asyncio.gather(*tasks)
+            clearing.cancel()
             await end(self._scene, self.struck)
         finally:
-            for task in tasks:
+            for task in [*tasks, clearing]:
                 task.cancel()
 
     async def _strike(self, kind: str) -> None:
         self.struck[kind] += await BY_NAME[kind].act(self._scene)
+
+    async def _clear(self) -> None:
+        while True:
+            await asyncio.sleep(CLEARED_EVERY_S)
+            await self._scene.world.clear_crowds(self._scene.run.clock.now().timestamp())
 
     async def _arrive(self) -> None:
         left = self._setting.arrivals

@@ -36,6 +36,8 @@ URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
 """Nodes that are wanted by twos: node-20 and node-21, and so on."""
+CROWD_S, STUBBORN_EVERY = 8.0, 5
+"""How long the pods of a crowd wait; one in so many stays for ever."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
 """How often kubelets look, and how long a pod may take to end."""
 GIANT_PORT = 9_900
@@ -55,6 +57,7 @@ class World:
         self._door = door
         self._rng = rng
         self._names = 0
+        self._crowded: set[str] = set()
         self._pair_names = (f"pair-{number}" for number in itertools.count())
 
     async def build(self) -> None:
@@ -136,6 +139,7 @@ class World:
         for _ in range(count):
             self._names += 1
             names.append(f"{prefix}pod-{self._names}")
+            self._crowded.add(names[-1])
             spec = _small(scheduler, cpu) | {"nodeSelector": {"kubernetes.io/hostname": node}}
             if limits:
                 spec["containers"][0]["resources"]["limits"] = dict(limits)
@@ -146,6 +150,13 @@ class World:
             _add_urgency(pod)
             await self.create(pod)
         return names
+
+    async def clear_crowds(self, now_s: float) -> None:
+        """Of crowds that have waited for CROWD_S in vain most give up: each of them is tried again at every event."""
+        for pod in self.pods():
+            is_late = pod.created_s + CROWD_S < now_s and pod.name in self._crowded
+            if is_late and not pod.node and _drawn(pod.name) % STUBBORN_EVERY:
+                await self.delete_pod(pod)
 
     async def fill_some(self, bursts: int) -> None:
         """Crowds on nodes that crowds want."""
