@@ -22,7 +22,7 @@ from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.program import LeaseLostError, Program, Surroundings
-from multisched.testing.bind_judge import LOST_NEWS_S, NEWS_S
+from multisched.testing.bind_judge import LOST_NEWS_S
 from multisched.testing.door import Door
 from multisched.testing.faults import Faults, FaultyTransport
 from multisched.testing.invariants import compare
@@ -146,7 +146,7 @@ class Run:
         self.faults.newest = lambda: self.server.store.version
         policies = Policies(self.server, self.seed)
         self.configuration = self.setting.configuration
-        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, self._news_s)
+        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, lambda: LOST_NEWS_S)
         self.world = World(self.server, self.door, self.rng, self.seed)
         self.ended: list[Process] = []
         self.started = 0
@@ -156,12 +156,9 @@ class Run:
         self.was_rewound = False
         self._first: dict[str, str] = {}
         """Lease group -> the process that reaches it first."""
+        self._binding: asyncio.Task[None] | None = None
         self.disturbed: set[str] = set()
         """Processes of which a disruption has its hands on right now."""
-
-    def _news_s(self) -> float:
-        """How long a change may stay unheard of in this run."""
-        return LOST_NEWS_S if self._was_deceived() else NEWS_S
 
     def _log(self, method: str, path: str, user: str, status: int) -> None:
         self.trace = zlib.crc32(f"{self.loop.time():.9f} {method} {path} {status}".encode(), self.trace)
@@ -234,6 +231,12 @@ class Run:
         leading = [p for p in free if self.door.holds_lease(p.identity)]
         return self.rng.choice(leading or free) if free else None
 
+    def _bind_volumes(self) -> None:
+        """The controllers of storage, begun anew after a restore: they keep what they have seen."""
+        if self._binding is not None:
+            self._binding.cancel()
+        self._binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
+
     def knows_placed(self, uid: str) -> bool:
         """Every process has been told of this pod."""
         return all(uid in process.witness.told.pods for process in self.processes)
@@ -242,6 +245,7 @@ class Run:
         """The store was restored from a backup."""
         self.was_rewound = True
         self.door.rewound()
+        self._bind_volumes()
         for process in self.processes:
             process.witness.rewound()
 
@@ -284,7 +288,7 @@ class Run:
         for _ in range(self.setting.replicas):
             self.start()
         looking = self.loop.create_task(self._look())
-        binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
+        self._bind_volumes()
         ending = self.loop.create_task(self.world.end_pods())
         keeping = self.loop.create_task(self.world.budgets.keep())
         storm = Storm(self)
@@ -300,7 +304,8 @@ class Run:
         if not self._is_over():
             self._check_rest()
         looking.cancel()
-        binding.cancel()
+        if self._binding is not None:
+            self._binding.cancel()
         ending.cancel()
         keeping.cancel()
         for process in self.processes:

@@ -174,7 +174,7 @@ TABLE = (
     Disruption("gate opened", _open_gate),
     Disruption("refused pod mended", _heed_policy),
     Disruption("foreign binds", _bind_from_outside),
-    Disruption("giants placed", _place_giants, awaits="1.6"),
+    Disruption("giants placed", _place_giants),
     Disruption("crowd for one node", _crowd),
     Disruption("protected pods pressed", _press_protected, 5),
 )
