@@ -26,7 +26,7 @@ QUERIES_MAX: Final = 4_096
 QUERY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory for the counts of queries; those unused for longest go first."""
 
-NARROW_GROUPS_MAX: Final = 256
+NARROW_GROUPS_MAX: Final = 32
 """Groups that a query is put to one by one; where its namespaces hold more, it is put to all groups at once."""
 
 LOG_KEPT: Final = 4_096
@@ -137,6 +137,12 @@ class KeptQuery:
         )
         self.size_bytes = _QUERY_BYTES + rows
 
+    def drop(self) -> None:
+        """Nobody keeps it true any more: who reads it asks for it again."""
+        self.is_kept = False
+        self.count.clear()
+        self._matches.clear()
+
     def has(self, group: PodGroup) -> bool:
         found = self._matches.get(group)
         if found is None:
@@ -187,6 +193,7 @@ class PodCounts:
             return
         if kept.seen < self._log_start:
             self._bytes -= kept.size_bytes
+            kept.count.clear()
             kept.counted(self._counted(kept.query), self._end)
             self._bytes += kept.size_bytes
             return
@@ -205,6 +212,10 @@ class PodCounts:
 
     def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
         return self.demands.effect(asker, affinity, namespace)
+
+    @property
+    def demands_sequence(self) -> int:
+        return self.demands.sequence
 
     @property
     def has_demands(self) -> bool:
@@ -232,7 +243,7 @@ class PodCounts:
             if not groups:
                 del self._groups[namespace]
         for kept in self._queries.values():
-            kept.is_kept = False
+            kept.drop()
         self._queries.clear()
         self._bytes = 0
         self._drop_columns()
@@ -360,8 +371,8 @@ class PodCounts:
                 kept.is_used = False
                 self._queries[query] = kept
             else:
-                kept.is_kept = False
                 self._bytes -= kept.size_bytes
+                kept.drop()
 
     def _filled(self) -> GroupColumns:
         columns = GroupColumns()

@@ -46,6 +46,11 @@ class PodCount:
             self._floor = recent[CHANGES_KEPT - 1][0]
             del recent[:CHANGES_KEPT]
 
+    def clear(self) -> None:
+        """For the owner, who keeps it true no more: readers may refer to it still."""
+        self.held = {}
+        self._recent = []
+
     def columns(self) -> tuple[Rows, Int64, Int64]:
         """Rows with pods, the pods, and what they amount to: as many."""
         rows = np.fromiter(self.held.keys(), np.intp, len(self.held))
@@ -116,6 +121,7 @@ class DenseSum:
         return rows, self.terms.take(rows), self.weights.take(rows)
 
     def clear(self) -> None:
+        """For the owner, who keeps it true no more: readers may refer to it still."""
         self.terms = self.weights = np.zeros(0, np.int64)
         self._recent = []
 

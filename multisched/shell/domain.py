@@ -59,6 +59,9 @@ logger = logging.getLogger(__name__)
 PODS_PER_SLICE = 16
 """Pods one cycle decides before it lets the loop run: watches, binds and other domains wait no longer than that."""
 
+SLICE_S = 0.005
+"""Seconds after which a cycle lets the loop run however few pods it has decided: some pods take a hundred times as long as most."""
+
 IDLE_WAKEUP_MAX_S = 30.0
 READ_TIMEOUT_S = 5.0
 BIND_GRACE_S = 5.0
@@ -221,22 +224,22 @@ class DomainWorker:
 
     async def _decide(self) -> None:
         """Pops and decides. Cycles interleave only where a plugin asks outside, and between slices."""
-        slice_left = PODS_PER_SLICE
+        slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
         while True:
             entry = None
             if self.is_leading and not self._is_closing and not self._is_held:
                 entry = self.queue.pop(self._outside.clock.monotonic())
             if entry is None:
                 await self._idle_cycles.sleep()
-                slice_left = PODS_PER_SLICE
+                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
                 continue
             if self.queue.has_ready:
                 self.wake()
             await self._decide_one(entry)
             slice_left -= 1
-            if not slice_left:
-                slice_left = PODS_PER_SLICE
+            if not slice_left or self._outside.clock.monotonic() > slice_ends_s:
                 await asyncio.sleep(0)
+                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
 
     async def _decide_one(self, entry: QueuedPod) -> None:
         started = self._outside.clock.monotonic()

@@ -70,6 +70,7 @@ from multisched.state.nominator import Nominator
 from multisched.state.reservations import Reservations
 
 if TYPE_CHECKING:
+    from multisched.shell.cluster_judge import ClusterJudge
     from multisched.shell.repair_source import RepairPlans
 
 logger = logging.getLogger(__name__)
@@ -229,6 +230,7 @@ class Program:
         )
         self.catch_up = CatchUp(self._profiles)
         self.audit = self._audit()
+        self.judge = self._judge(reporter)
 
     # -- building --------------------------------------------------------------------------------------------------
 
@@ -279,6 +281,27 @@ class Program:
             rng,
             bind_deadline_s=self._configuration.client.bind_timeout_s,
             period_s=period_s,
+        )
+
+    def _judge(self, reporter: str) -> ClusterJudge | None:
+        """Of the configuration's `verify`; the leader of the first domain looks."""
+        every_s = self._configuration.verify.every_s
+        if every_s is None:
+            return None
+        from multisched.config_domains import judged_domains
+        from multisched.shell.cluster_judge import FACTORY, ClusterJudge
+        from multisched.shell.duty_processes import ChildProcess
+
+        first = self._configuration.domains[0].name
+        lease = self.leases.get(first)
+        return ClusterJudge(
+            self._outside.transport,
+            ChildProcess(FACTORY, judged_domains(self._configuration), seed=0),
+            self.events,
+            self.clock,
+            every_s=every_s,
+            reporter=reporter,
+            may_look=lambda: lease is None or lease.may_bind(),
         )
 
     def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
@@ -447,6 +470,8 @@ class Program:
             tasks.start_soon(self.preemptor.run)
             tasks.start_soon(self.audit.run)
             tasks.start_soon(self.catch_up.run)
+            if self.judge is not None:
+                tasks.start_soon(self.judge.run)
             tasks.start_soon(self.handover.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
