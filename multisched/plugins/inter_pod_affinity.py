@@ -16,7 +16,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.term_columns import Asker
 from multisched.model.objects import Node, Pod
-from multisched.model.placement import DemandKind, PodAffinity, PodQuery
+from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm
 from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
 from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.domain_tally import DomainTally, versions
@@ -256,18 +256,26 @@ class InterPodAffinity:
             if other is not None and not (other.node or other.nominated_node):
                 return Hint.SKIP
         own = pod.spec.pod_affinity or PodAffinity()
-        near = PodQuery(tuple(self._book.scope(term, pod.namespace) for term in own.required))
-        if after is not None and _has(near, after) and not (before is not None and _has(near, before)):
+        if after is not None and self._is_near(pod, own, after) and not (before and self._is_near(pod, own, before)):
             return Hint.QUEUE
         if before is None:
             return Hint.SKIP
         for term in own.anti_required:
-            scope = PodQuery((self._book.scope(term, pod.namespace),))
-            if _has(scope, before) and not (after is not None and _has(scope, after)):
+            if self._selects(pod, term, before) and not (after is not None and self._selects(pod, term, after)):
                 return Hint.QUEUE
         if after is None and self._keeps_away(self._nodes.pod_counts, pod, before):
             return Hint.QUEUE
         return Hint.SKIP
+
+    def _is_near(self, pod: Pod, own: PodAffinity, other: Pod) -> bool:
+        """The other pod is in all of the required affinity."""
+        return bool(own.required) and all(self._selects(pod, term, other) for term in own.required)
+
+    def _selects(self, pod: Pod, term: PodAffinityTerm, other: Pod) -> bool:
+        """By the labels first, which few pods have: asked about every pod that comes or goes."""
+        if term.selector is None or not term.selector.matches(other.labels):
+            return False
+        return self._book.scope(term, pod.namespace).has(other.namespace, other.labels)
 
     def _keeps_away(self, counts: PodCountsView, pod: Pod, other: Pod) -> Sequence[tuple[str, int]]:
         """The other pod's required anti-affinity terms that are about this one: how many by topology key."""
@@ -277,10 +285,6 @@ class InterPodAffinity:
         asker = Asker(pod.namespace, pod.labels, self._book.namespace_labels(pod.namespace))
         effect = counts.effect(asker, affinity, other.namespace)
         return tuple((lane.key, terms) for lane, terms, _ in effect if lane.kind is DemandKind.ANTI_REQUIRED)
-
-
-def _has(query: PodQuery, pod: Pod) -> bool:
-    return query.has(pod.namespace, pod.labels)
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import msgspec
 import orjson
 
 from multisched.cycle.scheduling_cycle import Placed, Unplaced
@@ -96,7 +97,10 @@ class Scene:
 
     def tell(self, pod: Pod) -> None:
         """A placed pod is news to those that were refused."""
-        self.core.queue.on_event(ASSIGNED_POD_ADD, None, pod, float(self.attempts))
+        placed = self.core.cache.placed(pod.uid)
+        if placed is not None:
+            there = msgspec.structs.replace(pod, node=placed.node)
+            self.core.queue.on_event(ASSIGNED_POD_ADD, None, there, float(self.attempts))
 
 
 def victim(number: int) -> dict[str, Any]:

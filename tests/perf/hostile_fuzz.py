@@ -74,7 +74,8 @@ def _term(own: str, chance: random.Random, at: int) -> dict[str, Any]:
     elif kind < 0.7:
         term["namespaceSelector"] = {"matchExpressions": [{"key": f"t{own}", "operator": "DoesNotExist"}]}
     elif kind < 0.8:
-        term["namespaces"] = [f"n{own}-{n}" for n in range(20)] + ["victim"]
+        names: Any = [*(f"n{own}-{n}" for n in range(20)), "victim"]
+        term["namespaces"] = names
     return term
 
 
@@ -82,7 +83,7 @@ def _affinity(side: str, strength: str) -> Callable[[dict[str, Any], int, str, r
     def write(pod: dict[str, Any], count: int, own: str, chance: random.Random) -> None:
         terms: list[dict[str, Any]] = [_term(own, chance, at) for at in range(count)]
         if strength == PREFERRED:
-            terms = [{"weight": chance.randint(1, 100), "podAffinityTerm": term} for term in terms]
+            terms = [{"weight": chance.randint(1, 100), "podAffinityTerm": one} for one in terms]
         pod["spec"].setdefault("affinity", {}).setdefault(side, {})[strength] = terms
 
     return write
