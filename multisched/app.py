@@ -42,6 +42,7 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
 from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.shell.repair_source import RepairPlans
@@ -86,8 +87,10 @@ def build_program(
     namespace: str,
     metrics: Metrics,
     rng: random.Random,
+    connect_again: Callable[[], contextlib.AbstractAsyncContextManager[Transport]],
 ) -> Program:
-    """The program on the machine's clock; `metrics` hears what happens in its domains."""
+    """The program on the machine's clock; `metrics` hears what happens in its domains. `connect_again` opens connections
+    that another loop may use."""
     return Program(
         configuration,
         Surroundings(
@@ -99,6 +102,7 @@ def build_program(
             observer=metrics.domain,
             on_ready=leave_to_reference_counts,
             measures=NetworkMeasures(transport, rng),
+            lease_runner=LeasesInThread(connect_again, SystemClock()),
         ),
     )
 
@@ -124,6 +128,7 @@ async def _served(
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
+    health.add_remark("handover", program.handover.waiting)
     sources = Sources(
         health,
         metrics,
@@ -220,7 +225,15 @@ async def run(options: RunOptions) -> ExitCode:
         async with connect(options.kubeconfig, options.context) as transport:
             metrics, certificate = Metrics(), _certificate(configuration)
             rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
-            program = build_program(configuration, transport, options.identity, options.lease_namespace, metrics, rng)
+            program = build_program(
+                configuration,
+                transport,
+                options.identity,
+                options.lease_namespace,
+                metrics,
+                rng,
+                partial(connect, options.kubeconfig, options.context),
+            )
 
             def readings() -> Readings:
                 expiry_s = None if certificate is None else certificate.expires_at.timestamp()

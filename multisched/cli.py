@@ -339,9 +339,10 @@ def verify(
             found = cli_verify.verify_snapshot(snapshot, domains)
         else:
             from multisched.client.transport import connect
+            from multisched.shell.cluster_judge import judge_cluster
 
             async with connect(kubeconfig, context) as transport:
-                found = await cli_verify.verify_cluster(transport, domains)
+                found = await judge_cluster(transport, domains)
         _show(cli_verify.as_text(found, output.value))
         return cli_verify.exit_code(found, is_strict=strict)
 

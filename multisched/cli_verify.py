@@ -1,29 +1,18 @@
-"""`multisched verify`: which running pods stand against a required rule, on a live cluster or in a snapshot.
-
-Fetches and prints; what is judged is `multisched.verify`'s.
-"""
+"""`multisched verify`: reads a snapshot, and prints what `multisched.verify` finds there or on a live cluster."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-import orjson
+from typing import Final
 
 from multisched.cli_tables import as_document, as_table
 from multisched.model.visible_text import escaped
 from multisched.options import ExitCode, RefusedError
-from multisched.verify import Domain, Finding, Judge, Report, Snapshot, SnapshotError, report
-from multisched.verify.report import Unjudged, report_of
-
-if TYPE_CHECKING:
-    from multisched.model.wire import Transport
+from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, report
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
-LIST_TRIES: Final = 3
-"""A list whose token expires between two pages begins anew so often."""
 PROBLEMS_SHOWN: Final = 20
 
 
@@ -34,39 +23,6 @@ def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
     except SnapshotError as error:
         raise RefusedError(f"{path}: {error}") from error
     return report(snapshot.objects(), domains, snapshot.problems.found)
-
-
-async def verify_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
-    """Judges a live cluster by consistent lists of its own. Raises RefusedError where nodes or pods cannot be had."""
-    from multisched.client.cluster_list import cluster_pages
-    from multisched.client.errors import ApiError, Gone
-    from multisched.client.lister import MalformedAnswerError
-
-    for attempt in range(LIST_TRIES):
-        told, refused = Judge(domains), dict[str, str]()
-        try:
-            async for kind, items in cluster_pages(transport, refused):
-                for raw in items:
-                    told.tell(kind, orjson.loads(raw))
-        except Gone:
-            if attempt + 1 == LIST_TRIES:
-                raise RefusedError("the lists expire before they end; try again", ExitCode.NO_CLUSTER) from None
-        except (ApiError, MalformedAnswerError) as error:
-            raise RefusedError(f"nodes and pods cannot be listed: {error}", ExitCode.NO_CLUSTER) from error
-        else:
-            break
-    found = report_of(told, has_domains=bool(domains))
-    unread = [Unjudged(_RULE_OF[kind], f"{kind} cannot be listed: {why}") for kind, why in refused.items()]
-    return found._replace(not_judged=[*found.not_judged, *unread])
-
-
-_RULE_OF: Final = {
-    "Namespace": "podAffinity, podAntiAffinity (namespaceSelector)",
-    "StorageClass": "volumes",
-    "CSINode": "volumes",
-    "PersistentVolume": "volumes",
-    "PersistentVolumeClaim": "volumes",
-}
 
 
 def exit_code(found: Report, *, is_strict: bool) -> ExitCode:

@@ -409,6 +409,25 @@ class ClientConfig(Section):
     """How often the cache is compared with a list of the API server."""
 
 
+VERIFY_MIN_S: Final = 10.0
+"""Each time all pods are listed."""
+
+
+class VerifyConfig(Section):
+    """The judge of `multisched verify` beside the running program, by lists of its own, in a process of its own."""
+
+    every_s: Seconds | None = None
+    """How often it looks, 10s at least. Without: never."""
+
+    @model_validator(mode="after")
+    def _refuse_haste(self) -> Self:
+        if self.every_s is not None and self.every_s < VERIFY_MIN_S:
+            raise ValueError(
+                f"every: {format_duration(self.every_s)} is too often; it lists all pods: write 10s or more"
+            )
+        return self
+
+
 class LoggingConfig(Section):
     """What the program writes to its standard error."""
 
@@ -437,6 +456,8 @@ class Configuration(Section):
     """How the API server is asked."""
     logging: LoggingConfig = LoggingConfig()
     """What is logged."""
+    verify: VerifyConfig = VerifyConfig()
+    """Whether pods that stand against a required rule are looked for, whoever placed them."""
 
     @model_validator(mode="after")
     def _bind_before_the_lease_ends(self) -> Self:

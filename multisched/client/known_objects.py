@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from multisched.model.version import is_older as is_less
+from multisched.model.version import is_older as is_before
 from multisched.model.version import version_of
 
 TOMBSTONE_TTL_S: Final = 600.0
@@ -42,7 +42,8 @@ class _Known(msgspec.Struct, gc=False):
 
 def is_older(version: str, than: str) -> bool:
     """True if both are numbers and `version` is less. Opaque ones, and none at all, are never older."""
-    return bool(version and than) and is_less(version_of(version), version_of(than))
+    is_less = len(version) < len(than) if len(version) != len(than) else version < than
+    return is_less and bool(version) and is_before(version_of(version), version_of(than))
 
 
 class KnownObjects:

@@ -88,7 +88,11 @@ class LeaseKeeper:
         rng: random.Random,
         settings: LeaseSettings | None = None,
         on_change: Callable[[LeaseState], None] | None = None,
+        is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`on_change` hears of each change, on the loop that `run` is on. `is_alive`: False while who binds by the lease hangs;
+        then it is neither taken nor renewed."""
+        self._is_alive = is_alive
         self._transport = transport
         self._collection = leases_path(namespace)
         self._path = lease_path(namespace, name)
@@ -134,7 +138,8 @@ class LeaseKeeper:
     def may_bind(self) -> bool:
         """True from the end of the waiting after an expired lease until `renew_deadline_s` after the last renewal *began*.
 
-        The difference to the lease's duration is the margin for the binds that are sent in the last moment (I9).
+        The difference to the lease's duration is the margin for the binds that are sent in the last moment (I9). May be called from
+        another thread than `run` is in: what it reads is set before the state says that we lead.
         """
         now = self._clock.monotonic()
         return self._state is LeaseState.LEADING and self._bind_from <= now < self._deadline()
@@ -223,6 +228,9 @@ class LeaseKeeper:
 
     async def _try_once(self, timeout_s: float) -> bool:
         """Creates, takes or renews the lease once, all calls together within `timeout_s`. True if we hold it now."""
+        if not self._is_alive():
+            logger.error("the program hangs; its lease is left to run out", extra={"lease": self._name})
+            return False
         with anyio.move_on_after(timeout_s):
             try:
                 return await self._take_or_renew(timeout_s)

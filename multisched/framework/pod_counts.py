@@ -214,6 +214,10 @@ class PodCounts:
         return self.demands.effect(asker, affinity, namespace)
 
     @property
+    def demands_sequence(self) -> int:
+        return self.demands.sequence
+
+    @property
     def has_demands(self) -> bool:
         return bool(self.demands)
 

@@ -183,6 +183,11 @@ class PodDemands:
         """False: nobody demands anything."""
         return bool(self._living)
 
+    @property
+    def sequence(self) -> int:
+        """Raised when a pod that demands something comes or goes."""
+        return self._log_start + len(self._log)
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def account(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:

@@ -79,19 +79,22 @@ from multisched.model.selectors import (
 from multisched.model.version import version_of
 
 INTERNED_MAX = 200_000
-INTERNED_BYTES_MAX = 64 * 1024 * 1024
-"""Of encoded specs, and of labels and annotations: what nobody has any more stays interned until a table is emptied."""
-KEY_BYTES_MAX = 4_096
-"""A longer encoding of a spec is known by its digest."""
 LABELS_MAX = 1_024
 TOLERATIONS_MAX = 256
 CONTAINERS_MAX = 512
 FEATURES_MAX = 256
-ANNOTATION_BYTES_MAX = 4_096
-ANNOTATIONS_BYTES_MAX = 16 * 1024
-"""Of all annotations of one object; the longest go first. The API server lets 256 KiB through, on every pod."""
 """Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7). A bound refuses a pending pod;
 what a placed one holds counts whatever its number, up to what the API server stores: others are placed by it (I1)."""
+ANNOTATION_BYTES_MAX = 4_096
+ANNOTATIONS_BYTES_MAX = 16 * 1024
+"""Of all annotations of an object together; the longest go first. The API server lets 256 KiB through, on every pod."""
+SPEC_BYTES_MAX = 64 * 1024 * 1024
+"""Specs that are shared, by their size as documents."""
+MAP_BYTES_MAX = 64 * 1024 * 1024
+"""Labels and annotations that are shared, with PAIR_BYTES for what each pair takes beside its text."""
+PAIR_BYTES = 128
+LONG_KEY_BYTES = 2_048
+"""A document longer than that is remembered by its digest."""
 
 ALLOCATABLE_MAX = 2**50
 """Past this a node's capacity is a mistake, and scores computed from it would overflow: a petabyte, or a trillion CPUs."""
@@ -288,11 +291,9 @@ class Decoder:
         self._bare_pod = msgspec.json.Decoder(_BarePod)
         self._spec_key = msgspec.json.Encoder(order="deterministic")
         self._specs: dict[bytes, PodSpec] = {}
-        self._spec_bytes = 0
-        """Of all encoded specs that are interned: as much as what they were compiled to, or more."""
+        self._spec_bytes = self._map_bytes = 0
         self._refused: dict[bytes, str] = {}
         self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
-        self._map_bytes = 0
         self._names: dict[str, str] = {}
         self._owners: dict[tuple[str, str, str, str], Owner] = {}
         self._needed: frozenset[str] = frozenset()
@@ -421,17 +422,18 @@ class Decoder:
         wire.node_name, wire.scheduling_gates = "", None
         wire.volumes = without_unread(wire.volumes)
         key = self._spec_key.encode(wire)
-        size = len(key)
-        if size > KEY_BYTES_MAX:
-            key = blake2b(key, digest_size=32).digest()
         wire.node_name, wire.scheduling_gates = node_name, gates
+        size = len(key)
+        if size > LONG_KEY_BYTES:
+            key = blake2b(key, digest_size=32).digest()
         spec = self._specs.get(key)
         if spec is not None:
             return spec, self._refused.get(key, "")
-        if len(self._specs) >= INTERNED_MAX or self._spec_bytes + size > INTERNED_BYTES_MAX:
+        self._spec_bytes += size
+        if len(self._specs) >= INTERNED_MAX or self._spec_bytes > SPEC_BYTES_MAX:
             self._specs.clear()
             self._refused.clear()
-            self._spec_bytes = 0
+            self._spec_bytes = size
         try:
             spec, refusal = compile_spec(wire), ""
         except (Refusal, QuantityError) as error:
@@ -439,7 +441,6 @@ class Decoder:
             spec, refusal = _held_spec(wire), f"{place}{error}"
             self._refused[key] = refusal
         self._specs[key] = spec
-        self._spec_bytes += size
         return spec, refusal
 
     def _interned(self, pairs: dict[str, str] | None) -> Mapping[str, str]:
@@ -449,12 +450,12 @@ class Decoder:
         known = self._maps.get(key)
         if known is not None:
             return known
-        size = sum(len(name) + len(text) for name, text in key)
-        if len(self._maps) >= INTERNED_MAX or self._map_bytes + size > INTERNED_BYTES_MAX:
-            self._maps.clear()
-            self._map_bytes = 0
-        self._maps[key] = pairs
+        size = sum(len(name) + len(text) + PAIR_BYTES for name, text in key)
         self._map_bytes += size
+        if len(self._maps) >= INTERNED_MAX or self._map_bytes > MAP_BYTES_MAX:
+            self._maps.clear()
+            self._map_bytes = size
+        self._maps[key] = pairs
         return pairs
 
     def _annotations(self, pairs: dict[str, str] | None) -> Mapping[str, str]:
@@ -472,7 +473,9 @@ class Decoder:
         sizes = {key: len(key) + len(value) for key, value in annotations.items()}
         left = ANNOTATIONS_BYTES_MAX - sum(sizes.values())
         for key in sorted(sizes, key=lambda key: (-sizes[key], key)) if left < 0 else ():
-            if left < 0 and key not in self._needed:
+            if left >= 0:
+                break
+            if key not in self._needed:
                 left += sizes[key]
                 del annotations[key]
         return annotations

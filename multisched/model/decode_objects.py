@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, TypedDict, TypeVar, cast
 
 import msgspec
@@ -367,15 +368,14 @@ def _selector(wire: _Selected) -> LabelSelector | None:
 
 
 def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
-    meta, status = wire.metadata, wire.status or _DisruptionStatus()
-    disrupted = status.disrupted_pods or {}
-    if len(disrupted) > DISRUPTED_MAX:
-        raise Refusal(f"status.disruptedPods: {len(disrupted)} entries, more than the {DISRUPTED_MAX} that are read")
+    """No bound refuses a budget: it would protect nobody any more. Disrupted pods beyond the bound use of it, as others do."""
+    status = wire.status or _DisruptionStatus()
+    selector = wire.spec.selector if wire.spec else None
     return PodDisruptionBudget(
-        **_who(meta),
-        selector=_selector(wire),
+        **_who(wire.metadata),
+        selector=compile_label_selector(selector, "spec.selector", is_bounded=False),
         disruptions_allowed=status.disruptions_allowed,
-        disrupted_pods=frozenset(disrupted),
+        disrupted_pods=frozenset(islice(status.disrupted_pods or {}, DISRUPTED_MAX)),
     )
 
 

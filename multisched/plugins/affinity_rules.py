@@ -117,6 +117,8 @@ class AffinityRuleBook:
         self._remembered: dict[tuple[int, int, str], tuple[Hashable, AffinityRules | None, object]] = {}
         self._rules: dict[Hashable, AffinityRules] = {}
         self._numbers_given = self._sources_kept = 0
+        self._latest: tuple[Pod | None, Hashable, AffinityRules | None] = (None, None, None)
+        """The pod that was asked about last, what its rules hung on, and these: an attempt asks for them several times."""
 
     def rules_of(self, pod: Pod, counts: PodCountsView | None = None) -> AffinityRules | None:
         """The pod's rules among the pods that `counts` counts (the table's, if none is given); None if it has none."""
@@ -124,6 +126,18 @@ class AffinityRuleBook:
         affinity = pod.spec.pod_affinity
         if affinity is None and not counts.has_demands:
             return None
+        if counts is not self._counts or not isinstance(counts, PodCounts):
+            return self._found(pod, counts)
+        moment = (counts.demands_sequence, self._objects.version(ObjectKind.NAMESPACE))
+        latest, known_at, rules = self._latest
+        if pod is latest and moment == known_at and rules is not None and rules.concern.is_kept:
+            return rules
+        rules = self._found(pod, counts)
+        self._latest = (pod, moment, rules)
+        return rules
+
+    def _found(self, pod: Pod, counts: PodCountsView) -> AffinityRules | None:
+        affinity = pod.spec.pod_affinity
         concern = counts.concern(pod.namespace, pod.labels, self.namespace_labels(pod.namespace))
         if affinity is None and concern.is_silent:
             return None
@@ -171,10 +185,13 @@ class AffinityRuleBook:
         theirs = list(self._preferences_of_others(own, concern, lanes))
         if not (near or far or existing or liked or theirs):
             return None
-        is_own_match = bool(near) and all(scope.has(pod.namespace, pod.labels) for _, scope in near)
+        # All own terms count, not only those that the answers hang on today: pods of a class change the same for each other.
+        own_near = tuple(scope.has(pod.namespace, pod.labels) for _, scope in near)
+        own_far = tuple(scope.has(pod.namespace, pod.labels) for _, scope in far)
+        own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
         needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
         unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
-        key = (near, far, liked, concern.number if lanes else 0, lanes, is_own_match, unknown)
+        key = (near, far, liked, concern.number if lanes else 0, lanes, own_near, own_far, own_liked, unknown)
         rules = self._rules.get(key) if is_kept else None
         if rules is None:
             self._numbers_given += 1
@@ -186,7 +203,7 @@ class AffinityRuleBook:
                 existing,
                 theirs,
                 concern,
-                is_own_match=is_own_match,
+                is_own_match=bool(near) and all(own_near),
                 unknown=unknown,
             )
             if is_kept:

@@ -56,6 +56,7 @@ from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.handover import Handover
 from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.mover import DomainMover, Hands, Insight
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
@@ -69,6 +70,7 @@ from multisched.state.nominator import Nominator
 from multisched.state.reservations import Reservations
 
 if TYPE_CHECKING:
+    from multisched.shell.cluster_judge import ClusterJudge
     from multisched.shell.repair_source import RepairPlans
 
 logger = logging.getLogger(__name__)
@@ -124,6 +126,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """How extenders are reached; None: over HTTP."""
     measures: Measures | None = None
     """How plugins come to what is measured; None: not at all. Closed with the program."""
+    lease_runner: LeaseRunner | None = None
+    """Where leases are renewed; None: on the program's own loop."""
     duty_threads: Callable[[], InThread] | None = None
     """Where the duties of plugins compute; None: in threads."""
 
@@ -162,7 +166,11 @@ class Program:
         self.decoder = Decoder()
         self.leases: dict[str, LeaseKeeper] = {}
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
+        runner = outside.lease_runner
+        self._lease_runner = runner if runner is not None else LeasesOnLoop(outside.transport)
+        self._held: dict[str, asyncio.Event] = {}
         self._lost: dict[str, asyncio.Event] = {}
+        """By group, as the program has been told."""
         self._keepers: dict[str, LeaseKeeper] = {}
         self._groups = lease_groups(configuration)
         self._closing = asyncio.Event()
@@ -221,6 +229,7 @@ class Program:
         )
         self.catch_up = CatchUp(self._profiles)
         self.audit = self._audit()
+        self.judge = self._judge(reporter)
 
     # -- building --------------------------------------------------------------------------------------------------
 
@@ -271,6 +280,27 @@ class Program:
             rng,
             bind_deadline_s=self._configuration.client.bind_timeout_s,
             period_s=period_s,
+        )
+
+    def _judge(self, reporter: str) -> ClusterJudge | None:
+        """Of the configuration's `verify`; the leader of the first domain looks."""
+        every_s = self._configuration.verify.every_s
+        if every_s is None:
+            return None
+        from multisched.config_domains import judged_domains
+        from multisched.shell.cluster_judge import FACTORY, ClusterJudge
+        from multisched.shell.duty_processes import ChildProcess
+
+        first = self._configuration.domains[0].name
+        lease = self.leases.get(first)
+        return ClusterJudge(
+            self._outside.transport,
+            ChildProcess(FACTORY, judged_domains(self._configuration), seed=0),
+            self.events,
+            self.clock,
+            every_s=every_s,
+            reporter=reporter,
+            may_look=lambda: lease is None or lease.may_bind(),
         )
 
     def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
@@ -325,11 +355,11 @@ class Program:
         if not settings.enabled:
             return _Always()
         group = self._groups[domain]
-        self._lost[domain] = asyncio.Event()
         keeper = self._keepers.get(group)
         if keeper is None:
+            self._held[group], self._lost[group] = asyncio.Event(), asyncio.Event()
             keeper = self._keepers[group] = LeaseKeeper(
-                self._outside.transport,
+                self._lease_runner.transport,
                 namespace=self._outside.lease_namespace,
                 name=f"{settings.name_prefix}-{group}",
                 identity=self._outside.identity,
@@ -341,18 +371,22 @@ class Program:
                     settings.retry_period_s,
                     self._configuration.client.bind_timeout_s,
                 ),
-                on_change=partial(self._lease_changed, group),
+                on_change=partial(self._lease_runner.tell, self._lease_changed, group),
+                is_alive=self._lease_runner.is_alive,
             )
         self.leases[domain] = keeper
         return keeper
 
     def _lease_changed(self, group: str, state: LeaseState) -> None:
         logger.info("lease", extra={"group": group, "state": state.name})
-        if state is not LeaseState.LEADING:
+        held, lost = self._held[group], self._lost[group]
+        if state is LeaseState.LEADING:
+            lost.clear()
+            held.set()
+        else:
+            held.clear()
+            lost.set()
             self.handover.lost(group)
-            for domain, lost in self._lost.items():
-                if self._groups[domain] == group:
-                    lost.set()
 
     def _history_changed(self, is_trusted: bool) -> None:
         for worker in self.router.workers():
@@ -423,8 +457,8 @@ class Program:
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            for keeper in self._keepers.values():
-                tasks.start_soon(keeper.run)
+            if self._keepers:
+                tasks.start_soon(self._lease_runner.run, list(self._keepers.values()))
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
             self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind())
@@ -435,6 +469,8 @@ class Program:
             tasks.start_soon(self.preemptor.run)
             tasks.start_soon(self.audit.run)
             tasks.start_soon(self.catch_up.run)
+            if self.judge is not None:
+                tasks.start_soon(self.judge.run)
             tasks.start_soon(self.handover.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
@@ -447,8 +483,8 @@ class Program:
     async def _try_leases(self) -> None:
         """A free lease is taken before the first list, which is then new enough to bind by."""
         with anyio.move_on_after(LEASES_FIRST_S):
-            for keeper in self.leases.values():
-                await keeper.wait_held()
+            for held in self._held.values():
+                await held.wait()
 
     async def _see_all_binds_before(self, since_s: float) -> None:
         """Lists anew unless a list began after `since_s`: a standby's watch may lag behind the last leader's binds.
@@ -474,8 +510,7 @@ class Program:
         if keeper is None:
             worker.lead()
             return
-        await keeper.wait_held()
-        self._lost[worker.name].clear()
+        await self._held[self._groups[worker.name]].wait()
         await anyio.sleep(keeper.may_bind_in_s())
         if not self.handover.is_settled(worker.name):
             others = await self.handover.others(worker.name)
@@ -484,7 +519,7 @@ class Program:
         else:
             self.handover.open(worker, {})
         worker.lead()
-        await self._lost[worker.name].wait()
+        await self._lost[self._groups[worker.name]].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
 
@@ -508,7 +543,7 @@ class Program:
         with anyio.move_on_after(EVENTS_DRAIN_S):
             for group, keeper in self._keepers.items():
                 if all(worker.is_drained for worker in workers if self._groups[worker.name] == group):
-                    await keeper.release()
+                    await self._lease_runner.release(keeper)
                 else:
                     logger.warning("lease runs out: binds are still under way", extra={"group": group})
         await self.events.drain(EVENTS_DRAIN_S)

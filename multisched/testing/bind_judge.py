@@ -2,8 +2,9 @@
 
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
 only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change. What
-the program under test has bound itself is never taken back. Affinity and spreading are judged in the order of decisions:
-pods assumed before, though their binds may have come to nothing, count as company; those assumed later do not count.
+its own process has bound, or whoever led its domain before, is never taken back. Affinity and spreading are judged in the
+order of decisions: pods assumed before, though their binds may have come to nothing, count as company; those assumed later
+do not count.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ class BindJudge:
         server: ApiServer,
         configuration: Configuration,
         now_s: Callable[[], float],
-        is_ours: Callable[[str], bool],
+        is_known: Callable[[str, str], bool],
         news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
-        """`is_ours`: the program under test has bound this uid. `news_s`: how long a change may stay unheard of."""
+        """`is_known(one, uid)`: whoever placed `uid` must know of the bind of `one`. `news_s`: how long a change may be news."""
         self._server = server
         self._now_s = now_s
-        self._is_ours = is_ours
+        self._is_known = is_known
         self._news_s = news_s
         self._judge = Judge(judged_domains(configuration))
         self._known: dict[str, dict[str, tuple[Stored, dict[str, Any]]]] = {storage: {} for storage in STORAGE}
@@ -156,7 +157,7 @@ class BindJudge:
             return change._replace(before=_placed(before, node), after=_placed(after, node))
         stood, stands = before is not None and _node_of(before), after is not None and _node_of(after)
         if after is not None and stands and not stood:
-            return None if self._is_ours(after["metadata"]["uid"]) else change
+            return None if self._is_known(after["metadata"]["uid"], uid) else change
         return change if stood else None
 
     def _add_company(self, uid: str) -> Iterator[_Pair]:

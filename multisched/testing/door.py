@@ -78,11 +78,13 @@ class Door(Books):
         self._posts: dict[str, list[_Post]] = {}
         self._open: dict[tuple[str, str], str] = {}
         """(sender, uid) -> domain of each binding that waits for its answer."""
+        self._placed_by: dict[str, tuple[str, str]] = {}
+        """uid -> (process, group of domains) that sent its latest binding."""
         self._terms: dict[str, _Term] = {}
         self._strangers: dict[str, float] = {}
         """uid -> when somebody else bound it."""
         self._usable_until: dict[tuple[str, str], float] = {}
-        self._judge = BindJudge(server, configuration, now_s, self._is_ours, news_s)
+        self._judge = BindJudge(server, configuration, now_s, self._is_known, news_s)
         server.interceptors.append(_LeaseLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -104,6 +106,7 @@ class Door(Books):
             self.complain(f"I7: a binding was sent for {key}, which is gated")
         self._check_lease(sender, domain, f"a binding for {key}")
         self._open[sender, uid] = domain
+        self._placed_by[uid] = (sender, self._groups[domain])
         on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
         if on_wire > self._binds_max[domain]:
             self.complain(f"I10: {on_wire} bindings of {domain} on the wire")
@@ -203,8 +206,15 @@ class Door(Books):
         """A process has decided to place a pod."""
         self._judge.assumed(uid, node)
 
-    def _is_ours(self, uid: str) -> bool:
-        return uid in self.bound and uid not in self._strangers
+    def _is_known(self, one: str, uid: str) -> bool:
+        """Whoever placed `uid` has bound `one` too, or took the lease of its domains over from who had.
+
+        Replicas that lead different domains at once hear of each other's binds by the watch.
+        """
+        first, last = self._placed_by.get(one), self._placed_by.get(uid)
+        if first is None or last is None or one not in self.bound or one in self._strangers:
+            return False
+        return any(ours == theirs for ours, theirs in zip(first, last, strict=True))
 
     def bound_from_outside(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""

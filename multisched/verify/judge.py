@@ -175,13 +175,16 @@ class Judge:
         if pod is None or node is None:
             return []
         storage = self._storage
-        books = NodeBooks(node, storage.limits.get(node.name, {}), storage.attached_to(node.name))
+        books = self._books(node, storage.attached_to(node.name))
         for other in self._standing.on[node.name].values():
             if other is not pod:
                 books.add(other, storage.attached_by(other))
         others = Others(self._standing, knows_order=True)
         faults = [*books.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
         return [_finding(pod, fault) for fault in faults]
+
+    def _books(self, node: Node, attached: Mapping[str, str]) -> NodeBooks:
+        return NodeBooks(node, self._storage.limits.get(node.name, {}), attached, self._domains.binds_devices)
 
     def findings(self) -> list[Finding]:
         """Every pod that stands against a rule, by all that stands now and the times that the API tells."""
@@ -202,7 +205,7 @@ class Judge:
     def _taken(self, node: Node, pods: Iterable[Pod]) -> Iterator[tuple[Pod, list[Fault]]]:
         """What each pod takes that the ones before it had. Who has no right to it does not count for those after it."""
         storage = self._storage
-        books = NodeBooks(node, storage.limits.get(node.name, {}), {})
+        books = self._books(node, {})
         for pod in pods:
             volumes = storage.attached_by(pod)
             faults = list(books.faults(pod, volumes))

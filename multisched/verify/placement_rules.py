@@ -66,6 +66,10 @@ class Domains:
         self._domains = tuple(domains)
         self._of = {name: domain for domain in domains for name in domain.scheduler_names}
 
+    def binds_devices(self, pod: Pod) -> bool:
+        """A scheduler that is described wrote the pod's devices; where none is, any may have."""
+        return not self._domains or pod.scheduler in self._of
+
     def of(self, pod: Pod) -> Domain | None:
         return self._of.get(pod.scheduler)
 

@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,8 +49,8 @@ BY_NEW_LABEL = HEAD + "- name: forecast\n- name: gpu\n  nodes: {selector: {match
 class LateLines:
     """A watch whose lines come `late_s` late."""
 
-    def __init__(self, inner: LineStream, cable: Cable) -> None:
-        self._inner, self._cable = inner, cable
+    def __init__(self, inner: LineStream, cable: Cable, *, is_about_pods: bool) -> None:
+        self._inner, self._cable, self._is_about_pods = inner, cable, is_about_pods
         self.status, self.headers = inner.status, inner.headers
 
     async def read_body(self) -> bytes:
@@ -60,8 +60,9 @@ class LateLines:
         loop, awake_s = asyncio.get_running_loop(), float("-inf")
         async for line in self._inner:
             self._cable.check()
-            if self._cable.deaf_until_s > loop.time():
-                await asyncio.sleep(self._cable.deaf_until_s - loop.time())
+            deaf_until_s = self._cable.pods_deaf_until_s if self._is_about_pods else self._cable.deaf_until_s
+            if deaf_until_s > loop.time():
+                await asyncio.sleep(deaf_until_s - loop.time())
             if loop.time() - awake_s > self._cable.late_s:  # what comes together is late together
                 await asyncio.sleep(self._cable.late_s)
             awake_s = loop.time()
@@ -79,6 +80,9 @@ class Cable(DirectTransport):
         self.late_s = late_s
         self.deaf_until_s = 0.0
         """Until then its watches tell nothing, without a word."""
+        self.pods_deaf_until_s = 0.0
+        self.bind_s: float | None = None
+        """How long its binds take; None: drawn."""
         self.is_cut = False
         self._wire = contextvars.copy_context()
         self._travelling: set[asyncio.Task[Response]] = set()
@@ -93,7 +97,7 @@ class Cable(DirectTransport):
     ) -> AsyncIterator[LineStream]:
         self.check()
         async with super().stream(path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s) as lines:
-            yield LateLines(lines, self)
+            yield LateLines(lines, self, is_about_pods="/pods" in path)
 
     async def request(
         self,
@@ -115,7 +119,8 @@ class Cable(DirectTransport):
             return answer
 
         async def travel() -> Response:
-            await asyncio.sleep(self._site.rng.uniform(BIND_MIN_S, BIND_MAX_S))
+            drawn_s = self._site.rng.uniform(BIND_MIN_S, BIND_MAX_S)
+            await asyncio.sleep(drawn_s if self.bind_s is None else self.bind_s)
             answer = await sent
             self._site.judge(path, body or b"", answer)
             return answer
@@ -183,6 +188,9 @@ class Site:
         spec = {"schedulerName": f"{domain}-scheduler", "containers": containers}
         await self.send("POST", PODS_PATH, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
         return name
+
+    def node_of(self, name: str) -> str:
+        return next(str(pod.node) for pod in self.stored("pods") if pod.name == name)
 
     async def delete_pod(self, name: str) -> None:
         await self.send("DELETE", f"{PODS_PATH}/{name}?gracePeriodSeconds=0")
@@ -308,7 +316,9 @@ class Storm:
     async def _deafen(self) -> None:
         """A leader that hears nothing for a while, longer than any bind takes, and does not know it."""
         cable = self.site.rng.choice(self.site.replicas).cable
-        cable.deaf_until_s = self.site.loop.time() + self.site.rng.uniform(1.0, 12.0)
+        until_s = self.site.loop.time() + self.site.rng.uniform(1.0, 12.0)
+        cable.deaf_until_s = self.site.rng.choice([0.0, until_s])
+        cable.pods_deaf_until_s = until_s
 
     async def _fail(self) -> None:
         replica = self.site.rng.choice(self.site.replicas)
@@ -346,6 +356,20 @@ def run(seed: int, texts: dict[tuple[str, ...], str], moves: str) -> Found:
         return Found(tuple(site.broken), site.happened, tuple(stranded))
 
     return simulate(main(), loop)
+
+
+def play(scene: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
+    """A scene on node n, which has GPUs."""
+    loop = SimLoop(seed=1)
+    site = Site(loop, seed=1)
+
+    async def main() -> None:
+        await site.add_node("n", gpus=4)
+        await scene(site)
+        await site.end()
+        assert site.broken == []
+
+    simulate(main(), loop)
 
 
 async def _calm(site: Site, configuration: Configuration) -> list[str]:

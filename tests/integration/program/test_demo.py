@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.program.command import Command, call, multisched
+from tests.integration.program.command import START_TIMEOUT_S, Command, call, multisched
 
 SMALL = ("--nodes", "30", "--job-pods", "50")
 
@@ -58,8 +58,9 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
 
     assert (ended.code, ended.err) == (0, "")
     document = json.loads(ended.out)
-    assert set(document) == {"domains", "overcommitted"}
+    assert set(document) == {"domains", "overcommitted", "violations"}
     assert document["overcommitted"] == 0
+    assert document["violations"] == []
     assert {name: (d["pods"], d["bound"]) for name, d in document["domains"].items()} == {
         "forecast": (17, 17),
         "gpu": (5, 5),
@@ -109,8 +110,9 @@ async def test_pods_are_bound_and_ctrl_c_ends_cleanly(temporary: Path) -> None:
 async def test_cut_short_once_says_so(temporary: Path) -> None:
     many = ("--job-pods", "20000")  # more than are bound before the signal comes
     async with demo(temporary, "--once", *many, "--kubeconfig", str(temporary / "kubeconfig")) as command:
-        async with asyncio.timeout(60):
-            while not cluster_processes(temporary):  # noqa: ASYNC110 -- another process's life
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not cluster_processes(temporary):
+                assert command.process.returncode is None, command.err
                 await asyncio.sleep(0.01)
         ended = await command.end(signal.SIGINT)
     assert (ended.code, ended.err) == (130, "")
@@ -122,7 +124,7 @@ async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
     async with demo(temporary) as command:
         await command.has_printed("bound 50,")
         await command.end(signal.SIGKILL)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(START_TIMEOUT_S):
         while cluster_processes(temporary):  # noqa: ASYNC110 -- another process's life
             await asyncio.sleep(0.01)
 

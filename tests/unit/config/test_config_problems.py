@@ -100,6 +100,8 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),
         ("lease: {renewDeadline: 2s}", "renewDeadline must be longer than 1.2 times retryPeriod"),
         ("lease: {duration: 15500ms}", "duration must be whole seconds"),
+        ("verify: {every: 9s}", "verify: every: 9s is too often; it lists all pods: write 10s or more"),
+        ("verify: {every: 10}", "verify.every: a duration needs a unit"),
         ("logging: {level: warn}", "write debug, info, warning or error (did you mean warning?)"),
         ("logging: {level: off}", "f.yaml:3:18: logging.level: False is not known here"),
         ("lease: {enabled: 1}", "f.yaml:3:18: lease.enabled: must be a valid boolean"),

@@ -200,6 +200,15 @@ class SettledDevices(RuleBasedStateMachine):
         self.cache.place(changed(self.held[uid][3], {**self.forged[uid], **changes}))
         self.assumed.discard(uid)
 
+    @precondition(lambda self: self.assumed)
+    @rule(data=st.data(), changes=st.sampled_from(list(TAMPERED.values())))
+    def author_changes_a_pod_on_its_way(self, data: st.DataObject, changes: dict[str, str | None]) -> None:
+        """Its binding was sent already: what that carries is what the pod gets."""
+        uid = data.draw(st.sampled_from(sorted(self.assumed)))
+        unwritten: dict[str, str | None] = {GPU_DEVICES: None, GPU_ALLOCATED: None}
+        waiting = changed(replace(self.held[uid][3], node=""), {**unwritten, **self.forged[uid], **changes})
+        self.cache.revise(waiting)
+
     @rule(name=st.sampled_from(NAMES), changes=st.sampled_from(list(TAMPERED.values())))
     def somebody_elses_pod(self, name: str, changes: dict[str, str | None]) -> None:
         self.serial += 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multisched.model.decode import CONTAINERS_MAX, INTERNED_BYTES_MAX, LABELS_MAX, TOLERATIONS_MAX, Decoder
+from multisched.model.decode import CONTAINERS_MAX, LABELS_MAX, MAP_BYTES_MAX, SPEC_BYTES_MAX, TOLERATIONS_MAX, Decoder
 from multisched.model.decode_placement import SPREAD_CONSTRAINTS_MAX
 from multisched.model.decode_selectors import AFFINITY_TERMS_MAX, SELECTOR_VALUES_MAX
 from multisched.model.decode_volumes import RBD_MONITORS_MAX, RESOURCE_CLAIMS_MAX, VOLUMES_MAX
@@ -169,5 +169,5 @@ def test_what_is_remembered_of_equal_specs_and_labels_is_bounded_in_bytes() -> N
         pod = decode_pod(pod_document(priority=number, tolerations=tolerations), decoder)
         decode_pod(pod_document(metadata={"labels": labels | {"own": str(number)}}), decoder)
         assert decode_pod(pod_document(priority=number, tolerations=tolerations), decoder).spec is pod.spec
-        assert decoder._spec_bytes <= INTERNED_BYTES_MAX
-        assert decoder._map_bytes <= INTERNED_BYTES_MAX
+        assert decoder._spec_bytes <= SPEC_BYTES_MAX
+        assert decoder._map_bytes <= MAP_BYTES_MAX

@@ -13,7 +13,7 @@ from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.plugin import PluginMetric
 from multisched.model.objects import Pod
 from multisched.observe.metrics import Metrics
-from multisched.observe.readings import DomainReading, DutyReading, Readings, ReflectorReading
+from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading
 
 POD = Pod(namespace="secret-namespace", name="secret-name", uid="secret-uid", version=1)
 CALLS_PER_BIND_MAX = 24
@@ -69,6 +69,7 @@ READINGS = Readings(
     cached={"nodes": 300, "pods": 20, "assumed_pods": 1},
     events={"stored": 8, "dropped": 1},
     duties={("PeakForecast", "job"): DutyReading(2, is_running=True)},
+    judge=JudgeReading(runs=3, failures=1, ended_at_s=1e9, seconds=2.5, violations={"resources": 2, "taints": 0}),
     log_lines_dropped=11,
 )
 
@@ -148,6 +149,11 @@ async def test_readings_are_shown_as_they_are() -> None:
         'multisched_forecast_profiles_age_seconds{domain="job"} 60.5',
         'multisched_duty_failures_total{domain="job",plugin="PeakForecast"} 2.0',
         'multisched_duty_running{domain="job",plugin="PeakForecast"} 1.0',
+        'multisched_verify_violations{rule="resources"} 2.0',
+        'multisched_verify_violations{rule="taints"} 0.0',
+        'multisched_verify_runs_total{result="error"} 1.0',
+        "multisched_verify_last_run_timestamp_seconds 1e+09",
+        "multisched_verify_duration_seconds 2.5",
         'multisched_malformed_objects_total{kind="pods"} 2.0',
         'multisched_events_total{result="dropped"} 1.0',
         "multisched_log_lines_dropped_total 11.0",

@@ -29,7 +29,7 @@ class Town:
         self.server = ApiServer(_Clock(), seed=0, rbac=False)
         self.now_s = 100.0
         self.ours: set[str] = set()
-        self.judge = BindJudge(self.server, config.default(), lambda: self.now_s, self.ours.__contains__)
+        self.judge = BindJudge(self.server, config.default(), lambda: self.now_s, lambda one, uid: one in self.ours)
         for name in ("n1", "n2"):
             self.write(make_node(name, zone=name))
         self.wait(2 * NEWS_S)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from multisched.verify import Domain
 from tests.unit.verify.clusters import (
     GPU,
     Told,
@@ -220,8 +221,18 @@ def test_a_pod_that_its_kubelet_made_is_bound_by_room_alone() -> None:
 GPUS = {GPU: "2"}
 
 
-def sharing(milli: str, devices: str) -> dict[str, Any]:
-    return {"annotations": {"multisched.io/gpu-milli": milli, "multisched.io/gpu-devices": devices}}
+def sharing(milli: str, devices: str, allocated: str = "") -> dict[str, Any]:
+    annotations = {"multisched.io/gpu-milli": milli, "multisched.io/gpu-devices": devices}
+    return {"annotations": annotations | ({"multisched.io/gpu-allocated-milli": allocated} if allocated else {})}
+
+
+def test_devices_that_a_stranger_s_pod_names_are_nobody_s() -> None:
+    node = make_node("n1", more=GPUS)
+    stranger = pod("stranger", 10, **sharing("1000", "0"), schedulerName="their-scheduler")
+    ours = pod("ours", 20, **sharing("1000", "0"), schedulerName="gpu-scheduler")
+    domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu"),)
+    assert sure(node, stranger, ours, domains=domains) == set()
+    assert sure(node, stranger, ours) == {("ours", "devices")}
 
 
 def given(milli: str, devices: str, *, asks: str) -> dict[str, Any]:
@@ -262,6 +273,10 @@ def given(milli: str, devices: str, *, asks: str) -> dict[str, Any]:
             True,
         ),
         (sharing("500", "0"), {"annotations": {"multisched.io/gpu-milli": "1000"}}, {}, False),
+        (sharing("1000", "0", "500"), sharing("500", "0", "500"), {}, False),
+        (sharing("1", "0", "500"), sharing("1", "0", "501"), {}, True),
+        (sharing("500", "0"), sharing("501", "x"), {}, True),
+        (sharing("500", "0"), sharing("500", "x"), {}, False),
     ],
 )
 def test_devices(first: dict[str, Any], second: dict[str, Any], labels: dict[str, str], is_wrong: bool) -> None:

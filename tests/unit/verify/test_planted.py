@@ -182,7 +182,7 @@ def with_planted(cluster: list[Told], rule: str) -> list[Told]:
     if rule == "taints":
         target = next(d for kind, d in cluster if kind == "Node" and d["metadata"]["name"] == node)
         target["spec"]["taints"] = [{"key": "k", "effect": "NoSchedule", "timeAdded": at(150)}]
-    return [*cluster, make_pod("planted", node, second=200, **fields)]
+    return [*cluster, make_pod("planted", node, second=200, **{"schedulerName": "default-scheduler", **fields})]
 
 
 @pytest.mark.parametrize("rule", RULES)
