@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist worksteal
 # On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock demo test check sim mutants mutation soak oracle controlplane real bench
+.PHONY: venv lock demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -43,6 +43,9 @@ check: venv # style, types, layers
 
 sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
 	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)
+
+sim-coverage: venv # lines and branches of the core that 200 seeds execute, and a reason for each that none does
+	$(BIN)/python -m tests.sim.coverage --seeds 200 --jobs 2 $(ARGS)
 
 mutants: venv # deliberate defects, each of which the simulation must catch
 	$(BIN)/python -m tests.sim.mutants $(ARGS)

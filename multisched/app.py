@@ -34,6 +34,7 @@ from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import logging_to
+from multisched.observe.loopback import token_folder
 from multisched.observe.metrics import Metrics
 from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
@@ -41,6 +42,7 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
 from multisched.shell.duties import NetworkMeasures
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.shell.repair_source import RepairPlans
@@ -85,8 +87,10 @@ def build_program(
     namespace: str,
     metrics: Metrics,
     rng: random.Random,
+    connect_again: Callable[[], contextlib.AbstractAsyncContextManager[Transport]],
 ) -> Program:
-    """The program on the machine's clock; `metrics` hears what happens in its domains."""
+    """The program on the machine's clock; `metrics` hears what happens in its domains. `connect_again` opens connections
+    that another loop may use."""
     return Program(
         configuration,
         Surroundings(
@@ -98,6 +102,7 @@ def build_program(
             observer=metrics.domain,
             on_ready=leave_to_reference_counts,
             measures=NetworkMeasures(transport, rng),
+            lease_runner=LeasesInThread(connect_again, SystemClock()),
         ),
     )
 
@@ -123,6 +128,7 @@ async def _served(
     health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
+    health.add_remark("handover", program.handover.waiting)
     sources = Sources(
         health,
         metrics,
@@ -135,7 +141,9 @@ async def _served(
     probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)
     async with contextlib.AsyncExitStack() as stack:
         authenticator = await stack.enter_async_context(_authenticator(configuration, transport, clock))
-        served = ServerSettings(settings.bind_address, settings.port, certificate, authenticator)
+        served = ServerSettings(
+            settings.bind_address, settings.port, certificate, authenticator, token_folder=token_folder(os.environ)
+        )
         url = await stack.enter_async_context(serve(served, sources))
         logger.info("serving", extra={"url": url, "probes": stack.enter_context(probes)})
         tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -217,7 +225,15 @@ async def run(options: RunOptions) -> ExitCode:
         async with connect(options.kubeconfig, options.context) as transport:
             metrics, certificate = Metrics(), _certificate(configuration)
             rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
-            program = build_program(configuration, transport, options.identity, options.lease_namespace, metrics, rng)
+            program = build_program(
+                configuration,
+                transport,
+                options.identity,
+                options.lease_namespace,
+                metrics,
+                rng,
+                partial(connect, options.kubeconfig, options.context),
+            )
 
             def readings() -> Readings:
                 expiry_s = None if certificate is None else certificate.expires_at.timestamp()

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,19 +23,17 @@ import anyio
 import anyio.abc
 import orjson
 
-from domains.gpu.demand import DEVICE_MILLI
-from domains.gpu.hold import hold_of
 from multisched.app import SystemClock, build_program, create_all, is_embedded_kubeconfig, until_ended
 from multisched.client.transport import connect
 from multisched.cluster.seed import demo_workload, pods_by_scheduler
-from multisched.model.decode import Decoder
-from multisched.model.objects import PODS, Node, Pod
-from multisched.model.wire import Transport, TransportError
+from multisched.config_domains import judged_domains
 from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
 from multisched.observe.progress import DomainProgress, progress_view, quantile
 from multisched.options import DemoOptions, ExitCode, RefusedError
+from multisched.shell.cluster_judge import judge_cluster
 from multisched.shell.program import Program
+from multisched.verify import Report
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ SETTLED_S: Final = 2.0
 ONCE_LIMIT_S: Final = 300.0
 RATE_WINDOW_S: Final = 2.0
 INTERRUPTED: Final = 128 + signal.SIGINT
-_DEVICE: Final = "device "
+_TOLD: Final = ("pod", "node", "rule")
 
 
 async def demo(options: DemoOptions) -> int:
@@ -131,14 +130,24 @@ class _Demo:
         async with connect(self._kubeconfig, None) as transport, anyio.create_task_group() as tasks:
             rng = random.Random(self._options.seed)  # noqa: S311 - jitter and ties, not secrets
             program = build_program(
-                self._options.configuration, transport, self._options.identity, "kube-system", Metrics(), rng
+                self._options.configuration,
+                transport,
+                self._options.identity,
+                "kube-system",
+                Metrics(),
+                rng,
+                partial(connect, self._kubeconfig, None),
             )
             expected = self._expected(program)
             tasks.start_soon(self._schedule, program)
             tasks.start_soon(create_all, transport, self._workload)
             code = await self._follow(program, expected)
-            if self._options.output == "json" and self._cluster.returncode is None:
-                print(await _result(program, expected, transport))  # noqa: T201
+            if self._cluster.returncode is None and (self._options.is_once or self._options.output == "json"):
+                judged = await judge_cluster(transport, judged_domains(self._options.configuration))
+                _tell(judged)
+                code = ExitCode.PROBLEM if judged.violations and code == ExitCode.OK else code
+                if self._options.output == "json":
+                    print(_result(program, expected, judged))  # noqa: T201
             tasks.cancel_scope.cancel()
         return code
 
@@ -255,7 +264,15 @@ def _quantiles_ms(latencies_s: Any) -> tuple[float, float]:
     return 1000 * quantile(ordered, 0.5), 1000 * quantile(ordered, 0.99)
 
 
-async def _result(program: Program, expected: Mapping[str, int], transport: Transport) -> str:
+def _tell(judged: Report) -> None:
+    """Pods that stand against a required rule: there are none, or it is a fault of ours."""
+    for finding in judged.violations:
+        logger.error(
+            "a pod stands against a required rule", extra={k: v for k, v in finding._asdict().items() if k in _TOLD}
+        )
+
+
+def _result(program: Program, expected: Mapping[str, int], judged: Report) -> str:
     """The document of `-o json`."""
     domains = {}
     for row in _rows(program, _Rates(), 0.0):
@@ -267,38 +284,7 @@ async def _result(program: Program, expected: Mapping[str, int], transport: Tran
             "conflicts_true": row.conflicts_true,
             "conflicts_false": row.conflicts_false,
         }
-    document = {"domains": domains, "overcommitted": await _overcommitted(transport)}
+    full = {finding.node for finding in judged.violations if finding.rule in ("resources", "devices")}
+    violations = judged.document()["violations"]
+    document = {"domains": domains, "overcommitted": len(full), "violations": violations}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-
-
-async def _overcommitted(transport: Transport) -> int:
-    """Nodes whose running pods ask for more than the node has, counted from the API server's own lists."""
-    decoder = Decoder()
-    used: dict[str, dict[str, int]] = {}
-    for item in await _items(transport, "/api/v1/pods"):
-        pod = decoder.pod(item)
-        if pod.node and not pod.is_terminal:
-            sums = used.setdefault(pod.node, {})
-            for resource, amount in {**pod.requests, PODS: 1, **_devices(pod)}.items():
-                sums[resource] = sums.get(resource, 0) + amount
-    return sum(
-        any(amount > _room(node, resource) for resource, amount in used.get(node.name, {}).items())
-        for node in [decoder.node(item) for item in await _items(transport, "/api/v1/nodes")]
-    )
-
-
-def _devices(pod: Pod) -> dict[str, int]:
-    """Thousandths of each GPU device that the pod holds."""
-    hold = hold_of(pod, is_ours=True)
-    return {} if hold is None else {f"{_DEVICE}{index}": hold.milli for index in hold.devices}
-
-
-def _room(node: Node, resource: str) -> int:
-    return DEVICE_MILLI if resource.startswith(_DEVICE) else node.allocatable.get(resource, 0)
-
-
-async def _items(transport: Transport, path: str) -> list[bytes]:
-    answer = await transport.request("GET", path)
-    if answer.status != 200:
-        raise TransportError(f"{path} was answered {answer.status}")
-    return [orjson.dumps(item) for item in orjson.loads(answer.body)["items"]]

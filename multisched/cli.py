@@ -37,6 +37,7 @@ from multisched.cli_options import answered as _answered
 from multisched.cli_options import configuration_of as _configuration
 from multisched.cli_options import fail as _fail
 from multisched.cli_options import refuse as _refuse
+from multisched.cli_options import show as _show
 from multisched.cli_options import source_of as _source
 from multisched.options import (
     NODES_MAX,
@@ -227,7 +228,7 @@ def simulate(
         _refuse(error.problems)
     except PluginSetupError as error:
         _fail(str(error), ExitCode.USAGE)
-    typer.echo(report)
+    _show(report)
     if not is_whole:
         _fail("some pods were not placed, or plugins failed; the report names them", ExitCode.PROBLEM)
 
@@ -249,7 +250,7 @@ def queue(
 
     asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
     with _answered():
-        typer.echo(cli_queue.show(cli_queue.Ask(asked, domain, limit), output.value))
+        _show(cli_queue.show(cli_queue.Ask(asked, domain, limit), output.value))
 
 
 @explain_app.callback()
@@ -282,7 +283,7 @@ def explain(
     asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
     with _answered():
         source = _source(snapshot, config, asked)
-        typer.echo(cli_explain.explain_what_if(source, file, replicas, output.value))
+        _show(cli_explain.explain_what_if(source, file, replicas, output.value))
 
 
 @explain_app.command("pod")
@@ -308,7 +309,44 @@ def explain_pod(
     with _answered():
         namespace, pod = cli_explain.pod_name(name)
         query = ExplainQuery(namespace, pod, node=node or "", with_fixes=fix)
-        typer.echo(cli_explain.explain_pod(_source(snapshot, config, asked), query, output.value))
+        _show(cli_explain.explain_pod(_source(snapshot, config, asked), query, output.value))
+
+
+@app.command()
+def verify(
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(help="Judge this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail for what may have been right once, too.")] = False,
+    output: Format = Output.TABLE,
+) -> None:
+    """Name every running pod that stands against a required rule, whoever placed it. Nothing is written."""
+    from multisched import cli_verify
+    from multisched.config_domains import judged_domains
+
+    if snapshot is not None and (kubeconfig is not None or context is not None):
+        _fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster", ExitCode.USAGE)
+    domains = judged_domains(_configuration(config)) if config is not None else ()
+
+    async def judge() -> int:
+        if snapshot is not None:
+            found = cli_verify.verify_snapshot(snapshot, domains)
+        else:
+            from multisched.client.transport import connect
+            from multisched.shell.cluster_judge import judge_cluster
+
+            async with connect(kubeconfig, context) as transport:
+                found = await judge_cluster(transport, domains)
+        _show(cli_verify.as_text(found, output.value))
+        return cli_verify.exit_code(found, is_strict=strict)
+
+    _drive(judge)
 
 
 @config_app.command()
@@ -349,7 +387,7 @@ def convert(
     except config.ConfigError as error:
         _refuse(error.problems)
     for finding in conversion.findings:
-        typer.echo(str(finding), err=True)
+        _show(str(finding), to_errors=True)
     text = cli_convert.as_json(conversion) if output == "json" else cli_convert.as_yaml(conversion, str(file))
     if output in ("yaml", "json"):
         typer.echo(text, nl=False)
@@ -398,10 +436,10 @@ def repair_plan(
         )
         source = _source(snapshot, config, asked)
         if not apply:
-            typer.echo(cli_repair.plan(source, question, output.value))
+            _show(cli_repair.plan(source, question, output.value))
             return
         for part in cli_repair.apply(source, question, output.value):
-            typer.echo(part)
+            _show(part)
 
 
 @repair_app.command("status")
@@ -420,7 +458,7 @@ def repair_status(
 
     asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
     with _answered():
-        typer.echo(cli_repair.status(asked, domain, output.value))
+        _show(cli_repair.status(asked, domain, output.value))
 
 
 @plugins_app.command("list")
@@ -428,7 +466,7 @@ def list_plugins(output: Format = Output.TABLE) -> None:
     """List the plugins that a profile can name."""
     from multisched import cli_plugins
 
-    typer.echo(cli_plugins.show(output.value))
+    _show(cli_plugins.show(output.value))
 
 
 # ---- what the commands share

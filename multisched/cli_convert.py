@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Any, Final
 
 import yaml
 
+from multisched.cli_tables import as_document
 from multisched.config import read_text
 from multisched.config_convert import Conversion, convert
 from multisched.config_findings import Finding
+from multisched.model.visible_text import escaped
 
 WIDTH: Final = 118
 
@@ -42,7 +43,7 @@ def as_yaml(conversion: Conversion, source: str) -> str:
 def as_json(conversion: Conversion) -> str:
     """One document with the configuration and the findings."""
     found = [finding.as_data() for finding in conversion.findings]
-    return json.dumps({"configuration": conversion.data, "findings": found}, indent=2) + "\n"
+    return as_document({"configuration": conversion.data, "findings": found}, "json") + "\n"
 
 
 def _header(conversion: Conversion, source: str) -> Iterator[str]:
@@ -60,5 +61,5 @@ def _line(finding: Finding) -> str:
 
 def _comment(text: str, lead: str) -> list[str]:
     """Wrapped; whatever a file's texts hold stays within the comment."""
-    plain = " ".join("".join(c if c.isprintable() else "?" for c in text).split())
+    plain = " ".join(escaped(text).split())
     return textwrap.wrap(plain, WIDTH, initial_indent=lead, subsequent_indent=lead + "  ", break_on_hyphens=False)

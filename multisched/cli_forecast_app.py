@@ -30,6 +30,7 @@ from multisched.cli_options import (
     TokenKubeconfig,
     answered,
     fail,
+    show,
     source_of,
 )
 from multisched.options import ExitCode
@@ -95,7 +96,7 @@ def _asking(command: Callable[..., str]) -> Callable[..., None]:
         _settle(invocation, given)
         with answered():
             asked = _whom(**{one.name: given.pop(one.name) for one in shared})
-            typer.echo(command(asked, **given))
+            show(command(asked, **given))
 
     hints = {name: hint for one in (_whom, command) for name, hint in _hints(one).items()}
     parameters = [

@@ -1,7 +1,7 @@
 """The forecast report as one HTML page that needs nothing else: no request leaves it, and everything it draws stands in it.
 
 Tables are written here, for readers without scripts too; plots, the heat map and what-if are drawn by `cli_forecast_page.js`
-from the document's codes. Names come from clusters and files: they are escaped here and written as text there.
+from the document's codes. Names come from clusters and files: what they hide is shown, and they are written as text.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from multisched.cli_forecast_tables import amount, fraction, of_capacity
+from multisched.model.visible_text import escaped_document
 
 _BESIDE: Final = Path(__file__)
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -25,6 +26,7 @@ Document = dict[str, Any]
 
 def page_of(document: Document) -> str:
     """The whole page."""
+    document = escaped_document(document)
     title = f"Forecast of domain {document['domain']}" if document["domain"] else "Forecast"
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'

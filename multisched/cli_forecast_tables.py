@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from multisched.cli_tables import as_table, one_line
+from multisched.cli_tables import as_table
+from multisched.model.visible_text import escaped
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 HOURS: Final = 24
@@ -35,7 +36,7 @@ def services(found: Document, *, is_wide: bool) -> str:
 
 def service(found: Document, *, is_wide: bool) -> str:
     """Each dimension's week as a plot, a line per day."""
-    parts = [f"{one_line(found['service'])}   per replica, hour by hour in {found['zone']}; {_version(found)}"]
+    parts = [f"{escaped(found['service'])}   per replica, hour by hour in {found['zone']}; {_version(found)}"]
     for row in found["dimensions"]:
         head = f"{row['dimension']}   peak {amount(row['highest'])} at {row['at']}, mean {amount(row['mean'])}"
         told = f"{head}, from {row['origin']}, error {fraction(row['error'])}"
@@ -147,7 +148,7 @@ _SPREAD: Final = ("p50", "p90", "p99")
 def week(head: str, top: float, curve: Sequence[float | None], capacity: float | None = None) -> str:
     """A line per day, a sign per hour, and how high the day goes. `top`: what a full sign stands for."""
     per_day = len(curve) // len(DAYS)
-    lines = [one_line(head)]
+    lines = [escaped(head)]
     for number, day in enumerate(DAYS):
         hours = _hours(curve[number * per_day : (number + 1) * per_day])
         bars = "".join(_bar(value, top) for value in hours)
@@ -212,5 +213,5 @@ def _version(found: Document) -> str:
 
 def _footer(found: Document) -> str:
     domain = f"domain {found['domain']}; " if found.get("domain") else ""
-    told = one_line(found["state"]) or _version(found)
+    told = escaped(found["state"]) or _version(found)
     return f"{domain}{told}; it is {found['now']} ({found['zone']})"

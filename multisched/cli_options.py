@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from multisched.model.visible_text import escaped_lines
 from multisched.options import ExitCode
 
 if TYPE_CHECKING:
@@ -64,10 +65,15 @@ def configuration_of(file: Path | None) -> Configuration:
         refuse(error.problems)
 
 
+def show(text: str, *, to_errors: bool = False) -> None:
+    """Prints, with all visible that others may have put into it."""
+    typer.echo(escaped_lines(text), err=to_errors)
+
+
 def refuse(problems: Iterable[object]) -> NoReturn:
     """Tells everything that is wrong with a file, and ends."""
     for problem in problems:
-        typer.echo(str(problem), err=True)
+        show(str(problem), to_errors=True)
     raise typer.Exit(ExitCode.USAGE) from None
 
 
@@ -94,6 +100,6 @@ def answered() -> Iterator[None]:
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:
-    typer.echo(f"multisched: {message}", err=True)
+    show(f"multisched: {message}", to_errors=True)
     sys.stderr.flush()
     raise typer.Exit(int(code))

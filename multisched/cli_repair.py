@@ -27,6 +27,7 @@ from multisched.framework.repair import (
     RepairPlan,
     RepairRefusedError,
 )
+from multisched.model.visible_text import escaped
 from multisched.model.wire import UNREADABLE
 from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
 from multisched.options import ExitCode
@@ -85,7 +86,7 @@ def status(server: Server, domain: str, output: str) -> str:
     found = _status_of(server, f"/api/v1/repair/status{_query(RepairAsked(domain=domain))}")
     if output in ("json", "yaml"):
         return as_document(msgspec.to_builtins(found), output)
-    return "\n".join(_status_lines(found))
+    return "\n".join(map(escaped, _status_lines(found)))
 
 
 def _status_lines(found: RepairStatus) -> Iterator[str]:
@@ -111,7 +112,7 @@ def _moment(epoch_s: float | None) -> str:
 
 def _status_of(server: Server, path: str, body: bytes | None = None) -> RepairStatus:
     try:
-        answer = ask(server, path, body=body, timeout_s=TIMEOUT_S)
+        answer = ask(server, path, body=body, is_change=body is not None, timeout_s=TIMEOUT_S)
     except AskError as error:
         raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
     try:
@@ -132,7 +133,7 @@ def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str
     if found.left:
         parts.append(_left(found.left, is_wide=is_wide))
     totals = [*_totals(found), *(["nothing was written: this is a preview"] if is_preview else [])]
-    parts.append("\n".join(totals))
+    parts.append("\n".join(map(escaped, totals)))
     return "\n\n".join(parts)
 
 

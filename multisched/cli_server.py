@@ -1,10 +1,12 @@
 """How a command asks a running multisched over HTTP: which server, with which credentials.
 
-Uses the standard library's HTTP, so that it starts fast. Follows no redirects: a token goes where the user said.
+Uses the standard library's HTTP, so that it starts fast. Follows no redirects: a token goes where the user said, and over
+plain HTTP to this machine only.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
 import urllib.error
 import urllib.request
@@ -14,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from multisched.observe.loopback import TokenFileError, is_loopback_name, read_token, token_folder
 from multisched.options import ExitCode
 
 TIMEOUT_S: Final = 10.0
@@ -39,20 +42,36 @@ class Server(msgspec.Struct, frozen=True):
     ca_file: Path | None = None
     is_verifying: bool = True
 
+    @property
+    def has_credentials(self) -> bool:
+        return self.token_file is not None or self.kubeconfig is not None
+
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         """None: a redirect is an answer like any other."""
 
 
-def ask(server: Server, path: str, *, body: bytes | None = None, timeout_s: float = TIMEOUT_S) -> bytes:
-    """The body of a GET, or of a POST if there is a body to send. Raises AskError."""
-    if urlsplit(server.url).scheme not in ("http", "https"):
+def ask(
+    server: Server, path: str, *, body: bytes | None = None, is_change: bool = False, timeout_s: float = TIMEOUT_S
+) -> bytes:
+    """The body of a GET, or of a POST if there is a body to send. Raises AskError.
+
+    `is_change`: it is a request to change something, for which a server on loopback wants the token of its process.
+    """
+    scheme = urlsplit(server.url).scheme
+    if scheme not in ("http", "https"):
         raise AskError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
+    if scheme == "http" and server.has_credentials and not is_loopback_name(urlsplit(server.url).netloc):
+        raise AskError(
+            f"{server.url}: whoever listens on the way would read the token; write https://HOST:PORT,"
+            " or forward the port (kubectl port-forward) and write http://127.0.0.1:PORT",
+            ExitCode.USAGE,
+        )
     request = urllib.request.Request(f"{server.url.rstrip('/')}{path}", data=body)  # noqa: S310 -- checked
     if body is not None:
         request.add_header("Content-Type", "application/json")
-    authorization = _authorization(server)
+    authorization = _authorization(server) or (_of_process(server.url) if is_change else "")
     if authorization:
         request.add_header("Authorization", authorization)
     opener = urllib.request.build_opener(
@@ -76,6 +95,17 @@ def _tls(server: Server) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _of_process(url: str) -> str:
+    """With the token of a process of this user on this machine; empty if there is none: the server says what it wants."""
+    parts = urlsplit(url)
+    try:
+        if not is_loopback_name(parts.netloc) or parts.port is None:
+            return ""
+        return f"Bearer {read_token(token_folder(os.environ), parts.port)}"
+    except (TokenFileError, ValueError):
+        return ""
 
 
 def _authorization(server: Server) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multisched.config_schema import Configuration, DomainConfig, Loan, Selector
+from multisched.config_schema import Configuration, DomainConfig, Loan, PodRuleConfig, Selector, TolerationConfig
 from multisched.verify import judged_selector
-from multisched.verify.placement_rules import Domain
+from multisched.verify.placement_rules import Domain, PodRule
 from multisched.verify.placement_rules import Loan as JudgedLoan
 from multisched.verify.selectors import LabelSelector, Toleration
 
@@ -21,8 +21,18 @@ def _domain(domain: DomainConfig) -> Domain:
         domain.nodes.rule.value if domain.nodes.rule is not None else "",
         _selector(domain.nodes.selector) if domain.nodes.selector is not None else None,
         tuple(_loan(loan) for loan in domain.loans),
-        tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in domain.policy.tolerations or ()),
+        tuple(_toleration(t) for t in domain.policy.tolerations or () if t.pods is None),
+        tuple((_toleration(t), _pods(t.pods)) for t in domain.policy.tolerations or () if t.pods is not None),
     )
+
+
+def _toleration(one: TolerationConfig) -> Toleration:
+    return Toleration(one.key, one.operator, one.value, one.effect)
+
+
+def _pods(rule: PodRuleConfig) -> PodRule:
+    selector = _selector(rule.selector) if rule.selector is not None else None
+    return PodRule(frozenset(rule.requests), frozenset(rule.annotations), selector)
 
 
 def _loan(loan: Loan) -> JudgedLoan:

@@ -1,7 +1,8 @@
 """Which domain a node is at home in, and which domains may use it: the configuration's node selection, compiled.
 
 Pure: a function of node and configuration. The state asks once per node change. The order is: the label
-`multisched.io/domain`, selectors as the file lists them, GPUs, virtual nodes, and the rest.
+`multisched.io/domain`, selectors as the file lists them, GPUs, virtual nodes, and the rest. `NodeSelection` is that part of a
+configuration alone: replicas show it to each other in their leases, as two of them may run with different files for a while.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
+from pydantic import ValidationError
 
-from multisched.config_schema import Configuration, DomainConfig, NodeRule
+from multisched.config_schema import Configuration, DomainConfig, Loan, NodeRule, Nodes
+from multisched.config_sections import Section
 from multisched.model.objects import Node
 from multisched.model.selectors import LabelSelector, Operator, Requirement, parse_int64
 
@@ -29,6 +32,36 @@ def has_gpus(node: Node) -> bool:
 def is_virtual(node: Node) -> bool:
     """True for a serverless node: virtual-kubelet's taint, or the label its providers set."""
     return node.labels.get("type") == VIRTUAL_TYPE or any(taint.key == VIRTUAL_TAINT for taint in node.taints)
+
+
+class SelectedDomain(Section):
+    """What says which nodes a domain may use."""
+
+    name: str
+    nodes: Nodes = Nodes()
+    loans: tuple[Loan, ...] = ()
+
+
+class NodeSelection(Section):
+    """The node selection of a whole configuration."""
+
+    domains: tuple[SelectedDomain, ...] = ()
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> NodeSelection:
+        domains = configuration.domains
+        return cls(domains=tuple(SelectedDomain(name=d.name, nodes=d.nodes, loans=d.loans) for d in domains))
+
+    @classmethod
+    def read(cls, text: str) -> NodeSelection | None:
+        """Of what `written` gave; None for anything else, such as a later version's."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
+    def written(self) -> str:
+        return self.model_dump_json(by_alias=True, exclude_defaults=True)
 
 
 class CompiledLoan(msgspec.Struct, frozen=True):
@@ -69,7 +102,7 @@ def _telling_values(requirements: list[Requirement]) -> Iterator[str | None]:
 class NodeRouter:
     """Answers where nodes belong. Built once per configuration."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration | NodeSelection) -> None:
         self._names = frozenset(domain.name for domain in configuration.domains)
         self._selectors = tuple(
             (domain.name, domain.nodes.selector.compile())
@@ -131,8 +164,19 @@ class NodeRouter:
         return is_usable
 
 
-def _compile_loans(domain: DomainConfig) -> tuple[CompiledLoan, ...]:
+def _compile_loans(domain: DomainConfig | SelectedDomain) -> tuple[CompiledLoan, ...]:
     return tuple(
         CompiledLoan(loan.lender, LabelSelector() if loan.selector is None else loan.selector.compile())
         for loan in domain.loans
     )
+
+
+def lease_groups(configuration: Configuration | NodeSelection) -> dict[str, str]:
+    """Domain -> the domain that names its lease: the first of those that share rows, directly or through others."""
+    group = {domain.name: domain.name for domain in configuration.domains}
+    for domain in configuration.domains:
+        for loan in domain.loans:
+            ours, theirs = group[domain.name], group[loan.lender]
+            first = next(name for name in group if group[name] in (ours, theirs))
+            group = {name: first if at in (ours, theirs) else at for name, at in group.items()}
+    return group

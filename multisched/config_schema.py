@@ -21,6 +21,7 @@ from multisched.config_sections import Seconds, Section
 from multisched.config_sections import format_duration as format_duration
 from multisched.config_sections import parse_duration as parse_duration
 from multisched.framework.plugin import Isolation
+from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
 
 API_VERSION: Final = "multisched.io/v1"
@@ -41,6 +42,7 @@ _SCHEDULER_NAME = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
 SchedulerName = Annotated[str, Field(pattern=_SCHEDULER_NAME)]
 LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
 LabelValue = Annotated[str, Field(max_length=63)]
+ResourceName = Annotated[str, Field(min_length=1, max_length=317)]
 
 
 class Expression(Section):
@@ -76,7 +78,9 @@ class Selector(Section):
     @model_validator(mode="after")
     def _refuse_empty(self) -> Self:
         if not self.match_labels and not self.match_expressions:
-            raise ValueError("selects every node; name matchLabels or matchExpressions, or leave the selector out")
+            raise ValueError(
+                "selects every node or pod; name matchLabels or matchExpressions, or leave the selector out"
+            )
         return self
 
     def compile(self) -> LabelSelector:
@@ -219,14 +223,37 @@ class Queue(Section):
         return self
 
 
+class PodRuleConfig(Section):
+    """Pods to which any of these applies."""
+
+    requests: tuple[ResourceName, ...] = Field(default=(), max_length=64)
+    """They request some of one of these resources."""
+    annotations: tuple[LabelKey, ...] = Field(default=(), max_length=64)
+    """They have one of these annotations, whatever it says."""
+    selector: Selector | None = None
+    """Their labels match."""
+
+    @model_validator(mode="after")
+    def _refuse_empty(self) -> Self:
+        if not self.requests and not self.annotations and self.selector is None:
+            raise ValueError("selects no pod; name requests, annotations or a selector, or leave it out to select all")
+        return self
+
+    def compile(self) -> PodRule:
+        """The model's value."""
+        return PodRule(self.requests, self.annotations, self.selector.compile() if self.selector else None)
+
+
 class TolerationConfig(Section):
-    """A toleration, as in a pod."""
+    """A toleration, as in a pod, and which pods are given it."""
 
     key: Annotated[str, Field(max_length=317)] = ""
     operator: Literal["Equal", "Exists"] = "Equal"
     value: Annotated[str, Field(max_length=63)] = ""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """Empty: all effects."""
+    pods: PodRuleConfig | None = None
+    """The pods of the domain that are given it: those to which any of this applies. Without: all."""
 
     @model_validator(mode="after")
     def _as_upstream(self) -> Self:
@@ -238,14 +265,15 @@ class TolerationConfig(Section):
 
     def compile(self) -> Toleration:
         """The model's value."""
-        return Toleration(self.key, self.operator, self.value, self.effect)
+        fields = self.key, self.operator, self.value, self.effect
+        return Toleration(*fields) if self.pods is None else LimitedToleration(*fields, self.pods.compile())
 
 
 class Policy(Section):
     """What the domain adds to its pods while scheduling them; pods themselves are never edited."""
 
     tolerations: tuple[TolerationConfig, ...] | None = Field(default=None, max_length=64)
-    """Taints that every pod of the domain tolerates. Without: the built-in domain's."""
+    """Taints that pods of the domain tolerate. Without: the built-in domain's."""
 
     def compile(self) -> tuple[Toleration, ...]:
         """The model's values."""
@@ -381,6 +409,25 @@ class ClientConfig(Section):
     """How often the cache is compared with a list of the API server."""
 
 
+VERIFY_MIN_S: Final = 10.0
+"""Each time all pods are listed."""
+
+
+class VerifyConfig(Section):
+    """The judge of `multisched verify` beside the running program, by lists of its own, in a process of its own."""
+
+    every_s: Seconds | None = None
+    """How often it looks, 10s at least. Without: never."""
+
+    @model_validator(mode="after")
+    def _refuse_haste(self) -> Self:
+        if self.every_s is not None and self.every_s < VERIFY_MIN_S:
+            raise ValueError(
+                f"every: {format_duration(self.every_s)} is too often; it lists all pods: write 10s or more"
+            )
+        return self
+
+
 class LoggingConfig(Section):
     """What the program writes to its standard error."""
 
@@ -409,6 +456,8 @@ class Configuration(Section):
     """How the API server is asked."""
     logging: LoggingConfig = LoggingConfig()
     """What is logged."""
+    verify: VerifyConfig = VerifyConfig()
+    """Whether pods that stand against a required rule are looked for, whoever placed them."""
 
     @model_validator(mode="after")
     def _bind_before_the_lease_ends(self) -> Self:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -30,6 +32,14 @@ settings.register_profile("test", max_examples=TEST_EXAMPLES, derandomize=True, 
 settings.register_profile("mutation", max_examples=MUTATION_EXAMPLES, derandomize=True, deadline=None, database=None)
 settings.register_profile("soak", max_examples=SOAK_EXAMPLES, deadline=None, print_blob=True)
 settings.load_profile("test")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What programs under test keep for their user goes with the run."""
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
+    yield
+    del os.environ["XDG_RUNTIME_DIR"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -84,8 +84,11 @@ class ProfileBook:
         """float64[dimensions, 1]: the capacity of a node that does not state any."""
 
     def service(self, namespace: str, name: str) -> Hashable | None:
-        """Whose profile is meant by a name: `namespace/service` goes before `service`; None: nothing is known of it."""
-        if not name:
+        """Whose profile is meant by a name: `namespace/service` goes before `service`; None: nothing is known of it.
+
+        A name with a slash means nobody: an owner's name is the author's to choose, and would stand for another namespace's service.
+        """
+        if not name or "/" in name:
             return None
         found = self._numbers.get(f"{namespace}/{name}")
         return self._numbers.get(name) if found is None else found

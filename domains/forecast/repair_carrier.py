@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -185,7 +185,7 @@ class Carrier:
             run.state is not State.RESERVING
         ):  # after a restart: the pod may be gone, a peer shows what its place is like
             begun = self.record.begun
-            peers = [] if begun is None else mover.peers(begun.owner)
+            peers = [] if begun is None else self._peers(begun)
             like = pod if pod is not None else next(iter(peers), None)
             if begun is not None and like is not None and not self._hold(like):
                 mover.hand_over(frozenset(begun.known))
@@ -236,7 +236,7 @@ class Carrier:
         """Whether the pod, which stands, may leave at this moment."""
         task, mover = self.record.task, self._mover
         assert pod.owner is not None, "looked at before"
-        peers = mover.peers(pod.owner.uid)
+        peers = mover.peers(pod.namespace, pod.owner.uid)
         missing = [one.key for one in peers if not one.node or one.is_deleting or not one.is_ready]
         self._told = f"{missing[0]} is not ready" if missing else mover.budget_refusal(pod)
         if not self._told and len(peers) > PEERS_MAX:
@@ -306,12 +306,15 @@ class Carrier:
             pod = self._mover.standing(taker)
             if pod is not None and not pod.is_deleting:
                 return pod
-        new = [one for one in self._mover.peers(begun.owner) if one.uid not in known and not one.is_deleting]
+        new = [one for one in self._peers(begun) if one.uid not in known and not one.is_deleting]
         if any(one.uid == taker for one in new):
             return None  # on its way
         standing = [one for one in new if self._mover.standing(one.uid) is not None]
         standing.sort(key=lambda one: (one.node != self.record.task.target, not one.is_ready, one.name))
         return standing[0] if standing else None
+
+    def _peers(self, begun: Begun) -> Sequence[Pod]:
+        return self._mover.peers(self.record.task.ref.namespace, begun.owner)
 
     def _check(self) -> Event:
         task, begun = self.record.task, self.record.begun
@@ -320,7 +323,7 @@ class Carrier:
             return Event.TARGET_GONE
         self._release()
         replacement = self._replacement(begun)
-        ready = sum(one.is_ready and not one.is_deleting for one in self._mover.peers(begun.owner))
+        ready = sum(one.is_ready and not one.is_deleting for one in self._peers(begun))
         before = self._found(task.source, begun.ready)
         after = self._found("" if replacement is None else replacement.node, ready)
         dimensions = self.record.dimensions

@@ -7,6 +7,7 @@ alone, never patched, so it cannot drift from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from domains.gpu.demand import DEVICE_MILLI, DEVICES_MAX, GPU, GPU_INDICES, HONOURED, GpuDemand
 from domains.gpu.hold import Hold
@@ -50,15 +51,15 @@ class DeviceRow:
     def set_node(self, node: Node | None) -> None:
         self.device_count = 0 if node is None else max(0, min(DEVICES_MAX, node.allocatable.get(GPU, 0)))
         self.is_honoured = node is not None and node.labels.get(GPU_INDICES) == HONOURED
-        self._renew()
+        self.renew()
 
     def hold(self, uid: str, hold: Hold) -> None:
         self.holds[uid] = hold
-        self._renew()
+        self.renew()
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
-        self._renew()
+        self.renew()
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -82,12 +83,13 @@ class DeviceRow:
 
     # -- keeping ---------------------------------------------------------------------------------------------------
 
-    def _renew(self) -> None:
-        """Free milli from the holds: known devices first, then what may be anywhere."""
+    def renew(self) -> None:
+        """Free milli from the holds: known devices first, then what may be anywhere. In the order of uids, so that the
+        same holds always leave the same."""
         used = [0] * self.device_count
         anywhere = 0
         whole_anywhere = 0
-        for hold in self.holds.values():
+        for _, hold in sorted(self.holds.items(), key=itemgetter(0)):
             is_known = bool(hold.devices) and hold.devices[-1] < self.device_count
             is_counted = hold.is_whole and not self.is_honoured
             if is_known and not (is_counted and any(used[device] for device in hold.devices)):

@@ -27,10 +27,11 @@ Milli = NDArray[np.int16]
 
 
 class GpuLedger:
-    """Implements `framework.ledger.AnnotatedLedger`."""
+    """Implements `framework.ledger.AnnotatedLedger` and `SummingLedger`."""
 
     name = "gpu-devices"
     annotations = frozenset((*DEMAND_ANNOTATIONS, *ALLOCATION_ANNOTATIONS))
+    written = frozenset(ALLOCATION_ANNOTATIONS)
 
     def __init__(self, served: frozenset[str] | None = None) -> None:
         """`served`: the schedulerNames of this program's domains; None: every pod is one of ours."""
@@ -106,6 +107,18 @@ class GpuLedger:
 
     def twin(self) -> GpuLedger:
         return GpuLedger(self._served)
+
+    def sums(self, row: int) -> object:
+        """The row's entries in all arrays that filters and scores read."""
+        self._grow_rows(row + 1)
+        ranked = self._ranked[:, row]
+        columns = self._whole_free, self._used_percent, self._is_held, self._bars_whole, self._bars_fractions
+        return ranked[ranked != ABSENT].tolist(), [int(column[row]) for column in columns]
+
+    def recount(self, row: int) -> None:
+        self._rows.setdefault(row, DeviceRow()).renew()
+        self._mirror(row)
+        self._drop_if_empty(row)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +208,7 @@ class GpuLedger:
         self._bars_fractions = np.pad(self._bars_fractions, (0, more))
 
     def _drop_if_empty(self, row: int) -> None:
-        """Rows without devices and holds cost nothing: most nodes have no GPU."""
+        """Rows without devices and holds cost nothing: most nodes have no GPU. How a node hands out devices is kept."""
         devices = self._rows[row]
-        if not devices.holds and not devices.device_count:
+        if not devices.holds and not devices.device_count and not devices.is_honoured:
             del self._rows[row]

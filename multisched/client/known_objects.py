@@ -12,6 +12,9 @@ from typing import Final
 
 import msgspec
 
+from multisched.model.version import is_older as is_before
+from multisched.model.version import version_of
+
 TOMBSTONE_TTL_S: Final = 600.0
 TOMBSTONES_MAX: Final = 65_536
 
@@ -38,13 +41,9 @@ class _Known(msgspec.Struct, gc=False):
 
 
 def is_older(version: str, than: str) -> bool:
-    """True if both are integers (stable since Kubernetes 1.35, KEP-5504) and `version` is less. Opaque ones are never older."""
+    """True if both are numbers and `version` is less. Opaque ones, and none at all, are never older."""
     is_less = len(version) < len(than) if len(version) != len(than) else version < than
-    return is_less and _is_number(version) and _is_number(than)
-
-
-def _is_number(version: str) -> bool:
-    return version.isascii() and version.isdigit()
+    return is_less and bool(version) and is_before(version_of(version), version_of(than))
 
 
 class KnownObjects:
@@ -131,12 +130,11 @@ class KnownObjects:
             known.version = ""
         self._tombstones.pop(uid, None)
 
-    def clear(self) -> list[str]:
-        """Forgets everything, tombstones too, and returns the keys: the server's history was replaced (a restored backup)."""
-        keys = list(self._known)
-        self._known.clear()
+    def forget_versions(self) -> None:
+        """Whatever the next list shows counts, also an older version or a uid that was gone: history went back."""
+        for known in self._known.values():
+            known.version = ""
         self._tombstones.clear()
-        return keys
 
     def _is_gone(self, uid: str, version: str) -> bool:
         tombstone = self._tombstones.get(uid)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum, auto
 from typing import Final
@@ -20,9 +20,9 @@ import anyio
 import msgspec
 import orjson
 
-from multisched.client.paths import segment
+from multisched.client.lease_record import LeaseRecord, RecordMetadata, lease_path, leases_path, read_record
 from multisched.framework.ports import Clock
-from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
+from multisched.model.wire import Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -70,27 +70,6 @@ class LeaseState(Enum):
     """Stopped for good."""
 
 
-class _Metadata(msgspec.Struct, gc=False):
-    name: str = ""
-    version: str = msgspec.field(name="resourceVersion", default="")
-
-
-class _Spec(msgspec.Struct, gc=False):
-    holder: str | None = msgspec.field(name="holderIdentity", default=None)
-    duration_s: int | None = msgspec.field(name="leaseDurationSeconds", default=None)
-    acquire_time: str | None = msgspec.field(name="acquireTime", default=None)
-    renew_time: str | None = msgspec.field(name="renewTime", default=None)
-    transitions: int | None = msgspec.field(name="leaseTransitions", default=None)
-
-
-class _Lease(msgspec.Struct, gc=False):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-
-
-_lease_decoder = msgspec.json.Decoder(_Lease)
-
-
 class _NoAnswerError(Exception):
     """This try failed; there is another one in a retry period."""
 
@@ -109,10 +88,14 @@ class LeaseKeeper:
         rng: random.Random,
         settings: LeaseSettings | None = None,
         on_change: Callable[[LeaseState], None] | None = None,
+        is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`on_change` hears of each change, on the loop that `run` is on. `is_alive`: False while who binds by the lease hangs;
+        then it is neither taken nor renewed."""
+        self._is_alive = is_alive
         self._transport = transport
-        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{segment(namespace)}/leases"
-        self._path = f"{self._collection}/{segment(name)}"
+        self._collection = leases_path(namespace)
+        self._path = lease_path(namespace, name)
         self._name = name
         self._namespace = namespace
         self._identity = identity
@@ -122,7 +105,7 @@ class LeaseKeeper:
         self._on_change = on_change
         self._state = LeaseState.STANDBY
         self._term = 0
-        self._observed: _Lease | None = None
+        self._observed: LeaseRecord | None = None
         self._observed_at = 0.0
         self._saw_another_holder = False
         self._renewed_at = float("-inf")
@@ -130,6 +113,10 @@ class LeaseKeeper:
         self._acquired_after_expiry = False
         self._claim: bool | None = None
         """Set while a record in our name can only be our own: whether we took it from a holder that had let it expire."""
+        self.annotations: Mapping[str, str] = {}
+        """What every write of ours says besides, and the only thing: those of another holder do not outlive it."""
+        self.inherited: Mapping[str, str] = {}
+        """The annotations of the record that we took over."""
         self._held = asyncio.Event()
         self._stop = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -151,7 +138,8 @@ class LeaseKeeper:
     def may_bind(self) -> bool:
         """True from the end of the waiting after an expired lease until `renew_deadline_s` after the last renewal *began*.
 
-        The difference to the lease's duration is the margin for the binds that are sent in the last moment (I9).
+        The difference to the lease's duration is the margin for the binds that are sent in the last moment (I9). May be called from
+        another thread than `run` is in: what it reads is set before the state says that we lead.
         """
         now = self._clock.monotonic()
         return self._state is LeaseState.LEADING and self._bind_from <= now < self._deadline()
@@ -240,6 +228,9 @@ class LeaseKeeper:
 
     async def _try_once(self, timeout_s: float) -> bool:
         """Creates, takes or renews the lease once, all calls together within `timeout_s`. True if we hold it now."""
+        if not self._is_alive():
+            logger.error("the program hangs; its lease is left to run out", extra={"lease": self._name})
+            return False
         with anyio.move_on_after(timeout_s):
             try:
                 return await self._take_or_renew(timeout_s)
@@ -267,15 +258,17 @@ class LeaseKeeper:
             return False
         return await self._write_and_lead(lease, timeout_s, started)
 
-    async def _write_and_lead(self, lease: _Lease, timeout_s: float, started: float) -> bool:
+    async def _write_and_lead(self, lease: LeaseRecord, timeout_s: float, started: float) -> bool:
         if self._claim is None:
             self._claim = bool(lease.spec.holder)
         after_expiry = self._claim
+        inherited = lease.metadata.annotations
         response = await self._write(lease, timeout_s)
         if response.status != 200:
             return False
         self._renewed(response, started)
         if self._state is not LeaseState.LEADING:
+            self.inherited = inherited
             self._lead(after_expiry=after_expiry, started=started)
         return True
 
@@ -283,7 +276,7 @@ class LeaseKeeper:
         self._observe(self._decode(response))
         self._renewed_at = started
 
-    def _is_free(self, lease: _Lease) -> bool:
+    def _is_free(self, lease: LeaseRecord) -> bool:
         """True if the record is ours, given back, or unchanged before our eyes for its whole duration.
 
         Ours means this process's: a former one under the same name counts as another holder.
@@ -298,19 +291,19 @@ class LeaseKeeper:
         self._saw_another_holder = True
         return self._clock.monotonic() >= self._expires_at(lease)
 
-    def _expires_at(self, lease: _Lease) -> float:
+    def _expires_at(self, lease: LeaseRecord) -> float:
         """When the record as it was last *changed* runs out, by our clock and its own duration."""
         duration_s = lease.spec.duration_s if lease.spec.duration_s is not None else self._settings.duration_s
         return self._observed_at + duration_s
 
-    def _observe(self, lease: _Lease) -> None:
+    def _observe(self, lease: LeaseRecord) -> None:
         if self._observed is None or self._observed.spec != lease.spec:
             self._observed_at = self._clock.monotonic()
         self._observed = lease
 
     # ---- calls
 
-    async def _read(self, timeout_s: float) -> _Lease | None:
+    async def _read(self, timeout_s: float) -> LeaseRecord | None:
         response = await self._transport.request("GET", self._path, timeout_s=timeout_s)
         if response.status == 404:
             return None
@@ -320,7 +313,9 @@ class LeaseKeeper:
 
     async def _create(self, timeout_s: float, started: float) -> bool:
         """A lease that others held and that somebody deleted counts as expired: its holder does not know yet."""
-        body = self._body(_Lease(_Metadata()), holder=self._identity, duration_s=int(self._settings.duration_s))
+        body = self._body(
+            LeaseRecord(RecordMetadata()), holder=self._identity, duration_s=int(self._settings.duration_s)
+        )
         if self._claim is None:
             self._claim = self._saw_another_holder
         path = f"{self._collection}{_deadline_query(timeout_s)}"
@@ -332,7 +327,7 @@ class LeaseKeeper:
             self._lead(after_expiry=self._claim, started=started)
         return True
 
-    async def _write(self, lease: _Lease, timeout_s: float) -> Response:
+    async def _write(self, lease: LeaseRecord, timeout_s: float) -> Response:
         body = self._body(lease, holder=self._identity, duration_s=int(self._settings.duration_s))
         path = f"{self._path}{_deadline_query(timeout_s)}"
         response = await self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
@@ -340,18 +335,23 @@ class LeaseKeeper:
             raise _NoAnswerError(f"PUT answered {response.status}")
         return response
 
-    def _decode(self, response: Response) -> _Lease:
-        try:
-            return _lease_decoder.decode(response.body)
-        except UNREADABLE as error:
-            raise _NoAnswerError("the answer is no Lease") from error
+    def _decode(self, response: Response) -> LeaseRecord:
+        record = read_record(response)
+        if record is None:
+            raise _NoAnswerError("the answer is no Lease")
+        return record
 
-    def _body(self, lease: _Lease, *, holder: str, duration_s: int) -> bytes:
+    def _body(self, lease: LeaseRecord, *, holder: str, duration_s: int) -> bytes:
         now = micro_time(self._clock.now())
         is_ours = lease.spec.holder == self._identity and self._state is LeaseState.LEADING
         transitions = lease.spec.transitions or 0
         is_first = not lease.metadata.version
-        metadata = {"name": self._name, "namespace": self._namespace, "resourceVersion": lease.metadata.version}
+        metadata: dict[str, object] = {
+            "name": self._name,
+            "namespace": self._namespace,
+            "resourceVersion": lease.metadata.version,
+            "annotations": dict(self.annotations),
+        }
         if is_first:
             del metadata["resourceVersion"]
         spec = {
@@ -398,7 +398,7 @@ class LeaseKeeper:
             return True
         return await self._give_back(lease)
 
-    async def _give_back(self, lease: _Lease) -> bool:
+    async def _give_back(self, lease: LeaseRecord) -> bool:
         """True if the server has taken it."""
         body = self._body(lease, holder="", duration_s=1)
         try:

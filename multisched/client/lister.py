@@ -26,6 +26,10 @@ class MalformedAnswerError(Exception):
     """A 200 whose body is no list: truncated, garbage, or another kind of document."""
 
 
+class TornListError(MalformedAnswerError):
+    """Pages of one list come from different versions of the store: together they never were the state of it."""
+
+
 class _ListMetadata(msgspec.Struct, gc=False):
     version: str = msgspec.field(name="resourceVersion", default="")
     continue_token: str = msgspec.field(name="continue", default="")
@@ -67,7 +71,7 @@ async def list_pages(
     """Yields every page, and asks for the next one before. `page_items=0` asks for all at once.
 
     Raises TransportError, MalformedAnswerError, or an ApiError: `Gone` means that the continue token expired between
-    two pages, and that everything yielded so far belongs to a list that will never be complete.
+    two pages, and that everything yielded so far belongs to a list that will never be complete; so does TornListError.
     """
 
     def ask(token: str) -> asyncio.Future[Response]:
@@ -77,13 +81,17 @@ async def list_pages(
         return asyncio.ensure_future(transport.request("GET", url, timeout_s=timeout_s))
 
     asked = ask("")
+    version = ""
     try:
         while True:
             body = _read(path, await asked)
+            if body.metadata.version != (version or body.metadata.version):
+                raise TornListError(f"the list of {path} has pages of versions {version} and {body.metadata.version}")
+            version = body.metadata.version
             token = body.metadata.continue_token
             if token:  # before this page is given away: the server makes the next one meanwhile
                 asked = ask(token)
-            yield Page(body.items or [], body.metadata.version)
+            yield Page(body.items or [], version)
             if not token:
                 return
     finally:

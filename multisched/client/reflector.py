@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -31,8 +31,16 @@ from multisched.client.errors import (
     error_of,
     parse_status,
 )
+from multisched.client.history import History
 from multisched.client.known_objects import KnownObjects, Verdict, is_older
-from multisched.client.lister import PAGE_ITEMS, MalformedAnswerError, list_pages, with_query
+from multisched.client.lister import (
+    PAGE_ITEMS,
+    MalformedAnswerError,
+    Page,
+    TornListError,
+    list_pages,
+    with_query,
+)
 from multisched.framework.ports import Clock
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.wire import UNREADABLE, LineStream, Response, Transport, TransportError
@@ -49,6 +57,8 @@ BATCH_ITEMS: Final = 128
 """So many objects are handed on before other tasks get their turn."""
 RESUMES_MAX: Final = 3
 """Failed resumes in a row without progress (garbage, in-stream 5xx) before the reflector lists again."""
+STALE_LIST_PAUSE_S: Final = 4.0
+"""Between lists that are older than what was seen: nothing is decided meanwhile, so an outage's long backoff would be too much."""
 STALE_LISTS_MAX: Final = 5
 """So many lists in a row that are older than what was seen mean that the server's history itself went back (restored backup)."""
 REFUSALS_MAX: Final = 3
@@ -91,6 +101,10 @@ class ReflectorStatistics(msgspec.Struct):
     malformed: int = 0
     expired: int = 0
     short_watches: int = 0
+
+
+class ContradictoryListError(Exception):
+    """A list that is as new as what is known shows something older: the server's history was rewritten."""
 
 
 class Ending(Enum):
@@ -141,8 +155,12 @@ class Reflector:
         label_selector: str = "",
         page_items: int = PAGE_ITEMS,
         on_refused: Callable[[str], None] | None = None,
+        history: History | None = None,
     ) -> None:
-        """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same."""
+        """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same.
+
+        `history`: shared with the other reflectors of this server; None: its own.
+        """
         self._on_refused = on_refused
         self._refusals = 0
         self._settled = asyncio.Event()
@@ -158,6 +176,8 @@ class Reflector:
         self._counters = ReflectorStatistics()
         self._backoff = Backoff(rng)
         self._version = ""
+        self._newest = ""
+        """The newest version that anything was handed on of; ahead of the position while a list comes in pages."""
         self._synced = asyncio.Event()
         self._stale_lists = 0
         self._suspects = 0
@@ -172,6 +192,8 @@ class Reflector:
         self._finished = 0
         """Number of the latest list that was handed on whole."""
         self._list_finished = asyncio.Event()
+        self._history = history if history is not None else History()
+        self._history.join(path, self.request_relist)
 
     @property
     def has_synced(self) -> bool:
@@ -243,13 +265,16 @@ class Reflector:
             try:
                 if await self._list_once(page_items):
                     return
-            except Gone:
+                self._counters.list_failures += 1
+                await self._pause(STALE_LIST_PAUSE_S * (1 + self._rng.random() / 4))
+                continue
+            except (Gone, TornListError) as error:
                 # The continue token expired: the rest of that list is lost. The next one is asked for in one piece.
-                self._counters.expired += 1
+                self._counters.expired += isinstance(error, Gone)
                 page_items = 0
             except TooManyRequests as error:
                 at_least_s = error.retry_after_s
-            except (ApiError, TransportError, MalformedAnswerError) as error:
+            except (ApiError, TransportError, MalformedAnswerError, ContradictoryListError) as error:
                 self._counters.malformed += isinstance(error, MalformedAnswerError)
                 self._count_refusal(error)
                 if not self.is_refused:
@@ -265,11 +290,10 @@ class Reflector:
         if self.is_refused:
             self._on_refused(str(error))
             self._settled.set()
+            self._history.leave(self._path)
 
     async def _list_once(self, page_items: int) -> bool:
-        """False if the list was older than what has been seen, and was not used."""
-        is_first = True
-        version = ""
+        """False if the list was not used, as it is older than what has been seen."""
         pages = list_pages(
             self._transport,
             self._path,
@@ -278,49 +302,62 @@ class Reflector:
             page_items=page_items,
         )
         async with aclosing(pages):
-            async for page in pages:
-                if is_first:
-                    is_first = False
-                    version = page.version
-                    if not self._accept_list(version):
-                        return False
-                    self._known.begin_replace()
-                await self._ingest_page(page.items)
-        self._finish_list(version)
+            first = await anext(pages)
+            if not self._may_use(first.version):
+                return False
+            if self._history.must_start_over(self._path):
+                whole = [self._items_of(page) for page in [first, *[page async for page in pages]]]
+                self._known.forget_versions()  # not before the list is whole: until then what is known stays in force
+                self._known.begin_replace()
+                for items in whole:
+                    await self._ingest(items)
+                self._history.started_over(self._path)
+            else:
+                self._known.begin_replace()
+                self._newest = first.version
+                await self._ingest(self._items_of(first), first.version)
+                async for page in pages:
+                    await self._ingest(self._items_of(page), page.version)
+        self._finish_list(first.version)
         return True
 
-    def _accept_list(self, version: str) -> bool:
+    def _may_use(self, version: str) -> bool:
         """Refuses a list from the past (a lagging API server, #59848), unless the past has plainly become the present."""
-        if not is_older(version, self._version):
+        if not is_older(version, self._newest):
             self._stale_lists = 0
             return True
         self._counters.stale_lists += 1
         self._stale_lists += 1
-        if self._stale_lists < STALE_LISTS_MAX:
-            return False
-        logger.error("the server's history went back, starting over", extra={"path": self._path})
-        self._stale_lists = 0
-        self._version = ""
-        self._delete_unseen(self._known.clear())
-        return True
+        self._history.doubt(self._path)
+        if self._stale_lists >= STALE_LISTS_MAX:
+            self._history.went_back(self._path)
+        return self._history.must_start_over(self._path)
 
-    async def _ingest_page(self, items: list[msgspec.Raw]) -> None:
+    def _items_of(self, page: Page) -> list[tuple[_Metadata, msgspec.Raw]]:
+        try:
+            return [(_metadata_of(raw), raw) for raw in page.items]
+        except UNREADABLE as error:
+            raise MalformedAnswerError(f"an item in the list of {self._path} has no metadata") from error
+
+    async def _ingest(self, items: Sequence[tuple[_Metadata, msgspec.Raw]], version: str = "") -> None:
+        """Hands on a page of a list. `version`: of a list that shows what is known, or something newer."""
         for start in range(0, len(items), BATCH_ITEMS):
-            for raw in items[start : start + BATCH_ITEMS]:
-                try:
-                    metadata = _metadata_of(raw)
-                except UNREADABLE as error:
-                    raise MalformedAnswerError(f"an item in the list of {self._path} has no metadata") from error
-                self._observe(metadata, raw)
+            for metadata, raw in items[start : start + BATCH_ITEMS]:
+                verdict = self._observe(metadata, raw)
+                if verdict is Verdict.STALE and is_older(metadata.version, version):
+                    # What was seen of it never was, or its deletion: a list that is as new cannot show an earlier state.
+                    self._history.went_back(self._path)
+                    raise ContradictoryListError(f"the list of {self._path} shows an object as it was before")
             await asyncio.sleep(0)
 
     def _finish_list(self, version: str) -> None:
         self._delete_unseen(self._known.end_replace(version, self._clock.monotonic()))
-        self._version = version
+        self._version = self._newest = version
         self._suspects = 0
         self._refusals = 0
         self._counters.lists += 1
         self._handler.replaced(version)
+        self._history.listed(self._path)
         self._finished = self._begun
         self._list_finished.set()
         self._synced.set()
@@ -434,12 +471,14 @@ class Reflector:
             self._remove(metadata, event.object)
         elif event.type == "BOOKMARK":
             self._counters.bookmarks += 1
+            if is_older(metadata.version, self._version):
+                return Ending.RELIST  # from a server that lags, or history went back: a list tells
         else:
             self._counters.malformed += 1
             return None
         # The guard of single objects is separate: a reordered older event must not move the position back.
         if metadata.version and not is_older(metadata.version, self._version):
-            self._version = metadata.version
+            self._version = self._newest = metadata.version
         return None
 
     def _refused_in_stream(self, status: StatusBody) -> Ending:
@@ -459,7 +498,7 @@ class Reflector:
 
     # ---- objects
 
-    def _observe(self, metadata: _Metadata, raw: msgspec.Raw) -> None:
+    def _observe(self, metadata: _Metadata, raw: msgspec.Raw) -> Verdict:
         key = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
         old_uid = self._known.uid_of(key)
         verdict = self._known.observe(key, metadata.uid, metadata.version)
@@ -476,6 +515,7 @@ class Reflector:
             self._counters.duplicates += 1
         else:
             self._counters.stale += 1
+        return verdict
 
     def _remove(self, metadata: _Metadata, raw: msgspec.Raw) -> None:
         key = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

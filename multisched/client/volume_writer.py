@@ -19,6 +19,7 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.model.cluster_objects import BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION
+from multisched.model.version import NO_VERSION, Version, version_of
 from multisched.model.wire import MERGE_PATCH, UNREADABLE, Response, Transport, TransportError
 
 WRITE_TIMEOUT_S: Final = 10.0
@@ -28,7 +29,6 @@ RETRY_DELAY_S: Final = 0.5
 """Before the second sending; doubled before each further one."""
 
 _ANSWERS: Final = {404: VolumeAnswer.NOT_FOUND, 409: VolumeAnswer.CONFLICT}
-_VERSION_DIGITS_MAX: Final = 20
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -61,7 +61,7 @@ class ApiVolumeWriter:
         self._counters = VolumeWriterStatistics()
 
     async def bind_volume(
-        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+        self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
         reference = {
             "apiVersion": "v1",
@@ -75,7 +75,7 @@ class ApiVolumeWriter:
         path = f"/api/v1/persistentvolumes/{segment(volume.name)}"
         return await self._patch(path, volume, version, noted, {"spec": {"claimRef": reference}})
 
-    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+    async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
         namespace, name = segment(claim.namespace), segment(claim.name)
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
         return await self._patch(path, claim, version, {SELECTED_NODE_ANNOTATION: node}, {})
@@ -84,7 +84,7 @@ class ApiVolumeWriter:
         return replace(self._counters)
 
     async def _patch(
-        self, path: str, ref: ObjectRef, version: int, annotations: Mapping[str, str], rest: Mapping[str, object]
+        self, path: str, ref: ObjectRef, version: Version, annotations: Mapping[str, str], rest: Mapping[str, object]
     ) -> VolumeReply:
         metadata: dict[str, object] = {"uid": ref.uid}
         if version:
@@ -132,9 +132,9 @@ def _reply(response: Response) -> VolumeReply:
     return VolumeReply(_ANSWERS.get(status, VolumeAnswer.REFUSED), message=message)
 
 
-def _version_of(response: Response) -> int:
+def _version_of(response: Response) -> Version:
     try:
         text = _decoder.decode(response.body).metadata.version
     except UNREADABLE:
-        return 0
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS_MAX else 0
+        return NO_VERSION
+    return version_of(text)

@@ -367,9 +367,10 @@ class AttemptRecords:
         )
         self._add(pod, record)
 
-    def conflicted(self, pod: Pod, attempt: int, passed_over: tuple[str, ...]) -> None:
-        """None of the attempt's candidates took the pod any more."""
-        self._add(pod, AttemptRecord(attempt, self._stopwatch(), Outcome.CONFLICT, passed_over=passed_over))
+    def conflicted(self, pod: Pod, attempt: int, passed_over: tuple[str, ...], refusal: str) -> None:
+        """None of the attempt's candidates took the pod any more. `refusal`: what a ledger has against one; may be empty."""
+        now_s = self._stopwatch()
+        self._add(pod, AttemptRecord(attempt, now_s, Outcome.CONFLICT, message=refusal, passed_over=passed_over))
 
     def failed(self, pod: Pod, attempt: int, status: Status) -> None:
         """A plugin failed, or a PreScore plugin refused."""

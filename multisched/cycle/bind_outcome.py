@@ -100,6 +100,12 @@ class BindMachine:
         self._failure = message
         return Action(Step.READ, self._pause())
 
+    def withdraw(self, message: str) -> Action:
+        """Nothing more may be sent to the node: what was sent is waited for; a bind of which nothing was is refused."""
+        if not self.is_unknown:
+            return _end(Outcome.REFUSED, message)
+        return self.on_failure(message)
+
     def on_read(self, truth: PodTruth | None) -> Action:
         """What a consistent read of the pod says."""
         if truth is None or truth.uid != self._uid:

@@ -33,8 +33,9 @@ from multisched.model.objects import Pod, PodSpec
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
-CLASS_BYTES_MAX = 512 * 1024 * 1024
-"""Memory for cached classes of one domain; the class unused for longest goes first."""
+CLASS_BYTES_MAX = 128 * 1024 * 1024
+"""Memory for cached classes of one domain; the class unused for longest goes first. A tenant whose pods all differ fills it in
+every domain, and all of it has to fit into a gibibyte."""
 
 BYTES_PER_ROW = 48
 """What one class keeps per row, roughly: codes and scores of each plugin, and the totals."""

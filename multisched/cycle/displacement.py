@@ -1,8 +1,8 @@
 """Displacing pods on thousands of rows at once, and remembering what came of it for the next pod of the same class.
 
 Works where only plugins that want room read pods: then a row's answer hangs on that row alone, and stays true until its
-node, its pods or the nominations to it change. A `RowMemory` holds the answers of one class; a burst of equal preemptors
-looks again only at the rows that the ones before them have touched.
+node, its pods or the nominations to it change. A `RowMemory` holds the answers to one class by one plugin's rule; a burst of
+equal preemptors looks again only at the rows that the ones before them have touched.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class RowMemory:
         self.depth = depth
         self.capacity = capacity
         self.mark: Hashable = None
+        """What the rule's answers hung on besides the pods."""
         self.known: Bools = np.zeros(capacity, np.bool_)
         self.has_lower: Bools = np.zeros(capacity, np.bool_)
         """Somebody there may be displaced."""
@@ -43,6 +44,8 @@ class RowMemory:
         """Index into `statuses`; -1 where the pod fits."""
         self.statuses: list[Status] = []
         self._numbers: dict[Status, int] = {}
+        self.lower: Bools = np.zeros((depth, capacity), np.bool_)
+        """Who may be displaced."""
         self.first: Bools = np.zeros((depth, capacity), np.bool_)
         self.victims: Bools = np.zeros((depth, capacity), np.bool_)
         self.has_victims: Bools = np.zeros(capacity, np.bool_)
@@ -112,9 +115,10 @@ class Displacement:
         self, memory: RowMemory, rows: Rows, rule: DisplacementRule, overlay: Callable[[], ColumnOverlay]
     ) -> None:
         """Makes the memory know all these (narrow) rows."""
-        if memory.mark != rule.mark:
-            self._compare_first(memory, rows, rule)
-            memory.mark = rule.mark
+        mark = (rule.below, rule.mark)
+        if memory.mark != mark:
+            self._keep_same(memory, rows, rule)
+            memory.mark = mark
         todo = rows[~memory.known[rows]]
         for pods in self._standing.blocks(todo):
             self._learn_block(memory, pods, rule, overlay())
@@ -149,30 +153,34 @@ class Displacement:
         memory.has_lower[rows] = has_any(lower)
         numbers = np.array([*(memory.number(status) for status in statuses), -1], np.int32)
         memory.refusal[rows] = numbers[refusal]
-        memory.first[:, rows] = False
-        memory.victims[:, rows] = False
-        memory.first[:depth, rows] = first
-        memory.victims[:depth, rows] = victims
+        for kept, news in ((memory.lower, lower), (memory.first, first), (memory.victims, victims)):
+            kept[:, rows] = False
+            kept[:depth, rows] = news
         has_victims = has_any(victims)
         memory.has_victims[rows] = has_victims
-        at = np.flatnonzero(has_victims)
-        if len(at):
-            some = pods if len(at) == len(rows) else self._standing.blocks(rows[at])[0]
-            k = len(some.priority)
-            costs = rule.costs(some, victims[:k, at], first[:k, at])
-            if not len(memory.costs):
-                memory.costs = np.zeros((len(costs), memory.capacity))
-            memory.costs[:, some.rows] = costs
+        self._tell_costs(memory, rows[has_victims], rule)
         memory.known[rows] = True
 
-    def _compare_first(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> None:
-        """What the rule says of `first` may be news on some rows: only those are forgotten."""
+    def _tell_costs(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> None:
+        """Of rows with victims."""
+        for some in self._standing.blocks(rows):
+            k = len(some.priority)
+            costs = rule.costs(some, memory.victims[:k, some.rows], memory.first[:k, some.rows])
+            if len(memory.costs) != len(costs):
+                memory.costs = np.zeros((len(costs), memory.capacity))
+            memory.costs[:, some.rows] = costs
+
+    def _keep_same(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> None:
+        """The rule may say otherwise now: the rows where it does are forgotten, and the others' costs are told anew."""
         known = rows[memory.known[rows]]
         memory.known[:] = False
         for pods in self._standing.blocks(known):
-            first = rule.first(pods, rule.displaceable(pods))
-            same = (first == memory.first[: len(first), pods.rows]).all(axis=0)
-            memory.known[pods.rows[same]] = True
+            lower = rule.displaceable(pods)
+            first, k = rule.first(pods, lower), len(lower)
+            same = (lower == memory.lower[:k, pods.rows]) & (first == memory.first[:k, pods.rows])
+            memory.known[pods.rows[same.all(axis=0)]] = True
+        kept = known[memory.known[known]]
+        self._tell_costs(memory, kept[memory.has_victims[kept]], rule)
 
     def _spare(self, pods: PodColumns, displaceable: Bools, first: Bools, overlay: ColumnOverlay) -> Bools:
         victims = displaceable.copy()

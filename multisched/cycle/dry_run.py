@@ -33,12 +33,14 @@ from multisched.state.overlay import OverlayCycle
 from multisched.state.standing_pods import PodColumns
 
 MEMORIES_MAX = 32
-"""Classes of preemptors whose rows are remembered: some 100 bytes a row each; the one unused for longest goes first."""
+"""Classes of preemptors whose rows are remembered, by plugin: some 100 bytes a row each; the one unused for longest goes first."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The attempt that found no row."""
+    """The attempt that found no row, and who would make room."""
 
+    plugin: str
+    """The PostFilter plugin: what came of its rule is of no use to another's."""
     pod: Pod
     view: CycleView
     candidates: Rows
@@ -132,7 +134,7 @@ class AttemptDryRun:
         rows = self._with_lower(rule, tally)
         if not len(rows):
             return self._found(tally, None)
-        memory = runs.memory(self._memory_key())
+        memory = runs.memory(self._memory_key(rule))
         is_wide = runs.standing.is_wide(rows)
         if self._tail:
             alone = is_wide | self._heeded(memory, rows, rule)
@@ -221,11 +223,13 @@ class AttemptDryRun:
                     statuses.append(plugin.reasons.status(code))
         return refusal, statuses
 
-    def _memory_key(self) -> Hashable | None:
-        if self._failed.signature is None:
+    def _memory_key(self, rule: DisplacementRule) -> Hashable | None:
+        failed = self._failed
+        if failed.signature is None:
             return None
         hangs_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
-        return self._failed.signature, self._failed.skipped, self._runs.table.nodes_version if hangs_on_nodes else 0
+        nodes_version = self._runs.table.nodes_version if hangs_on_nodes else 0
+        return failed.plugin, type(rule), failed.signature, failed.skipped, nodes_version
 
     def _tell(self, memory: RowMemory, rows: Rows, tally: _Tally) -> None:
         has_lower: Bools = memory.has_lower[rows]

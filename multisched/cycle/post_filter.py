@@ -50,9 +50,9 @@ class PostFilterRuns:
         """What the plugins that can be talked to would choose from."""
         if not found.node_count:
             return
-        refusals = _Refusals(self, pod, view, group, found)
         for plugin in self._plugins:
             if implements(plugin, NegotiablePostFilter):
+                refusals = _Refusals(self, plugin.name, pod, view, group, found)
                 try:
                     yield plugin, self._runs.runner.call(plugin, "PostFilter", plugin.offers, view, pod, refusals)
                 except PluginFailure as failure:
@@ -69,10 +69,10 @@ class PostFilterRuns:
         """The plugins in order until one makes room. `settled`: plugin -> its result, where it was asked before."""
         if not self._plugins or not found.node_count:
             return Aftermath(nominated_node=CLEARED)
-        refusals = _Refusals(self, pod, view, group, found)
         reasons: list[str] = []
         nominated: str | None = None
         for plugin in self._plugins:
+            refusals = _Refusals(self, plugin.name, pod, view, group, found)
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
             status = result.status
             if status.code is Code.ERROR:
@@ -92,13 +92,14 @@ class PostFilterRuns:
         return [node.name for node in nodes if node is not None]
 
     def dry_run(
-        self, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis, late: Mapping[str, Status]
+        self, plugin: str, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis, late: Mapping[str, Status]
     ) -> AttemptDryRun:
         candidates = self._candidates(found, late)
         known: dict[str, tuple[Rows, Codes]] = {}
         if group.refusal is None and group.generation == self._rows.generation:
             known = {column.plugin.name: (group.rows, column.codes) for column in group.filters}
-        return self._runs.of(Failed(pod, view, candidates, found.node_count, group.skipped, group.signature, known))
+        failed = Failed(plugin, pod, view, candidates, found.node_count, group.skipped, group.signature, known)
+        return self._runs.of(failed)
 
     def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
         """Rows whose first refusal was Unschedulable, as far as they are the domain's still."""
@@ -123,10 +124,13 @@ def _cured_by_room(verdicts: Verdicts) -> Rows:
 
 
 class _Refusals:
-    """`plugin.Refusals` over a diagnosis."""
+    """`plugin.Refusals` over a diagnosis, for one plugin."""
 
-    def __init__(self, runs: PostFilterRuns, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis) -> None:
+    def __init__(
+        self, runs: PostFilterRuns, plugin: str, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis
+    ) -> None:
         self._runs = runs
+        self._plugin = plugin
         self._pod = pod
         self._view = view
         self._group = group
@@ -151,4 +155,4 @@ class _Refusals:
         return [*self._runs.node_names(refused), *self._late]
 
     def dry_run(self) -> AttemptDryRun:
-        return self._runs.dry_run(self._pod, self._view, self._group, self._found, self._late)
+        return self._runs.dry_run(self._plugin, self._pod, self._view, self._group, self._found, self._late)

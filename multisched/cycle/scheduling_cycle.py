@@ -39,8 +39,10 @@ from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.commit import (
     CANDIDATES_MAX,
     MOVED,
+    TAKEN,
     Candidate,
     Conflicts,
+    NotTaken,
     commit,
     commit_at_once,
 )
@@ -88,6 +90,8 @@ class Conflicted(msgspec.Struct, frozen=True):
     """The pod had rows, but none of its candidates took it any more at commit."""
 
     pod: Pod
+    refusal: str = ""
+    """The node and what a ledger has against it, where no filter said so; empty where others had taken the rows."""
 
 
 Result = Placed | Unplaced | Conflicted
@@ -127,7 +131,7 @@ class SchedulingCycle:
         self.records = records if records is not None else AttemptRecords(runner.stopwatch)
         self._runner = runner
         self._cache = cache
-        self._rows = rows
+        self._rows = self.rows = rows
         self.nominator = nominator
         self._seed = seed
         self._holds_up = bool(plugins.reserve or plugins.permit)
@@ -185,8 +189,7 @@ class SchedulingCycle:
         view = replace(view, answers=self._settled(asked, answers))
         if not self._drop_left(choice, generation):
             self.conflicts.true += 1
-            self.records.conflicted(pod, attempt, ())
-            return Conflicted(pod)
+            return self._conflicted(pod, attempt, TAKEN, ())
         refused = self._refuse_by_answers(choice, view, pod)
         if as_seen is not None and not any_true(choice.feasible):
             return (yield from self._refused(group, view, pod, attempt, as_seen.with_more(refused), refused))
@@ -395,10 +398,13 @@ class SchedulingCycle:
     def _assume_at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
         row = group.rows.item(at)
         assumption = commit_at_once(self._cache, pod, row)
-        if assumption is None:
-            self.records.conflicted(pod, attempt, (self._node_name(row),))
-            return Conflicted(pod)
+        if isinstance(assumption, NotTaken):
+            return self._conflicted(pod, attempt, assumption, (self._node_name(row),))
         return self._placed(pod, assumption, group.view, attempt)
+
+    def _conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
+        self.records.conflicted(pod, attempt, nodes, why.refusal)
+        return Conflicted(pod, why.refusal)
 
     def _place(
         self,
@@ -415,9 +421,8 @@ class SchedulingCycle:
             return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
 
         assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
-        if assumption is None:
-            self.records.conflicted(pod, attempt, self._names_of(candidates))
-            return Conflicted(pod)
+        if isinstance(assumption, NotTaken):
+            return self._conflicted(pod, attempt, assumption, self._names_of(candidates))
         self._record(picture, pod, attempt, candidates, assumption.node)
         return self._reserve(self._placed(pod, assumption, view, attempt))
 

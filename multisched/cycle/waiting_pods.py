@@ -57,18 +57,18 @@ class WaitingPodTable:
         return True
 
     def reject(self, uid: str, plugin: str, reason: str) -> bool:
-        entry = self._waiting.pop(uid, None)
-        if entry is None:
-            return False
-        entry.decided(Status.unschedulable(reason).by(plugin))
-        return True
+        return self.end(uid, Status.unschedulable(reason).by(plugin))
 
     def preempt(self, uid: str, plugin: str) -> bool:
         """The pod makes room for another: it is tried again after its backoff. False if it does not wait."""
+        return self.end(uid, Status.error("waiting on permit for pod: preempted").by(plugin))
+
+    def end(self, uid: str, status: Status) -> bool:
+        """Ends the wait, whatever its plugins say. False if the pod does not wait."""
         entry = self._waiting.pop(uid, None)
         if entry is None:
             return False
-        entry.decided(Status.error("waiting on permit for pod: preempted").by(plugin))
+        entry.decided(status)
         return True
 
     def drop(self, uid: str) -> None:

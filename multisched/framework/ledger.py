@@ -67,6 +67,21 @@ class AnnotatedLedger(Ledger, Protocol):
 
     annotations: frozenset[str]
     """Their keys."""
+    written: frozenset[str]
+    """Those of them that bindings carry: on a pod that waits they say nothing."""
+
+
+@runtime_checkable
+class SummingLedger(Ledger, Protocol):
+    """A ledger that keeps sums of each row beside what single pods hold, because filters read those."""
+
+    def sums(self, row: int) -> object:
+        """What is kept of the row: a comparable value, equal for the same node and the same holds (I4)."""
+        ...
+
+    def recount(self, row: int) -> None:
+        """Makes the row's sums anew from its holds: the audit found them at odds."""
+        ...
 
 
 def rebuild(ledger: Ledger, nodes: Iterable[tuple[int, Node]], pods: Iterable[tuple[Pod, int]]) -> Ledger:

@@ -101,8 +101,8 @@ class Mover(Keeper, Evictor, Protocol):
         """The pod, with the node it stands on; None where it stands on none, whether it waits or is gone."""
         ...
 
-    def peers(self, owner: str) -> Sequence[Pod]:
-        """Every pod whose controlling owner has this uid, those that wait for a node included."""
+    def peers(self, namespace: str, owner: str) -> Sequence[Pod]:
+        """Every pod of the namespace whose controlling owner has this uid, those that wait for a node included."""
         ...
 
     def budget_refusal(self, pod: Pod) -> str:

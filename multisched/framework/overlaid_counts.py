@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from multisched.framework.pod_counts import PodCount, PodCountsView, demands_of_pod
+from multisched.framework.pod_counts import PodCountsView
+from multisched.framework.pod_demands import Concern, Effect
+from multisched.framework.row_sums import AnySum, PodCount
+from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
-from multisched.model.placement import PodDemand, PodQuery
+from multisched.model.placement import PodAffinity, PodQuery
 
 
 class OverlaidCounts:
@@ -26,14 +29,10 @@ class OverlaidCounts:
         self._changes.append((row, pod, sign))
 
     @property
-    def demands_version(self) -> int:
-        return self._base.demands_version
-
-    @property
     def has_demands(self) -> bool:
         return self._base.has_demands or any(pod.spec.pod_affinity is not None for _, pod, _ in self._changes)
 
-    def matching(self, query: PodQuery) -> PodCount:
+    def matching(self, query: PodQuery) -> AnySum:
         changes = [
             (row, sign)
             for row, pod, sign in self._changes
@@ -41,22 +40,21 @@ class OverlaidCounts:
         ]
         return _changed(self._base.matching(query), changes)
 
-    def demanding(self, demand: PodDemand) -> PodCount:
-        changes = [(row, sign) for row, pod, sign in self._changes for own in demands_of_pod(pod) if own == demand]
-        return _changed(self._base.demanding(demand), changes)
+    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+        asker = Asker(namespace, labels, namespace_labels)
+        demanding = [
+            (row, pod.spec.pod_affinity, pod.namespace, sign)
+            for row, pod, sign in self._changes
+            if pod.spec.pod_affinity is not None
+        ]
+        effects = [(row, self._base.effect(asker, affinity, space), sign) for row, affinity, space, sign in demanding]
+        return self._base.concern(*asker).with_changes(effects)
 
-    def demands_on(
-        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
-    ) -> list[PodDemand]:
-        found = dict.fromkeys(self._base.demands_on(namespace, labels, namespace_labels))
-        for _, pod, _ in self._changes:
-            for demand in demands_of_pod(pod):
-                if demand.concerns(namespace, labels, namespace_labels):
-                    found[demand] = None
-        return list(found)
+    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+        return self._base.effect(asker, affinity, namespace)
 
 
-def _changed(base: PodCount, changes: Sequence[tuple[int, int]]) -> PodCount:
+def _changed(base: AnySum, changes: Sequence[tuple[int, int]]) -> AnySum:
     if not changes:
         return base
     held = dict(base.held)

@@ -161,7 +161,7 @@ class Heed(msgspec.Struct, frozen=True):
     """Which other pods make a difference to what a plugin's Filter says of a pod."""
 
     mark: Hashable
-    """What `matters` hangs on besides the other pod; equal marks, equal answers."""
+    """What `matters` hangs on besides the other pod; equal marks, equal answers about pods that stand on nodes."""
     matters: Callable[[Pod], bool]
     """False: wherever that pod comes or goes, Filter says the same. Goes by its namespace, labels and spec."""
     stand_on: Callable[[Rows], Bools] | None = None

@@ -1,119 +1,87 @@
 """PodCounts: how many pods on each row match a query, and what placed pods demand of others. Never counted by walking pods.
 
-A query is registered when somebody first asks, kept true as pods come and go, and dropped when it is unused for longest;
-demands are there as long as a pod that has them is. The node table owns one and writes it; an overlay has one above the
-table's. Plugins read it as `NodeView.pod_counts`.
+Pods are held in groups of equal namespace and labels: a workload's pods are one group. A query is counted when somebody first asks,
+group by group where its namespaces hold few, in columns where they hold many (`group_columns`); from then on it catches
+up with the pods that came and went since it was last asked for, and is dropped when it is unused for longest. So a query
+nobody asks again costs nobody anything, whoever comes and goes. What pods demand is in `pod_demands`.
 
-Pods are held in groups of equal namespace and labels: a workload's pods are one group, so that a new query looks at groups,
-and a pod that comes or goes at the few queries its group is in.
+The node table owns one and writes it; an overlay has one above the table's. Plugins read it as `NodeView.pod_counts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
-from multisched.framework.label_index import LabelIndex
+from multisched.framework.group_columns import GroupColumns
+from multisched.framework.pod_demands import Concern, Effect, PodDemands
+from multisched.framework.row_sums import AnySum, DenseSum, PodCount
+from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
-from multisched.model.placement import PodAffinity, PodDemand, PodQuery, demands_of
+from multisched.model.placement import PodAffinity, PodQuery
 
-QUERIES_MAX = 4_096
-"""Queries kept; the one unused for longest goes first. About 1 KB each, and 100 bytes for each row where it matches."""
+QUERIES_MAX: Final = 4_096
+"""Queries kept; those unused for longest go first."""
 
-CHANGES_KEPT = 256
-"""Changes of one count that readers can catch up with; who misses more reads it anew."""
+QUERY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Memory for the counts of queries; those unused for longest go first."""
 
-AFFINITIES_MAX = 65_536
-"""Affinities whose demands are remembered, by identity and namespace."""
+NARROW_GROUPS_MAX: Final = 32
+"""Groups that a query is put to one by one; where its namespaces hold more, it is put to all groups at once."""
 
-_NONE: Sequence[tuple[int, int, int]] = ()
+LOG_KEPT: Final = 4_096
+"""Pods that came or went that a query can catch up with; beyond, it is counted anew."""
+
+MATCHES_KEPT: Final = 256
+"""Groups of which a query remembers whether they match."""
+
+QUERIES_CHECKED: Final = 16
+"""Queries that one audit of some rows counts anew."""
+
 _GroupKey = tuple[str, int, bool]
 """Namespace, identity of the labels, whether the pods are being deleted."""
-
-
-class PodCount:
-    """Pods per row for one query or demand. `version` is never the same for two states of two counts of one table."""
-
-    __slots__ = ("_floor", "_recent", "held", "is_kept", "is_used", "version")
-
-    def __init__(self, version: int, held: dict[int, int] | None = None) -> None:
-        self.held: dict[int, int] = {} if held is None else held
-        """Row -> pods, rows without any left out. Read only."""
-        self.version = version
-        self.is_kept = False
-        """True as long as the table keeps it true; a reader that holds on to a count asks for it again when it is not."""
-        self.is_used = True
-        """A reader that holds on to a count sets this at each use, so that the count is not dropped as unused."""
-        self._floor = version
-        self._recent: list[tuple[int, int, int]] = []
-
-    def add(self, row: int, change: int, version: int) -> None:
-        """For the owner: so many more pods on the row."""
-        left = self.held.get(row, 0) + change
-        if left:
-            self.held[row] = left
-        else:
-            del self.held[row]
-        self.version = version
-        recent = self._recent
-        recent.append((version, row, change))
-        if len(recent) >= 2 * CHANGES_KEPT:
-            self._floor = recent[CHANGES_KEPT - 1][0]
-            del recent[:CHANGES_KEPT]
-
-    def changes_since(self, version: int) -> Sequence[tuple[int, int, int]] | None:
-        """(version, row, more pods) of each change after `version`; None when that is too long ago to know."""
-        if version == self.version:
-            return _NONE
-        if version < self._floor:
-            return None
-        recent, at = self._recent, len(self._recent)
-        while at and recent[at - 1][0] > version:
-            at -= 1
-        return recent[at:]
+_QUERY_BYTES: Final = 1_000
+_SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
 
 
 class PodCountsView(Protocol):
     """What plugins read: `NodeView.pod_counts`."""
 
     @property
-    def demands_version(self) -> int:
-        """Raised when the set of demands changes."""
-        ...
-
-    @property
     def has_demands(self) -> bool:
         """False: no placed pod has a term about others."""
         ...
 
-    def matching(self, query: PodQuery) -> PodCount:
-        """How many pods on each row are in the query; kept true as long as somebody asks now and then."""
+    def matching(self, query: PodQuery) -> AnySum:
+        """How many pods on each row are in the query, as it is now."""
         ...
 
-    def demanding(self, demand: PodDemand) -> PodCount:
-        """How many pods on each row have this demand, counted as often as they have it."""
+    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+        """What placed pods demand of pods with these labels in that namespace, as it is now."""
         ...
 
-    def demands_on(
-        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
-    ) -> list[PodDemand]:
-        """The demands of placed pods that concern a pod with these labels in that namespace, each once."""
+    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+        """What one placed pod with this affinity in that namespace demands of the asker's pods."""
         ...
 
 
-class _Group:
+class PodGroup:
     """Pods of one namespace with the same labels, alike in whether they are being deleted."""
 
-    __slots__ = ("counts", "is_deleting", "labels", "namespace", "row", "rows")
+    __slots__ = ("_labels", "column", "is_deleting", "namespace", "row", "rows")
 
     def __init__(self, namespace: str, labels: Mapping[str, str], *, is_deleting: bool) -> None:
         self.namespace = namespace
-        self.labels = labels
+        self._labels = labels
         self.is_deleting = is_deleting
+        self.column = -1
         self.row = -1
         """Where its pod stands, as long as there is but one: half of all groups of jobs are of one pod."""
         self.rows: dict[int, int] | None = None
-        self.counts: tuple[PodCount, ...] = ()
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._labels
 
     def add(self, row: int) -> None:
         if self.rows is None:
@@ -146,58 +114,112 @@ class _Group:
         return not self.rows
 
 
-class _Demand:
-    """One demand with the pods that have it."""
+class KeptQuery:
+    """A query with its count, as far as it has caught up."""
 
-    __slots__ = ("count", "demand")
+    __slots__ = ("_matches", "count", "is_kept", "is_used", "query", "seen", "size_bytes")
 
-    def __init__(self, demand: PodDemand, version: int) -> None:
-        self.demand = demand
-        self.count = PodCount(version)
-        self.count.is_kept = True
+    def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
+        self.query = query
+        self.is_kept = True
+        """A reader that holds on to the query asks for it again when it is not kept."""
+        self.is_used = True
+        self._matches: dict[PodGroup, bool] = {}
+        self.size_bytes = 0
+        self.counted(count, seen)
+
+    def counted(self, count: AnySum, seen: int) -> None:
+        """It was counted anew."""
+        self.count = count
+        self.seen = seen
+        rows = (
+            _DENSE_ROW_BYTES * len(count.terms) if isinstance(count, DenseSum) else _SPARSE_ROW_BYTES * len(count.held)
+        )
+        self.size_bytes = _QUERY_BYTES + rows
+
+    def drop(self) -> None:
+        """Nobody keeps it true any more: who reads it asks for it again."""
+        self.is_kept = False
+        self.count.clear()
+        self._matches.clear()
+
+    def has(self, group: PodGroup) -> bool:
+        found = self._matches.get(group)
+        if found is None:
+            query = self.query
+            found = (query.counts_deleting or not group.is_deleting) and query.has(group.namespace, group.labels)
+            if len(self._matches) >= MATCHES_KEPT:
+                self._matches.clear()
+            self._matches[group] = found
+        return found
 
 
 class PodCounts:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
+        """`is_topology`: whether any node has this label; None: any may."""
+        self.demands = PodDemands(is_topology)
         self._sequence = 0
-        self._groups: dict[str, dict[tuple[int, bool], _Group]] = {}
-        self._queries: dict[PodQuery, PodCount] = {}
-        self._query_index: LabelIndex[PodQuery] = LabelIndex()
-        self._demands: dict[PodDemand, _Demand] = {}
-        self._demand_index: LabelIndex[PodDemand] = LabelIndex()
-        self._interned: dict[PodDemand, _Demand] = {}
-        """Those of pods that came and may come again, too."""
-        self._demands_of: dict[tuple[int, str], tuple[PodAffinity, tuple[_Demand, ...]]] = {}
-        self.demands_version = 0
-        """Raised when the set of demands changes."""
+        self._groups: dict[str, dict[tuple[int, bool], PodGroup]] = {}
+        self._queries: dict[PodQuery, KeptQuery] = {}
+        self._bytes = 0
+        self._columns: GroupColumns | None = None
+        self._log: list[tuple[PodGroup, int, int]] = []
+        """Group, row, and how many of its pods came or went."""
+        self._log_start = 0
+        self.groups_looked_at = 0
+        """Groups that queries were put to one by one so far."""
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def matching(self, query: PodQuery) -> PodCount:
-        count = self._queries.get(query)
-        if count is None:
-            count = self._queries[query] = self._register(query)
-        count.is_used = True
-        return count
+    def matching(self, query: PodQuery) -> AnySum:
+        return self.kept(query).count
 
-    def demanding(self, demand: PodDemand) -> PodCount:
-        found = self._demands.get(demand)
-        return PodCount(0) if found is None else found.count
+    def kept(self, query: PodQuery) -> KeptQuery:
+        """The query with its count as it is now; to hold on to, and to `refresh` at each use."""
+        found = self._queries.get(query)
+        if found is None:
+            self._make_room()
+            found = self._queries[query] = KeptQuery(query, self._counted(query), self._end)
+            self._bytes += found.size_bytes
+        self.refresh(found)
+        return found
 
-    def demands_on(
-        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
-    ) -> list[PodDemand]:
-        return [
-            demand
-            for demand in self._demand_index.candidates(namespace, labels)
-            if demand.concerns(namespace, labels, namespace_labels)
-        ]
+    def refresh(self, kept: KeptQuery) -> None:
+        """Catches up with what came and went since the query was last asked for."""
+        kept.is_used = True
+        if kept.seen == self._end:
+            return
+        if kept.seen < self._log_start:
+            self._bytes -= kept.size_bytes
+            kept.count.clear()
+            kept.counted(self._counted(kept.query), self._end)
+            self._bytes += kept.size_bytes
+            return
+        scopes = kept.query.scopes
+        namespaces = scopes[0].namespaces if scopes else frozenset()
+        for group, row, pods in self._log[kept.seen - self._log_start :]:
+            if (namespaces is None or group.namespace in namespaces) and kept.has(group):
+                if isinstance(kept.count, PodCount):
+                    kept.count.add(row, pods, self._tick())
+                else:
+                    kept.count.add(row, pods, pods, self._tick())
+        kept.seen = self._end
+
+    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+        return self.demands.concern(namespace, labels, namespace_labels)
+
+    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+        return self.demands.effect(asker, affinity, namespace)
+
+    @property
+    def demands_sequence(self) -> int:
+        return self.demands.sequence
 
     @property
     def has_demands(self) -> bool:
-        return bool(self._demands)
+        return bool(self.demands)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -205,7 +227,7 @@ class PodCounts:
         """A pod comes to the row (1) or leaves it (-1)."""
         self._count(row, pod, sign)
         if pod.spec.pod_affinity is not None:
-            self._count_demands(row, pod.spec.pod_affinity, pod.namespace, sign)
+            self.demands.account(row, pod.spec.pod_affinity, pod.namespace, sign)
 
     def replace(self, row: int, before: Pod, after: Pod) -> None:
         """A newer object of a pod on the row, with the same spec."""
@@ -214,57 +236,50 @@ class PodCounts:
             self._count(row, after, 1)
 
     def forget_row(self, row: int) -> None:
-        """Drops what is known of a row that is counted anew."""
+        """Drops what is known of a row that is counted anew, and all counts: what was wrong may be in any."""
         for namespace, groups in list(self._groups.items()):
             for key in [key for key, group in groups.items() if group.forget(row)]:
                 del groups[key]
             if not groups:
                 del self._groups[namespace]
-        for count in self._queries.values():
-            if row in count.held:
-                count.add(row, -count.held[row], self._tick())
-        for known in list(self._demands.values()):
-            if row in known.count.held:
-                known.count.add(row, -known.count.held[row], self._tick())
-                self._drop_unused(known)
+        for kept in self._queries.values():
+            kept.drop()
+        self._queries.clear()
+        self._bytes = 0
+        self._drop_columns()
+        self.demands.forget_row(row)
 
     # -- checking --------------------------------------------------------------------------------------------------
 
     def faults(self, pods_on: Mapping[int, Collection[Pod]], *, is_whole: bool = False) -> dict[int, str]:
         """Row -> what is wrong there, with both sides: whether these rows are the sums of these pods (I4).
 
-        `is_whole`: also looks for groups that none of these pods is in, of which there may be one for every pod.
+        `is_whole`: also looks for groups that none of these pods is in, of which there may be one for every pod, and makes all
+        concerns anew.
         """
         wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
-        counted_in: dict[_GroupKey, list[Hashable]] = {}
+        groups: set[_GroupKey] = set()
         for row, pods in pods_on.items():
             for pod in pods:
                 group = (pod.namespace, id(pod.labels), pod.is_deleting)
-                if group not in counted_in:
-                    counted_in[group] = list(self._queries_of(pod))
-                for key in (group, *counted_in[group], *self._demand_keys(pod)):
+                groups.add(group)
+                keys: list[Hashable] = [group]
+                if pod.spec.pod_affinity is not None:
+                    keys.append(self.demands.key_of(pod.spec.pod_affinity, pod.namespace))
+                for key in keys:
                     wanted[row][key] = wanted[row].get(key, 0) + 1
         said: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
-        for key, held in self._all(None if is_whole else counted_in):
+        for key, held in (*self.demands.rows(), *self._rows_of(None if is_whole else groups)):
             for row in held.keys() & said.keys():
                 said[row][key] = held[row]
-        return {row: self._difference(said[row], wanted[row]) for row in pods_on if said[row] != wanted[row]}
+        found = {row: _difference(said[row], wanted[row]) for row in pods_on if said[row] != wanted[row]}
+        self._find_wrong_counts(pods_on, found, is_whole=is_whole)
+        if is_whole and (wrong := self.demands.faults()):
+            found[-1] = "; ".join(wrong)
+        return found
 
-    def _queries_of(self, pod: Pod) -> Iterator[Hashable]:
-        """The queries that the pod is to be counted in, found anew."""
-        for query in self._query_index.candidates(pod.namespace, pod.labels):
-            if (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels):
-                yield id(self._queries[query])
-
-    def _demand_keys(self, pod: Pod) -> Iterator[Hashable]:
-        for demand in demands_of_pod(pod):
-            there = self._demands.get(demand)
-            yield demand if there is None else id(there.count)
-
-    def _all(self, groups: Iterable[_GroupKey] | None) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
-        """Every query and demand, and these groups (None: all), with their pods per row."""
-        for count in (*self._queries.values(), *(known.count for known in self._demands.values())):
-            yield id(count), count.held
+    def _rows_of(self, groups: Iterable[_GroupKey] | None) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
+        """These groups (None: all), with their pods by row."""
         if groups is None:
             groups = [(namespace, *key) for namespace, known in self._groups.items() for key in known]
         for namespace, labels, is_deleting in groups:
@@ -272,15 +287,27 @@ class PodCounts:
             if group is not None:
                 yield (namespace, labels, is_deleting), dict(group.items())
 
-    def _difference(self, said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:
-        names: dict[Hashable, object] = {id(count): query for query, count in self._queries.items()}
-        names.update((id(known.count), demand) for demand, known in self._demands.items())
-        differing = [key for key in said.keys() | wanted.keys() if said.get(key) != wanted.get(key)]
-        return "; ".join(
-            f"{names.get(key, key)} counts {said.get(key, 0)} pods, there are {wanted.get(key, 0)}" for key in differing
-        )
+    def _find_wrong_counts(
+        self, pods_on: Mapping[int, Collection[Pod]], found: dict[int, str], *, is_whole: bool
+    ) -> None:
+        """Counts some queries anew on these rows, other ones each time; all of them if `is_whole`."""
+        for query in list(self._queries)[: None if is_whole else QUERIES_CHECKED]:
+            kept = self._queries[query] = self._queries.pop(query)
+            self.refresh(kept)
+            held = kept.count.held
+            for row, pods in pods_on.items():
+                there = sum(
+                    (query.counts_deleting or not pod.is_deleting) and query.has(pod.namespace, pod.labels)
+                    for pod in pods
+                )
+                if held.get(row, 0) != there:
+                    found.setdefault(row, f"{query} counts {held.get(row, 0)} pods, there are {there}")
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _end(self) -> int:
+        return self._log_start + len(self._log)
 
     def _tick(self) -> int:
         self._sequence += 1
@@ -295,10 +322,9 @@ class PodCounts:
         if group is None:
             if sign < 0:
                 raise AssertionError(f"pod {pod.key} leaves row {row}, and none with its labels was counted there")
-            group = groups[key] = _Group(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
-            group.counts = self._counts_of(group)
-        for count in group.counts:
-            count.add(row, sign, self._tick())
+            group = groups[key] = PodGroup(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
+        if self._queries or self._columns is not None:
+            self._note(group, row, sign)
         if sign > 0:
             group.add(row)
         elif group.remove(row):
@@ -306,97 +332,66 @@ class PodCounts:
             if not groups:
                 del self._groups[pod.namespace]
 
-    def _counts_of(self, group: _Group) -> tuple[PodCount, ...]:
-        """The counts of all queries that the group's pods are in."""
-        if not self._query_index:
-            return ()
-        return tuple(
-            self._queries[query]
-            for query in self._query_index.candidates(group.namespace, group.labels)
-            if (query.counts_deleting or not group.is_deleting) and query.has(group.namespace, group.labels)
-        )
+    def _note(self, group: PodGroup, row: int, sign: int) -> None:
+        """For queries and columns, if there are any."""
+        self._log.append((group, row, sign))
+        if len(self._log) >= 2 * LOG_KEPT:
+            self._log_start += LOG_KEPT
+            del self._log[:LOG_KEPT]
+        if self._columns is not None:
+            self._columns.change(group, row, sign)
+            if self._columns.is_stale:
+                self._drop_columns()
 
-    def _register(self, query: PodQuery) -> PodCount:
-        if len(self._queries) >= QUERIES_MAX:
-            self._unregister(self._unused_query())
-        count = PodCount(self._tick())
-        count.is_kept = True
-        for group in self._groups_in(query):
-            group.counts = (*group.counts, count)
-            for row, pods in group.items():
-                count.held[row] = count.held.get(row, 0) + pods
-        if query.scopes:
-            self._query_index.add(query, query.scopes[0].selector, query.scopes[0].namespaces)
-        return count
-
-    def _unused_query(self) -> PodQuery:
-        """The first that nobody used since it was last passed over here."""
-        while True:
-            query = next(iter(self._queries))
-            count = self._queries[query]
-            if not count.is_used:
-                return query
-            count.is_used = False
-            self._queries[query] = self._queries.pop(query)
-
-    def _unregister(self, query: PodQuery) -> None:
-        count = self._queries.pop(query)
-        count.is_kept = False
-        for group in self._groups_in(query):
-            group.counts = tuple(one for one in group.counts if one is not count)
-        if query.scopes:
-            self._query_index.discard(query, query.scopes[0].selector, query.scopes[0].namespaces)
-
-    def _groups_in(self, query: PodQuery) -> Iterator[_Group]:
+    def _counted(self, query: PodQuery) -> AnySum:
+        """The query's pods by row, from the groups as they are."""
         if not query.scopes:
-            return
-        namespaces = query.scopes[0].namespaces
-        for namespace in self._groups if namespaces is None else namespaces:
-            for group in self._groups.get(namespace, {}).values():
-                if (query.counts_deleting or not group.is_deleting) and query.has(namespace, group.labels):
-                    yield group
+            return PodCount(self._tick())
+        names = query.scopes[0].namespaces
+        namespaces = self._groups.keys() if names is None else names & self._groups.keys()
+        if sum(len(self._groups[name]) for name in namespaces) > NARROW_GROUPS_MAX:
+            if self._columns is None:
+                self._columns = self._filled()
+            return self._columns.count(query, self._tick())
+        held: dict[int, int] = {}
+        for name in namespaces:
+            for group in self._groups[name].values():
+                self.groups_looked_at += 1
+                if (query.counts_deleting or not group.is_deleting) and query.has(name, group.labels):
+                    for row, pods in group.items():
+                        held[row] = held.get(row, 0) + pods
+        return PodCount(self._tick(), held)
 
-    def _count_demands(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:
-        for known in self._known_demands(affinity, namespace):
-            if not known.count.held:
-                self._demands[known.demand] = known
-                self._demand_index.add(known.demand, known.demand.selector, _filed_under(known.demand))
-                self.demands_version += 1
-            known.count.add(row, sign, self._tick())
-            self._drop_unused(known)
+    def _make_room(self) -> None:
+        """Those that nobody used since they were last passed over here go first."""
+        while self._queries and (len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX):
+            query = next(iter(self._queries))
+            kept = self._queries.pop(query)
+            if kept.is_used:
+                kept.is_used = False
+                self._queries[query] = kept
+            else:
+                self._bytes -= kept.size_bytes
+                kept.drop()
 
-    def _known_demands(self, affinity: PodAffinity, namespace: str) -> tuple[_Demand, ...]:
-        cached = self._demands_of.get((id(affinity), namespace))
-        if cached is not None:
-            return cached[1]
-        if len(self._demands_of) >= AFFINITIES_MAX:
-            self._demands_of.clear()
-            for demand, interned in self._interned.items():
-                interned.count.is_kept = demand in self._demands
-            self._interned = dict(self._demands)
-        found = []
-        for demand in demands_of(affinity, namespace):
-            known = self._interned.get(demand)
-            if known is None:
-                known = self._interned[demand] = _Demand(demand, self._tick())
-            found.append(known)
-        self._demands_of[id(affinity), namespace] = (affinity, tuple(found))
-        return tuple(found)
+    def _filled(self) -> GroupColumns:
+        columns = GroupColumns()
+        for groups in self._groups.values():
+            for group in groups.values():
+                for row, pods in group.items():
+                    columns.change(group, row, pods)
+        return columns
 
-    def _drop_unused(self, known: _Demand) -> None:
-        if not known.count.held:
-            del self._demands[known.demand]
-            self._demand_index.discard(known.demand, known.demand.selector, _filed_under(known.demand))
-            self.demands_version += 1
-
-
-def _filed_under(demand: PodDemand) -> frozenset[str] | None:
-    return demand.namespaces if demand.namespace_selector is None else None
+    def _drop_columns(self) -> None:
+        self._columns = None
+        for groups in self._groups.values():
+            for group in groups.values():
+                group.column = -1
 
 
-def demands_of_pod(pod: Pod) -> tuple[PodDemand, ...]:
-    """What a pod demands once it is placed."""
-    return () if pod.spec.pod_affinity is None else demands_of(pod.spec.pod_affinity, pod.namespace)
+def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:
+    differing = [key for key in said.keys() | wanted.keys() if said.get(key) != wanted.get(key)]
+    return "; ".join(f"{key} counts {said.get(key, 0)} pods, there are {wanted.get(key, 0)}" for key in differing)
 
 
 def counts_of(rows: Iterable[tuple[int, Iterable[Pod]]]) -> PodCounts:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from multisched.model.version import NO_VERSION, Version
+
 
 class Clock(Protocol):
     """The only source of time. Decisions use `monotonic`; `now` is for what people and the API read."""
@@ -212,8 +214,8 @@ class VolumeReply(msgspec.Struct, frozen=True):
     """The answer to one write; `message` is the server's sentence, truncated."""
 
     answer: VolumeAnswer
-    version: int = 0
-    """resourceVersion after the write; 0 where it is not known, or is no integer."""
+    version: Version = NO_VERSION
+    """resourceVersion after the write; NO_VERSION where it is not known."""
     message: str = ""
 
 
@@ -225,12 +227,12 @@ class VolumeWriter(Protocol):
     """
 
     async def bind_volume(
-        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+        self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
         """Sets spec.claimRef of a volume; `is_by_scheduler`: notes that no user had bound it (bound-by-controller)."""
         ...
 
-    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+    async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
         """Names the node for which a claim's volume is to be provisioned (volume.kubernetes.io/selected-node)."""
         ...
 

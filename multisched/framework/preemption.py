@@ -72,10 +72,14 @@ class StandingPods(Protocol):
 
 
 class DisplacementRule(Protocol):
-    """Whom a pod may displace. What it says of a row must hang on that row's pods alone, and on `mark`."""
+    """Whom a pod may displace. What it says of a row must hang on that row's pods alone, on `below` and on `mark`.
+
+    Answers are remembered by plugin, by the rule's type and by the class of the pod: what a rule reads of the pod, and no
+    plugin signs, belongs into `mark`.
+    """
 
     mark: Hashable
-    """What `first` hangs on besides the pods; equal marks, equal answers."""
+    """What the answers hang on besides the pods; equal marks of one plugin's rules of one type, equal answers."""
     below: int
     """Pods of this priority or a higher one are never displaceable: rows where no other stands are not looked at."""
 

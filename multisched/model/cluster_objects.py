@@ -2,7 +2,7 @@
 
 All are frozen values, replaced as a whole at each update, decoded by `multisched.model.decode_objects`, kept by
 `multisched.state.object_store`, and read by plugins through `framework.objects_view.ObjectsView`. Every struct has `name`,
-`namespace` (empty for cluster-wide kinds), `uid`, `version` (resourceVersion; 0 where it is no integer) and `malformed`
+`namespace` (empty for cluster-wide kinds), `uid`, `version` (resourceVersion) and `malformed`
 (the first field that cannot be read, empty for a good object). A malformed object keeps what could be read; a plugin that
 needs the rest asks `malformed` first.
 
@@ -18,6 +18,7 @@ import msgspec
 
 from multisched.model.objects import Owner
 from multisched.model.selectors import LabelSelector, NodeSelector
+from multisched.model.version import NO_VERSION, Version
 from multisched.model.volumes import MigratedDisk
 
 NO_TEXTS: Mapping[str, str] = {}
@@ -38,7 +39,7 @@ class ClusterObject(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=Tru
     name: str
     namespace: str = ""
     uid: str = ""
-    version: int = 0
+    version: Version = NO_VERSION
     malformed: str = ""
 
     @property

@@ -10,7 +10,9 @@ bounded (`INTERNED_MAX`): past it the tables are emptied, which costs sharing, n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,10 +24,15 @@ from multisched.model.decode_metadata import (
     WireMetadata,
     WireOwnerReference,
     controller_of,
-    version_of,
     with_valid_text,
 )
-from multisched.model.decode_placement import WirePodAffinity, WireSpread, compile_pod_affinity, compile_spread
+from multisched.model.decode_placement import (
+    WirePodAffinity,
+    WireSpread,
+    compile_pod_affinity,
+    compile_spread,
+    held_pod_affinity,
+)
 from multisched.model.decode_selectors import (
     AFFINITY_TERMS_MAX,
     SELECTOR_VALUES_MAX,
@@ -69,14 +76,25 @@ from multisched.model.selectors import (
     Taint,
     Toleration,
 )
+from multisched.model.version import version_of
 
 INTERNED_MAX = 200_000
 LABELS_MAX = 1_024
 TOLERATIONS_MAX = 256
 CONTAINERS_MAX = 512
 FEATURES_MAX = 256
+"""Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7). A bound refuses a pending pod;
+what a placed one holds counts whatever its number, up to what the API server stores: others are placed by it (I1)."""
 ANNOTATION_BYTES_MAX = 4_096
-"""Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7)."""
+ANNOTATIONS_BYTES_MAX = 16 * 1024
+"""Of all annotations of an object together; the longest go first. The API server lets 256 KiB through, on every pod."""
+SPEC_BYTES_MAX = 64 * 1024 * 1024
+"""Specs that are shared, by their size as documents."""
+MAP_BYTES_MAX = 64 * 1024 * 1024
+"""Labels and annotations that are shared, with PAIR_BYTES for what each pair takes beside its text."""
+PAIR_BYTES = 128
+LONG_KEY_BYTES = 2_048
+"""A document longer than that is remembered by its digest."""
 
 ALLOCATABLE_MAX = 2**50
 """Past this a node's capacity is a mistake, and scores computed from it would overflow: a petabyte, or a trillion CPUs."""
@@ -273,6 +291,7 @@ class Decoder:
         self._bare_pod = msgspec.json.Decoder(_BarePod)
         self._spec_key = msgspec.json.Encoder(order="deterministic")
         self._specs: dict[bytes, PodSpec] = {}
+        self._spec_bytes = self._map_bytes = 0
         self._refused: dict[bytes, str] = {}
         self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._names: dict[str, str] = {}
@@ -311,11 +330,9 @@ class Decoder:
         if not meta.uid:
             raise DecodeError("metadata.uid: is missing; pods are told apart by it")
         spec, refusal = self._shared_spec(wire.spec)
-        labels, held, held_scoring = _EMPTY, None, None
-        try:
-            labels = self._mapping(meta.labels, "metadata.labels")
-        except Refusal as error:
-            refusal = refusal or str(error)
+        held, held_scoring = None, None
+        labels = self._interned(meta.labels)
+        refusal = refusal or _too_many_labels(labels)
         if _may_be_resizing(wire):
             try:
                 held, held_scoring = _held(wire, spec)
@@ -353,14 +370,13 @@ class Decoder:
             return Node(meta.name, meta.uid, version_of(meta.resource_version), malformed=str(error))
         except (msgspec.DecodeError, RecursionError) as error:
             raise DecodeError(str(error)) from error
-        refusal = ""
+        labels = self._interned(wire.metadata.labels)
+        refusal = _too_many_labels(labels)
         allocatable: Requests = {}
-        labels = _EMPTY
         try:
-            labels = self._mapping(wire.metadata.labels, "metadata.labels")
             allocatable = _allocatable(wire.status.allocatable)
         except (Refusal, QuantityError) as error:
-            refusal = str(error)
+            refusal = refusal or str(error)
         taints = wire.spec.taints or ()
         return Node(
             name=wire.metadata.name,
@@ -407,30 +423,40 @@ class Decoder:
         wire.volumes = without_unread(wire.volumes)
         key = self._spec_key.encode(wire)
         wire.node_name, wire.scheduling_gates = node_name, gates
+        size = len(key)
+        if size > LONG_KEY_BYTES:
+            key = blake2b(key, digest_size=32).digest()
         spec = self._specs.get(key)
         if spec is not None:
             return spec, self._refused.get(key, "")
-        if len(self._specs) >= INTERNED_MAX:
+        self._spec_bytes += size
+        if len(self._specs) >= INTERNED_MAX or self._spec_bytes > SPEC_BYTES_MAX:
             self._specs.clear()
             self._refused.clear()
+            self._spec_bytes = size
         try:
             spec, refusal = compile_spec(wire), ""
         except (Refusal, QuantityError) as error:
             place = _place_of_bad_amounts(wire) if isinstance(error, QuantityError) else ""
-            spec, refusal = _unusable_spec(wire), f"{place}{error}"
+            spec, refusal = _held_spec(wire), f"{place}{error}"
             self._refused[key] = refusal
         self._specs[key] = spec
         return spec, refusal
 
-    def _mapping(self, pairs: dict[str, str] | None, field: str) -> Mapping[str, str]:
+    def _interned(self, pairs: dict[str, str] | None) -> Mapping[str, str]:
         if not pairs:
             return _EMPTY
-        if len(pairs) > LABELS_MAX:
-            raise Refusal(f"{field}: {len(pairs)} entries, more than the {LABELS_MAX} that are read; remove some")
         key = tuple(pairs.items())
-        if len(self._maps) >= INTERNED_MAX:
+        known = self._maps.get(key)
+        if known is not None:
+            return known
+        size = sum(len(name) + len(text) + PAIR_BYTES for name, text in key)
+        self._map_bytes += size
+        if len(self._maps) >= INTERNED_MAX or self._map_bytes > MAP_BYTES_MAX:
             self._maps.clear()
-        return self._maps.setdefault(key, pairs)
+            self._map_bytes = size
+        self._maps[key] = pairs
+        return pairs
 
     def _annotations(self, pairs: dict[str, str] | None) -> Mapping[str, str]:
         if not pairs:
@@ -440,11 +466,19 @@ class Decoder:
             kept = {}
         if len(kept) < len(pairs):
             kept |= {k: pairs[k][:ANNOTATION_BYTES_MAX] for k in self._needed if k in pairs}
-        if not kept:
-            return _EMPTY
-        if len(self._maps) >= INTERNED_MAX:
-            self._maps.clear()
-        return self._maps.setdefault(tuple(kept.items()), kept)
+        return self._interned(self._short(kept))
+
+    def _short(self, annotations: dict[str, str]) -> dict[str, str]:
+        """Those that are needed, and of the others the shortest, up to ANNOTATIONS_BYTES_MAX together."""
+        sizes = {key: len(key) + len(value) for key, value in annotations.items()}
+        left = ANNOTATIONS_BYTES_MAX - sum(sizes.values())
+        for key in sorted(sizes, key=lambda key: (-sizes[key], key)) if left < 0 else ():
+            if left >= 0:
+                break
+            if key not in self._needed:
+                left += sizes[key]
+                del annotations[key]
+        return annotations
 
     def _owner(self, references: list[WireOwnerReference] | None) -> Owner | None:
         reference = controller_of(references)
@@ -479,19 +513,52 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
         image_volumes=tuple(v.image.reference for v in wire.volumes or () if v.image),
         volumes=pod_volumes(wire.volumes),
         local_volumes=local_volumes(wire.volumes),
-        pod_group=(wire.scheduling_group.pod_group_name or "") if wire.scheduling_group else "",
+        pod_group=_pod_group(wire),
         resource_claims=pod_resource_claims(wire.resource_claims),
         required_features=_required_features(wire),
         unsupported=_unsupported(wire),
     )
 
 
-def _unusable_spec(wire: _SharedSpec) -> PodSpec:
-    """What is left of a spec that cannot be scheduled by: a pod that is bound with it takes its room all the same (I1)."""
-    try:
-        return _resource_spec(wire)
-    except QuantityError:
-        return PodSpec(scheduler_name=wire.scheduler_name, priority=wire.priority or 0)
+def _held_spec(wire: _SharedSpec) -> PodSpec:
+    """What a pod with a spec that cannot be scheduled by still holds on its node: all that others are placed by (I1)."""
+    _drop_bad_amounts(wire)
+    affinity = wire.affinity or _Affinity()
+    return msgspec.structs.replace(
+        _resource_spec(wire),
+        can_preempt=wire.preemption_policy != "Never",
+        pod_affinity=held_pod_affinity(affinity.pod_affinity, affinity.pod_anti_affinity),
+        host_ports=_host_ports(wire.containers or [], wire.init_containers or []),
+        volumes=pod_volumes(wire.volumes, is_bounded=False),
+        local_volumes=local_volumes(wire.volumes),
+        pod_group=_pod_group(wire),
+        resource_claims=pod_resource_claims(wire.resource_claims, is_bounded=False),
+        unsupported=_unsupported(wire),
+    )
+
+
+def _drop_bad_amounts(wire: _SharedSpec) -> None:
+    """Takes out of a spec the amounts that cannot be read. They count as nothing, as upstream's MustParse never meets one."""
+    blocks = [c.resources for c in (*(wire.containers or ()), *(wire.init_containers or ()))]
+    for block in (*blocks, wire.resources):
+        if block is not None:
+            block.requests, block.limits = _readable(block.requests), _readable(block.limits)
+    wire.overhead = _readable(wire.overhead)
+
+
+def _readable(quantities: QuantityMap) -> QuantityMap:
+    found = {}
+    for name, text in (quantities or {}).items():
+        with suppress(QuantityError):
+            resources.asked({name: text})
+            found[name] = text
+    return found
+
+
+def _too_many_labels(labels: Mapping[str, str]) -> str:
+    if len(labels) <= LABELS_MAX:
+        return ""
+    return f"metadata.labels: {len(labels)} entries, more than the {LABELS_MAX} that are read; remove some"
 
 
 def _place_of_bad_amounts(wire: _SharedSpec) -> str:
@@ -651,6 +718,10 @@ def node_affinity(document: Mapping[str, Any]) -> tuple[NodeAffinity, tuple[str,
     )
     terms += [(f".{preferred}[{i}].preference", p.term) for i, p in enumerate(compiled.preferred) if p.weight]
     return compiled, tuple(where for where, term in terms if not term.is_valid)
+
+
+def _pod_group(wire: _SharedSpec) -> str:
+    return (wire.scheduling_group.pod_group_name or "") if wire.scheduling_group else ""
 
 
 def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, TypedDict, TypeVar, cast
 
 import msgspec
@@ -46,7 +47,6 @@ from multisched.model.decode_metadata import (
     WireMetadata,
     WireOwnerReference,
     controller_of,
-    version_of,
     with_valid_text,
 )
 from multisched.model.decode_selectors import (
@@ -62,6 +62,7 @@ from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import LabelSelector
+from multisched.model.version import Version, version_of
 from multisched.model.wire import UNREADABLE
 
 Decode = Callable[[bytes | msgspec.Raw], ClusterObject]
@@ -328,7 +329,7 @@ class _Who(TypedDict):
     name: str
     namespace: str
     uid: str
-    version: int
+    version: Version
 
 
 def _who(meta: WireMetadata) -> _Who:
@@ -367,15 +368,14 @@ def _selector(wire: _Selected) -> LabelSelector | None:
 
 
 def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
-    meta, status = wire.metadata, wire.status or _DisruptionStatus()
-    disrupted = status.disrupted_pods or {}
-    if len(disrupted) > DISRUPTED_MAX:
-        raise Refusal(f"status.disruptedPods: {len(disrupted)} entries, more than the {DISRUPTED_MAX} that are read")
+    """No bound refuses a budget: it would protect nobody any more. Disrupted pods beyond the bound use of it, as others do."""
+    status = wire.status or _DisruptionStatus()
+    selector = wire.spec.selector if wire.spec else None
     return PodDisruptionBudget(
-        **_who(meta),
-        selector=_selector(wire),
+        **_who(wire.metadata),
+        selector=compile_label_selector(selector, "spec.selector", is_bounded=False),
         disruptions_allowed=status.disruptions_allowed,
-        disrupted_pods=frozenset(disrupted),
+        disrupted_pods=frozenset(islice(status.disrupted_pods or {}, DISRUPTED_MAX)),
     )
 
 

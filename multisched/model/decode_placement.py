@@ -1,6 +1,6 @@
 """Wire shapes of pod affinity and topology spread constraints, and their compiled forms.
 
-Work per pod is bounded: terms, constraints, and the keys and values of each selector (authors of pods are not trusted).
+Work per pending pod is bounded: terms, constraints, and the keys and values of each selector (authors of pods are not trusted).
 `matchLabelKeys` and `mismatchLabelKeys` of affinity terms are not read: the API server has put them into the selectors, and
 kube-scheduler goes by those alone.
 """
@@ -8,6 +8,7 @@ kube-scheduler goes by those alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -76,6 +77,35 @@ def compile_pod_affinity(affinity: WirePodAffinity | None, anti: WirePodAffinity
     )
 
 
+def held_pod_affinity(affinity: WirePodAffinity | None, anti: WirePodAffinity | None) -> PodAffinity | None:
+    """What a placed pod demands of later ones, however many terms that are; one that does not parse is left out, as upstream."""
+    near, far = affinity or WirePodAffinity(), anti or WirePodAffinity()
+    held = PodAffinity(
+        required=_held_terms(near.required or ()),
+        preferred=_held_weighted(near.preferred or ()),
+        anti_required=_held_terms(far.required or ()),
+        anti_preferred=_held_weighted(far.preferred or ()),
+    )
+    return held if held != PodAffinity() else None
+
+
+def _held_terms(wire: Sequence[WirePodTerm]) -> tuple[PodAffinityTerm, ...]:
+    found = []
+    for one in wire:
+        with suppress(Refusal):
+            found.append(_term(one, "", is_bounded=False))
+    return tuple(found)
+
+
+def _held_weighted(wire: Sequence[WireWeightedTerm]) -> tuple[WeightedPodTerm, ...]:
+    found = []
+    for one in wire:
+        with suppress(Refusal):
+            term = _term(one.pod_affinity_term, "", is_bounded=False)
+            found.append(WeightedPodTerm(min(max(one.weight, 0), WEIGHT_MAX), term))
+    return tuple(found)
+
+
 def compile_spread(wire: Sequence[WireSpread] | None) -> tuple[SpreadConstraint, ...]:
     """The constraints in order. Raises Refusal for one that cannot be used."""
     if not wire:
@@ -99,15 +129,15 @@ def _weighted(wire: Sequence[WireWeightedTerm], path: str) -> tuple[WeightedPodT
     return tuple(found)
 
 
-def _term(wire: WirePodTerm, path: str) -> PodAffinityTerm:
+def _term(wire: WirePodTerm, path: str, *, is_bounded: bool = True) -> PodAffinityTerm:
     names = wire.namespaces or []
-    if len(names) > SELECTOR_VALUES_MAX:
+    if is_bounded and len(names) > SELECTOR_VALUES_MAX:
         raise Refusal(f"{path}.namespaces: {len(names)} names, more than the {SELECTOR_VALUES_MAX} that are read")
     return PodAffinityTerm(
         wire.topology_key,
-        compile_label_selector(wire.label_selector, f"{path}.labelSelector"),
+        compile_label_selector(wire.label_selector, f"{path}.labelSelector", is_bounded=is_bounded),
         frozenset(names),
-        compile_label_selector(wire.namespace_selector, f"{path}.namespaceSelector"),
+        compile_label_selector(wire.namespace_selector, f"{path}.namespaceSelector", is_bounded=is_bounded),
     )
 
 

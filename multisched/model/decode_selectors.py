@@ -85,12 +85,14 @@ def compile_node_selector(wire: WireNodeSelector | None, path: str) -> NodeSelec
     return NodeSelector(tuple(compile_term(term, path) for term in terms))
 
 
-def compile_label_selector(wire: WireLabelSelector | None, path: str) -> LabelSelector | None:
+def compile_label_selector(
+    wire: WireLabelSelector | None, path: str, *, is_bounded: bool = True
+) -> LabelSelector | None:
     """A metav1.LabelSelector; None stays None. Raises Refusal for one that does not parse (LabelSelectorAsSelector)."""
     if wire is None:
         return None
     labels, expressions = wire.match_labels or {}, wire.match_expressions or []
-    if len(labels) + sum(len(e.values or ()) + 1 for e in expressions) > SELECTOR_VALUES_MAX:
+    if is_bounded and len(labels) + sum(len(e.values or ()) + 1 for e in expressions) > SELECTOR_VALUES_MAX:
         raise Refusal(f"{path}: more than {SELECTOR_VALUES_MAX} keys and values; shorten it")
     compiled = (*_equalities(labels), *_requirements(expressions))
     for expression in expressions:

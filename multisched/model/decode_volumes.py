@@ -26,7 +26,7 @@ from multisched.model.volumes import (
 VOLUMES_MAX = 512
 RBD_MONITORS_MAX = 64
 RESOURCE_CLAIMS_MAX = 64
-"""Work and memory per pod are bounded."""
+"""Work and memory per pending pod are bounded."""
 
 _ZONE_LABELS = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
 _ZONE_SEPARATOR = "__"
@@ -131,11 +131,11 @@ def _is_read(volume: WireVolume) -> bool:
     return bool(volume.ephemeral or volume.iscsi or volume.rbd or _plugin_of(volume))
 
 
-def pod_volumes(volumes: Sequence[WireVolume] | None) -> tuple[PodVolume, ...]:
-    """In the order of the spec, which is the order of complaints. Raises Refusal for too many."""
+def pod_volumes(volumes: Sequence[WireVolume] | None, *, is_bounded: bool = True) -> tuple[PodVolume, ...]:
+    """In the order of the spec, which is the order of complaints. Raises Refusal for too many, if bounded."""
     if not volumes:
         return ()
-    if len(volumes) > VOLUMES_MAX:
+    if is_bounded and len(volumes) > VOLUMES_MAX:
         raise Refusal(f"spec.volumes: {len(volumes)} entries, more than the {VOLUMES_MAX} that are read")
     found = []
     for volume in volumes:
@@ -144,20 +144,24 @@ def pod_volumes(volumes: Sequence[WireVolume] | None) -> tuple[PodVolume, ...]:
         elif volume.ephemeral:
             found.append(PodVolume(volume.name, is_ephemeral=True))
         elif _is_read(volume):
-            found.append(PodVolume(volume.name, disk=_disk(volume), migrated=migrated_disk(volume)))
+            found.append(
+                PodVolume(volume.name, disk=_disk(volume, is_bounded=is_bounded), migrated=migrated_disk(volume))
+            )
     return tuple(found)
 
 
-def pod_resource_claims(claims: Sequence[WireResourceClaim] | None) -> tuple[PodResourceClaim, ...]:
-    """Raises Refusal for too many."""
+def pod_resource_claims(
+    claims: Sequence[WireResourceClaim] | None, *, is_bounded: bool = True
+) -> tuple[PodResourceClaim, ...]:
+    """Raises Refusal for too many, if bounded."""
     if not claims:
         return ()
-    if len(claims) > RESOURCE_CLAIMS_MAX:
+    if is_bounded and len(claims) > RESOURCE_CLAIMS_MAX:
         raise Refusal(f"spec.resourceClaims: {len(claims)} entries, more than the {RESOURCE_CLAIMS_MAX} that are read")
     return tuple(PodResourceClaim(c.name, c.resource_claim_name, c.resource_claim_template_name) for c in claims)
 
 
-def _disk(volume: WireVolume) -> Disk | None:
+def _disk(volume: WireVolume, *, is_bounded: bool) -> Disk | None:
     if volume.gce_persistent_disk:
         return Disk(DiskKind.GCE, volume.gce_persistent_disk.pd_name, volume.gce_persistent_disk.read_only)
     if volume.aws_elastic_block_store:
@@ -166,7 +170,7 @@ def _disk(volume: WireVolume) -> Disk | None:
         return Disk(DiskKind.ISCSI, volume.iscsi.iqn, volume.iscsi.read_only)
     if volume.rbd:
         monitors = volume.rbd.monitors or []
-        if len(monitors) > RBD_MONITORS_MAX:
+        if is_bounded and len(monitors) > RBD_MONITORS_MAX:
             raise Refusal(f"spec.volumes: {len(monitors)} monitors, more than the {RBD_MONITORS_MAX} that are read")
         image = f"{volume.rbd.pool}/{volume.rbd.image}"
         return Disk(DiskKind.RBD, image, volume.rbd.read_only, frozenset(monitors))

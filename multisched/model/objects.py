@@ -13,6 +13,7 @@ import msgspec
 
 from multisched.model.placement import PodAffinity, SpreadConstraint
 from multisched.model.selectors import NodeSelector, PreferredTerm, Requirement, Taint, Toleration
+from multisched.model.version import Version
 from multisched.model.volumes import LocalVolume, PodResourceClaim, PodVolume
 
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
@@ -108,8 +109,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     namespace: str
     name: str
     uid: str
-    version: int
-    """metadata.resourceVersion; 0 where the server sends one that is no integer."""
+    version: Version
+    """metadata.resourceVersion."""
     spec: PodSpec = EMPTY_SPEC
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
@@ -168,7 +169,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     name: str
     uid: str
-    version: int
+    version: Version
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     taints: tuple[Taint, ...] = ()
@@ -179,6 +180,13 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     """status.declaredFeatures: features of the kubelet that not every node has."""
     malformed: str = ""
     """Why nothing may be placed here: the field and what is wrong with it. Empty for a good node."""
+
+
+def ask_alike(before: Pod, after: Pod) -> bool:
+    """Two states of one pod in which all that its place depends on is the same; status may differ."""
+    return before.spec is after.spec and all(
+        getattr(before, field) == getattr(after, field) for field in ("labels", "annotations", "owner", "gates")
+    )
 
 
 def differ_in_version_only(before: msgspec.Struct, after: msgspec.Struct) -> bool:

@@ -1,6 +1,6 @@
 """What happened to a pod, in words: `explain_view` as lines for a terminal.
 
-Pure. Names and messages were written by others: control characters become spaces.
+Pure.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from multisched.model.visible_text import escaped
 from multisched.observe.explain_view import Attempt, Fix, OnNode, Placement, PodView, Scored, Verdict, WhatIfView
 
 _UNITS = ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"))
@@ -32,7 +33,7 @@ def pod_text(view: PodView) -> str:
     if view.fixes is not None and (view.fixes or view.now is None or view.now.outcome != "placed"):
         parts.append(_fixes(view.fixes))
     parts += [[f"Note: {note}"] for note in view.notes]
-    return "\n\n".join("\n".join(map(clean, part)) for part in parts)
+    return "\n\n".join("\n".join(map(escaped, part)) for part in parts)
 
 
 def what_if_text(view: WhatIfView) -> str:
@@ -41,7 +42,7 @@ def what_if_text(view: WhatIfView) -> str:
     lines = [f"Of {view.replicas} x {view.namespace}/{view.name}, {placed} would be placed by domain {view.domain} now"]
     lines += _indented(_placements(view.placements))
     lines += [f"Note: {note}" for note in view.notes]
-    return "\n".join(map(clean, lines))
+    return "\n".join(map(escaped, lines))
 
 
 def ago(seconds: float) -> str:
@@ -50,10 +51,6 @@ def ago(seconds: float) -> str:
         if seconds >= least:
             return f"{int(seconds) // unit}{name}"
     return f"{int(seconds)}s"
-
-
-def clean(line: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in line)
 
 
 def _head(view: PodView) -> list[str]:
@@ -111,7 +108,10 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
         for scored in attempt.runners_up:
             yield f"{title:<11} {_scored(scored)}"
     if attempt.passed_over:
-        yield f"Passed over {', '.join(attempt.passed_over)}: taken by others before this pod could be put there"
+        by_whom = (
+            "refused at the last moment" if attempt.message else "taken by others before this pod could be put there"
+        )
+        yield f"Passed over {', '.join(attempt.passed_over)}: {by_whom}"
     if attempt.victims:
         yield f"Preempts    {', '.join(attempt.victims)} on {attempt.nominated_node}"
     elif attempt.nominated_node:

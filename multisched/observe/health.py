@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from multisched.framework.ports import Clock
+from multisched.model.visible_text import escaped
 
 HEARTBEAT_PERIOD_S: Final = 1.0
 HEARTBEAT_AGE_MAX_S: Final = 20.0
@@ -36,12 +37,10 @@ class HealthReport(msgspec.Struct, frozen=True):
 
     def render(self) -> str:
         """`[+]name ok` and `[-]name failed: why`, as kube-scheduler's `?verbose`; remarks as `[+]name ok: what`."""
+        told = {name: " ".join(text.split()) for name, text in self.remarks.items()}
         lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in self.findings.items()]
-        lines += [
-            f"[+]{name} ok: {' '.join(text.split())}" if text else f"[+]{name} ok"
-            for name, text in self.remarks.items()
-        ]
-        return "\n".join([*lines, "ok" if self.is_good else "failed", ""])
+        lines += [f"[+]{name} ok: {text}" if text else f"[+]{name} ok" for name, text in told.items()]
+        return "\n".join([*map(escaped, lines), "ok" if self.is_good else "failed", ""])
 
 
 class Health(msgspec.Struct):

@@ -7,6 +7,7 @@ and counted, and the count is logged once there is room again. Called by the com
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 
 from multisched.framework.ports import Clock
+from multisched.model.visible_text import escaped, escaped_json, escaped_lines
 
 LINES_MAX: Final = 10_000
 """At some 300 bytes a line, 3 MB."""
@@ -167,7 +169,7 @@ class _JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         line["message"] = record.getMessage()
         # What JSON has no form for becomes its text.
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return escaped_json(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
 
 
 def _console(clock: Clock, *, is_terminal: bool) -> logging.Formatter:
@@ -177,14 +179,23 @@ def _console(clock: Clock, *, is_terminal: bool) -> logging.Formatter:
         event["time"] = clock.now().isoformat(timespec="milliseconds")
         return event
 
+    def show(_: Any, __: str, event: Any) -> Any:
+        return {name: escaped(value) if isinstance(value, str) else value for name, value in event.items()}
+
+    def show_traceback(stream: Any, error: Any) -> None:
+        text = io.StringIO()
+        structlog.dev.plain_traceback(text, error)
+        stream.write(escaped_lines(text.getvalue()))
+
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
         add_time,
+        show,
     ]
     renderer = structlog.dev.ConsoleRenderer(
-        colors=is_terminal, timestamp_key="time", exception_formatter=structlog.dev.plain_traceback
+        colors=is_terminal, timestamp_key="time", exception_formatter=show_traceback
     )  # the default would print local variables, tokens among them
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]

@@ -88,6 +88,18 @@ class ReflectorReading(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the stream last said anything, bookmarks included."""
 
 
+class JudgeReading(msgspec.Struct, frozen=True):
+    """The looks of the judge (`verify` in the configuration)."""
+
+    runs: int
+    failures: int
+    ended_at_s: float
+    """Epoch seconds; 0 before the first."""
+    seconds: float
+    violations: Mapping[str, int]
+    """Rule -> pods."""
+
+
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """The whole process at one moment."""
 
@@ -111,6 +123,8 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """(kind of write, success or error) -> how often; of pod_binding `bind_outcomes_total` tells more."""
     duties: Mapping[tuple[str, str], DutyReading] = msgspec.field(default_factory=dict)
     """(plugin, domain) -> how its duty fares."""
+    judge: JudgeReading | None = None
+    """None where it does not look."""
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
     """Unix time at which the server's certificate ends; None without one."""
@@ -136,6 +150,8 @@ class ReadingsCollector(Collector):
         yield from _domain_counters(now.domains)
         yield from _durations(now)
         yield from _duties(now.duties)
+        if now.judge is not None:
+            yield from _judge(now.judge)
         yield from _of_plugins(now.domains, self.taken)
 
 
@@ -239,6 +255,15 @@ def _duties(duties: Mapping[tuple[str, str], DutyReading]) -> Iterator[Metric]:
     yield counter("duty_failures", "Times a plugin's duty beside the cycles ended by an error.", label, failures)
     running = {key: int(duty.is_running) for key, duty in duties.items()}
     yield gauge("duty_running", "1 while a plugin's duty beside the cycles runs.", label, running)
+
+
+def _judge(judge: JudgeReading) -> Iterator[Metric]:
+    rules = {(rule,): pods for rule, pods in judge.violations.items()}
+    yield gauge("verify_violations", "Pods that stand against a required rule, whoever placed them.", ("rule",), rules)
+    text = "Looks at the cluster, by what became of them."
+    yield counter("verify_runs", text, ("result",), {("success",): judge.runs, ("error",): judge.failures})
+    yield gauge("verify_last_run_timestamp_seconds", "End of the last look, Unix time.", (), {(): judge.ended_at_s})
+    yield gauge("verify_duration_seconds", "How long the last look took.", (), {(): judge.seconds})
 
 
 def _of_plugins(domains: Mapping[str, DomainReading], taken: Collection[str]) -> Iterator[Metric]:

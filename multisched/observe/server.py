@@ -1,19 +1,21 @@
 """The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
 
 /livez and /readyz are open and say nothing but ok or failed; everything else, their `?verbose` included, is judged by
-the Authenticator where there is one. Without an Authenticator the server listens on loopback only and answers only to
-loopback names, so that a web page cannot read it through a rebound name. A handler that fails costs its own request.
+the Authenticator where there is one. Without an Authenticator the server listens on loopback only, answers only to loopback
+names and to no page of another origin, so that no web page reads it, and changes nothing without the token of this process.
+A handler that fails costs its own request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 import orjson
@@ -21,6 +23,7 @@ from aiohttp import web
 
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
+from multisched.model.visible_text import escaped_lines
 from multisched.model.wire import UNREADABLE
 from multisched.observe.access import Authenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
@@ -37,6 +40,7 @@ from multisched.observe.explain_view import (
     encode_view,
 )
 from multisched.observe.health import Health, HealthReport
+from multisched.observe.loopback import TokenFileError, is_loopback_name, is_other_page, own_token
 from multisched.observe.metrics import Metrics
 from multisched.observe.plugin_view import ViewSource
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
@@ -56,6 +60,8 @@ REVIEWED_PREFIX: Final = "/multisched"
 """Set before /api paths when rights are asked for: Kubernetes lets every authenticated user read `/api/*`
 (ClusterRole system:discovery), and what waits where is not for everyone."""
 EXPLAIN_PATH: Final = "/api/v1/explain"
+WHAT_IF_PATH: Final = f"{EXPLAIN_PATH}/what-if"
+"""The one POST that writes nothing."""
 REPAIR_PATH: Final = "/api/v1/repair"
 VIEW_PATH: Final = "/api/v1/{view}/{name}"
 """What plugins show."""
@@ -73,6 +79,10 @@ _REFUSALS: Final = {
     Verdict.UNDECIDED: (503, "the API server did not say who may read"),
     Verdict.TOO_MANY: (429, "too many tokens are to be checked; try again in a moment"),
 }
+CHANGES_REFUSED: Final = (
+    "this changes something: only the user who runs this process may ask for it, by the token in its file"
+    " (multisched finds it); or set server.authentication and give a token of the cluster"
+)
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -90,6 +100,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     certificate: ServerCertificate | None = None
     authenticator: Authenticator | None = None
     limits: ConnectionLimits = ConnectionLimits()
+    token_folder: Path | None = None
+    """Where the token for what changes something is kept, if there is no authenticator; without a folder nothing can be changed."""
 
     def __post_init__(self) -> None:
         if not ip_address(self.bind_address).is_loopback and (self.certificate is None or self.authenticator is None):
@@ -111,8 +123,9 @@ class Sources(msgspec.Struct, frozen=True):
 async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str]:
     """Listens while the context is open; yields the base URL. Raises ServerError."""
     connections = Connections(settings.limits)
+    routes = _Routes(settings, sources, connections)
     runner = web.AppRunner(
-        _Routes(settings, sources, connections).application(),
+        routes.application(),
         access_log=None,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         keepalive_timeout=settings.limits.idle_s,
@@ -126,6 +139,11 @@ async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str
             address = await stack.enter_async_context(listening)
         except OSError as error:
             raise ServerError(f"cannot listen on {settings.bind_address}:{settings.port}: {error.strerror}") from error
+        if settings.authenticator is None and settings.token_folder is not None:
+            try:
+                routes.own_token = stack.enter_context(own_token(settings.token_folder, address[1]))
+            except TokenFileError as error:
+                logger.warning("nothing can be changed over HTTP: no token file", extra={"reason": str(error)})
         yield _url(settings, address)
 
 
@@ -140,6 +158,7 @@ class _Routes:
         self._settings = settings
         self._sources = sources
         self._connections = connections
+        self.own_token = ""
         self._scrapes = 0
         self._looked_at_s = 0.0
 
@@ -150,7 +169,7 @@ class _Routes:
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/api/v1/queue", self._queue)
         application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
-        application.router.add_post(f"{EXPLAIN_PATH}/what-if", self._what_if)
+        application.router.add_post(WHAT_IF_PATH, self._what_if)
         application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
         application.router.add_get(f"{REPAIR_PATH}/status", self._repair_status)
         application.router.add_post(f"{REPAIR_PATH}/run", self._repair_run)
@@ -191,11 +210,9 @@ class _Routes:
     async def _refusal(self, request: web.Request) -> web.Response | None:
         if request.path in ("/livez", "/readyz") and "verbose" not in request.query:
             return None
-        authenticator = self._settings.authenticator
+        authenticator, token = self._settings.authenticator, _bearer_token(request)
         if authenticator is None:
-            return None if _is_loopback_name(request.host) else _text(403, "this server answers to loopback names only")
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
+            return self._refusal_on_loopback(request, token)
         verdict = await authenticator.judge(token, request.method.lower(), reviewed_path(request.path))
         if verdict is Verdict.ALLOWED:
             return None
@@ -206,6 +223,17 @@ class _Routes:
         if status == 429:
             response.headers["Retry-After"] = "1"
         return response
+
+    def _refusal_on_loopback(self, request: web.Request, token: str) -> web.Response | None:
+        if not is_loopback_name(request.host):
+            return _text(403, "this server answers to loopback names only")
+        if is_other_page(request.headers, f"{request.scheme}://{request.host}"):
+            return _text(403, "this server answers to no page of another origin")
+        if request.method in ("GET", "HEAD") or request.path == WHAT_IF_PATH:
+            return None
+        if self.own_token and hmac.compare_digest(token.encode(), self.own_token.encode()):
+            return None
+        return _text(401, CHANGES_REFUSED)
 
     async def _livez(self, request: web.Request) -> web.Response:
         return _health(request, self._sources.health.liveness())
@@ -291,6 +319,12 @@ class _Routes:
         return web.Response(status=202, body=body, content_type="application/json", headers=HEADERS)
 
 
+def _bearer_token(request: web.Request) -> str:
+    """Empty without one."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def _repair_asked(request: web.Request) -> RepairAsked:
     """The question in a URL. Raises RepairRefusedError (400)."""
     for name in request.query:
@@ -346,12 +380,4 @@ def _health(request: web.Request, report: HealthReport) -> web.Response:
 
 
 def _text(status: int, message: str) -> web.Response:
-    return web.Response(status=status, text=f"{message}\n", headers=HEADERS)
-
-
-def _is_loopback_name(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return web.Response(status=status, text=f"{escaped_lines(message)}\n", headers=HEADERS)

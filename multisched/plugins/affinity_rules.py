@@ -1,7 +1,8 @@
 """What holds between a pod and those that are placed already: its own terms, and the placed pods' terms that are about it.
 
-Namespace selectors are resolved here, by the namespaces as they are. Equal rules are one object, told apart by identity: they
-stand in signatures, which are hashed for every pod.
+Namespace selectors are resolved here, by the namespaces as they are. Equal rules are one object, told apart by number: the
+number stands in signatures, which are hashed for every pod. What placed pods demand is not gathered here, but read from sums that
+are kept as they come and go (`framework/pod_demands.py`): its size makes no pod's attempt longer.
 """
 
 from __future__ import annotations
@@ -11,25 +12,29 @@ from typing import Final
 
 from multisched.framework.objects_view import ObjectKind, ObjectsView, hidden
 from multisched.framework.pod_counts import PodCounts, PodCountsView
+from multisched.framework.pod_demands import Concern, Lane
 from multisched.model.cluster_objects import Namespace
 from multisched.model.objects import Pod
-from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm, PodDemand, PodQuery, PodScope
+from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm, PodQuery, PodScope
 from multisched.model.selectors import LabelSelector
-from multisched.plugins.domain_tally import Source
+from multisched.plugins.domain_tally import AnySource, DemandSource, Source
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 
 RULES_KEPT: Final = 16_384
-"""Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+"""Pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+
+SOURCES_KEPT: Final = 32_768
+"""Counts that remembered rules refer to, at most; past it all rules are forgotten. About 300 bytes each."""
 
 _NOTHING: Final = PodScope(LabelSelector(), frozenset())
 _NO_LABELS: Mapping[str, str] = {}
 
-Sources = Mapping[str, tuple[Source, ...]]
+Sources = Mapping[str, tuple[AnySource, ...]]
 """Topology key -> the counts that are summed per domain of it."""
 
-_Asked = PodQuery | PodDemand
-_Weighted = tuple[str, _Asked, int]
+_Weighted = tuple[str, PodQuery, int]
 """Topology key, what is counted, and its weight."""
+_Keyed = tuple[str, AnySource]
 
 
 class AffinityRules:
@@ -38,9 +43,11 @@ class AffinityRules:
     __slots__ = (
         "affinity",
         "anti",
+        "concern",
         "existing",
         "is_own_match",
         "keys",
+        "number",
         "own_anti",
         "own_near",
         "soft",
@@ -50,14 +57,22 @@ class AffinityRules:
 
     def __init__(
         self,
+        number: int,
         near: tuple[tuple[str, PodScope], ...],
         far: tuple[tuple[str, PodScope], ...],
-        existing: tuple[PodDemand, ...],
-        soft: tuple[_Weighted, ...],
+        liked: Iterable[_Weighted],
+        existing: Iterable[_Keyed],
+        theirs: Iterable[_Keyed],
+        concern: Concern,
         *,
         is_own_match: bool,
         unknown: str = "",
     ) -> None:
+        """`existing`, `theirs`: what placed pods demand, as far as it refuses rows, and as far as it scores them."""
+        self.number = number
+        """Equal for equal rules, and never given twice: it stands in signatures."""
+        self.concern = concern
+        """What placed pods demand of such pods."""
         self.unknown = unknown
         """Why it cannot be known which pods the required terms are about."""
         query = PodQuery(tuple(scope for _, scope in near))
@@ -66,11 +81,11 @@ class AffinityRules:
         one = Source(query)
         self.affinity: Sources = dict.fromkeys(self.keys, (one,))
         """Pods that match all terms of the required affinity."""
-        self.anti = _by_key((key, PodQuery((scope,)), 1) for key, scope in far)
+        self.anti = _by_key((key, Source(PodQuery((scope,)))) for key, scope in far)
         """Pods that match a term of the required anti-affinity."""
-        self.existing = _by_key((demand.topology_key, demand, 1) for demand in existing)
+        self.existing = _by_key(existing)
         """Pods with a required anti-affinity term that is about the pod."""
-        self.soft = _by_key(soft)
+        self.soft = _by_key([*((key, Source(query, weight)) for key, query, weight in liked), *theirs])
         """What scores: preferred terms of the pod, and of those that are placed."""
         self.own_near = query
         self.own_anti = far
@@ -85,10 +100,10 @@ class AffinityRules:
         return bool(self.affinity or self.anti or self.existing)
 
 
-def _by_key(weighted: Iterable[_Weighted]) -> Sources:
-    found: dict[str, list[Source]] = {}
-    for key, asked, weight in weighted:
-        found.setdefault(key, []).append(Source(asked, weight))
+def _by_key(keyed: Iterable[_Keyed]) -> Sources:
+    found: dict[str, list[AnySource]] = {}
+    for key, source in keyed:
+        found.setdefault(key, []).append(source)
     return {key: tuple(sources) for key, sources in found.items()}
 
 
@@ -101,6 +116,9 @@ class AffinityRuleBook:
         self._counts = counts
         self._remembered: dict[tuple[int, int, str], tuple[Hashable, AffinityRules | None, object]] = {}
         self._rules: dict[Hashable, AffinityRules] = {}
+        self._numbers_given = self._sources_kept = 0
+        self._latest: tuple[Pod | None, Hashable, AffinityRules | None] = (None, None, None)
+        """The pod that was asked about last, what its rules hung on, and these: an attempt asks for them several times."""
 
     def rules_of(self, pod: Pod, counts: PodCountsView | None = None) -> AffinityRules | None:
         """The pod's rules among the pods that `counts` counts (the table's, if none is given); None if it has none."""
@@ -108,14 +126,31 @@ class AffinityRuleBook:
         affinity = pod.spec.pod_affinity
         if affinity is None and not counts.has_demands:
             return None
+        if counts is not self._counts or not isinstance(counts, PodCounts):
+            return self._found(pod, counts)
+        moment = (counts.demands_sequence, self._objects.version(ObjectKind.NAMESPACE))
+        latest, known_at, rules = self._latest
+        if pod is latest and moment == known_at and rules is not None and rules.concern.is_kept:
+            return rules
+        rules = self._found(pod, counts)
+        self._latest = (pod, moment, rules)
+        return rules
+
+    def _found(self, pod: Pod, counts: PodCountsView) -> AffinityRules | None:
+        affinity = pod.spec.pod_affinity
+        concern = counts.concern(pod.namespace, pod.labels, self.namespace_labels(pod.namespace))
+        if affinity is None and concern.is_silent:
+            return None
         if counts is not self._counts and not isinstance(counts, PodCounts):
-            return self._made(pod, counts)  # pods that stand there in thought may demand what nobody else does
-        hangs_on = (counts.demands_version, self._objects.version(ObjectKind.NAMESPACE))
+            return self._made(
+                pod, concern, is_kept=False
+            )  # pods that stand there in thought may demand what nobody else does
+        hangs_on = (concern.number, len(concern.sums), concern.is_silent, self._objects.version(ObjectKind.NAMESPACE))
         key = (id(affinity), id(pod.labels), pod.namespace)
         known = self._remembered.get(key)
         if known is not None and known[0] == hangs_on:
             return known[1]
-        rules = self._made(pod, counts)
+        rules = self._made(pod, concern, is_kept=True)
         if len(self._remembered) >= RULES_KEPT:
             self._remembered.clear()
         self._remembered[key] = (hangs_on, rules, (affinity, pod.labels))  # kept so that their ids stay their own
@@ -139,32 +174,44 @@ class AffinityRuleBook:
             names |= {n.name for n in everywhere if isinstance(n, Namespace) and selector.matches(n.labels)}
         return PodScope(term.selector, names)
 
-    def _made(self, pod: Pod, counts: PodCountsView) -> AffinityRules | None:
+    def _made(self, pod: Pod, concern: Concern, *, is_kept: bool) -> AffinityRules | None:
+        """`is_kept`: rules are remembered, and equal ones are one object."""
         own = pod.spec.pod_affinity or PodAffinity()
-        demands = counts.demands_on(pod.namespace, pod.labels, self.namespace_labels(pod.namespace))
         near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
         far = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.anti_required)
-        existing = tuple(demand for demand in demands if demand.kind is DemandKind.ANTI_REQUIRED)
         liked = tuple(self._preferences(pod))
-        theirs = tuple(self._preferences_of_others(own, demands))
+        lanes = () if concern.is_silent else tuple(concern.sums)
+        existing = [(lane.key, DemandSource(concern, lane)) for lane in lanes if lane.kind is DemandKind.ANTI_REQUIRED]
+        theirs = list(self._preferences_of_others(own, concern, lanes))
         if not (near or far or existing or liked or theirs):
             return None
-        is_own_match = bool(near) and all(scope.has(pod.namespace, pod.labels) for _, scope in near)
-        # Demands by identity, which the rules keep: hashing thousands of them costs more than anything else here. And in no
-        # order, since equal sets are to be one class.
-        existing_ids, their_ids = (
-            frozenset(map(id, existing)),
-            frozenset((id(asked), weight) for _, asked, weight in theirs),
-        )
+        # All own terms count, not only those that the answers hang on today: pods of a class change the same for each other.
+        own_near = tuple(scope.has(pod.namespace, pod.labels) for _, scope in near)
+        own_far = tuple(scope.has(pod.namespace, pod.labels) for _, scope in far)
+        own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
         needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
         unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
-        key = (near, far, liked, existing_ids, their_ids, is_own_match, unknown)
-        rules = self._rules.get(key)
+        key = (near, far, liked, concern.number if lanes else 0, lanes, own_near, own_far, own_liked, unknown)
+        rules = self._rules.get(key) if is_kept else None
         if rules is None:
-            rules = AffinityRules(near, far, existing, (*liked, *theirs), is_own_match=is_own_match, unknown=unknown)
-            if isinstance(counts, PodCounts):  # those of pods that stand there in thought are of no use again
-                if len(self._rules) >= RULES_KEPT:
+            self._numbers_given += 1
+            rules = AffinityRules(
+                self._numbers_given,
+                near,
+                far,
+                liked,
+                existing,
+                theirs,
+                concern,
+                is_own_match=bool(near) and all(own_near),
+                unknown=unknown,
+            )
+            if is_kept:
+                self._sources_kept += 1 + len(rules.sources)
+                if self._sources_kept > SOURCES_KEPT:
                     self._rules.clear()
+                    self._remembered.clear()
+                    self._sources_kept = 1 + len(rules.sources)
                 self._rules[key] = rules
         return rules
 
@@ -175,18 +222,13 @@ class AffinityRuleBook:
                 query = PodQuery((self.scope(one.term, pod.namespace),))
                 yield one.term.topology_key, query, sign * one.weight
 
-    def _preferences_of_others(self, own: PodAffinity, demands: Iterable[PodDemand]) -> Iterable[_Weighted]:
+    def _preferences_of_others(self, own: PodAffinity, concern: Concern, lanes: Iterable[Lane]) -> Iterable[_Keyed]:
         if self._args.ignore_preferred_terms_of_existing_pods and not (own.preferred or own.anti_preferred):
             return
-        weights = {
-            DemandKind.REQUIRED: self._args.hard_pod_affinity_weight,
-            DemandKind.PREFERRED: 1,
-            DemandKind.ANTI_PREFERRED: -1,
-        }
-        for demand in demands:
-            is_counted = demand.kind in weights and (demand.kind is not DemandKind.REQUIRED or weights[demand.kind] > 0)
-            if is_counted:
-                yield demand.topology_key, demand, weights[demand.kind] * demand.weight
+        weights = {DemandKind.REQUIRED: self._args.hard_pod_affinity_weight, DemandKind.PREFERRED: 1}
+        for lane in lanes:
+            if weights.get(lane.kind, 0) > 0:
+                yield lane.key, DemandSource(concern, lane, weights[lane.kind])
 
 
 def _selects_by_labels(term: PodAffinityTerm) -> bool:

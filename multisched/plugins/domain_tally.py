@@ -11,35 +11,57 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int32, Int64, NodeView
-from multisched.framework.pod_counts import PodCount, PodCounts, PodCountsView
-from multisched.model.placement import PodDemand, PodQuery
+from multisched.framework.pod_counts import KeptQuery, PodCounts, PodCountsView
+from multisched.framework.pod_demands import Concern, Lane
+from multisched.framework.row_sums import AnySum, DenseSum, no_sum
+from multisched.model.placement import PodQuery
 
 
 class Source:
-    """A count that a rule reads, with its weight; looked up once and held on to while it is kept."""
+    """A query that a rule counts pods by, with its weight; looked up once and held on to while it is kept."""
 
-    __slots__ = ("_asked", "_count", "_counts", "weight")
+    __slots__ = ("_counts", "_kept", "_query", "weight")
 
-    def __init__(self, asked: PodQuery | PodDemand, weight: int = 1) -> None:
-        self._asked = asked
+    def __init__(self, query: PodQuery, weight: int = 1) -> None:
+        self._query = query
         self.weight = weight
-        self._count: PodCount | None = None
+        self._kept: KeptQuery | None = None
         self._counts: PodCounts | None = None
 
-    def count(self, counts: PodCountsView) -> PodCount:
+    def count(self, counts: PodCountsView) -> AnySum:
         """The count of that view."""
-        known = self._count
-        if known is not None and counts is self._counts and known.is_kept:
-            known.is_used = True
-            return known
-        asked = self._asked
-        found = counts.matching(asked) if isinstance(asked, PodQuery) else counts.demanding(asked)
-        if isinstance(counts, PodCounts):
-            self._count, self._counts = found, counts
-        return found
+        kept = self._kept
+        if kept is not None and counts is self._counts and kept.is_kept:
+            self._counts.refresh(kept)
+            return kept.count
+        if not isinstance(counts, PodCounts):
+            return counts.matching(self._query)
+        self._kept, self._counts = counts.kept(self._query), counts
+        return self._kept.count
 
     def version(self, counts: PodCountsView) -> int:
         return self.count(counts).version
+
+
+class DemandSource:
+    """What placed pods demand of others, as far as one lane goes, with a weight of its own."""
+
+    __slots__ = ("_concern", "_lane", "weight")
+
+    def __init__(self, concern: Concern, lane: Lane, weight: int = 1) -> None:
+        self._concern = concern
+        self._lane = lane
+        self.weight = weight
+
+    def count(self, counts: PodCountsView) -> DenseSum:
+        """As it was when the concern was last asked for."""
+        return self._concern.sums.get(self._lane, _NOTHING)
+
+    def version(self, counts: PodCountsView) -> int:
+        return self.count(counts).version
+
+
+AnySource = Source | DemandSource
 
 
 class DomainTally:
@@ -48,7 +70,7 @@ class DomainTally:
     __slots__ = ("_eligible", "_followed", "_nodes_version", "_seen", "codes", "counts", "pods")
 
     def __init__(
-        self, nodes: NodeView, key: str | None, sources: Sequence[Source], eligible: Bools | None = None
+        self, nodes: NodeView, key: str | None, sources: Sequence[AnySource], eligible: Bools | None = None
     ) -> None:
         """`key` None: each row is a domain of its own. `eligible`: bool[all rows], rows whose pods count; None: all."""
         self.codes: Int32 = _own_codes(nodes) if key is None else nodes.label_codes(key)
@@ -64,7 +86,7 @@ class DomainTally:
         for source, count in zip(sources, self._followed, strict=True):
             self._add_all(count, source.weight)
 
-    def follow(self, nodes: NodeView, sources: Sequence[Source]) -> bool:
+    def follow(self, nodes: NodeView, sources: Sequence[AnySource]) -> bool:
         """Catches up with the same sources; False if it cannot, and a new tally is needed."""
         if self._nodes_version != nodes.nodes_version:
             return False
@@ -77,19 +99,19 @@ class DomainTally:
                 changes = count.changes_since(self._seen[at])
                 if changes is None:
                     return False
-                for _, row, change in changes:
-                    self.add(row, change, source.weight)
+                for _, row, pods, *weight in changes:
+                    self.add(row, pods, source.weight * (weight[0] if weight else pods))
                 self._seen[at] = count.version
         return True
 
-    def add(self, row: int, change: int, weight: int = 1) -> None:
-        """So many more pods on the row."""
+    def add(self, row: int, pods: int, amount: int) -> None:
+        """So many more pods on the row, which weigh so much together."""
         if self._eligible is not None and not self._eligible[row]:
             return
         code = self.codes.item(row)
-        self.counts[code] += change * weight
+        self.counts[code] += amount
         if code:
-            self.pods += change
+            self.pods += pods
 
     def twin(self) -> DomainTally:
         """A copy that changes on its own; it follows nothing any more."""
@@ -99,23 +121,25 @@ class DomainTally:
         twin._followed, twin._seen = [], []
         return twin
 
-    def _add_all(self, count: PodCount, weight: int) -> None:
-        if not count.held:
+    def _add_all(self, count: AnySum, weight: int) -> None:
+        rows, pods, amounts = count.columns()
+        if not len(rows):
             return
-        rows = np.fromiter(count.held.keys(), np.intp, len(count.held))
-        pods = np.fromiter(count.held.values(), np.int64, len(count.held))
         if self._eligible is not None:
             there = self._eligible.take(rows)
-            rows, pods = rows[there], pods[there]
+            rows, pods, amounts = rows[there], pods[there], amounts[there]
         codes = self.codes.take(rows)
-        np.add.at(self.counts, codes, pods * weight)
+        np.add.at(self.counts, codes, amounts * weight)
         self.pods += int(pods[codes != 0].sum())
+
+
+_NOTHING = no_sum(0)
 
 
 def _own_codes(nodes: NodeView) -> Int32:
     return np.arange(len(nodes.taint_set), dtype=np.int32)
 
 
-def versions(sources: Iterable[Source], counts: PodCountsView) -> tuple[int, ...]:
+def versions(sources: Iterable[AnySource], counts: PodCountsView) -> tuple[int, ...]:
     """What answers made of these counts hang on."""
     return tuple([source.version(counts) for source in sources])

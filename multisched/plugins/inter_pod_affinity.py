@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Event
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.term_columns import Asker
 from multisched.model.objects import Node, Pod
-from multisched.model.placement import DemandKind, PodAffinity, PodQuery, demands_of
+from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm
 from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
 from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.domain_tally import DomainTally, versions
@@ -110,6 +112,7 @@ class InterPodAffinity:
 
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
         self._book = AffinityRuleBook(args, context.objects, context.nodes.pod_counts)
+        self._nodes = context.nodes
         self.reasons = ReasonTable(self.name)
         # In this order: of several, a row is refused for the last, as upstream, and `filter` takes the largest code.
         self._unwanted = self.reasons.code(
@@ -121,7 +124,8 @@ class InterPodAffinity:
         )
 
     def sign(self, pod: Pod) -> Hashable:
-        return self._book.rules_of(pod) or ()
+        rules = self._book.rules_of(pod)
+        return 0 if rules is None else rules.number
 
     def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
@@ -165,11 +169,7 @@ class InterPodAffinity:
                 return True
             if rules is not None and any(scope.has(other.namespace, other.labels) for _, scope in rules.own_anti):
                 return True
-            demands = demands_of(other.spec.pod_affinity, other.namespace) if other.spec.pod_affinity else ()
-            return any(
-                demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels)
-                for demand in demands
-            )
+            return self._keeps_away(cycle.nodes.pod_counts, pod, other) != ()
 
         return Heed((rules, tuple(sorted(labels.items()))), matters)
 
@@ -181,17 +181,14 @@ class InterPodAffinity:
         rules = state.rules
         if rules.own_near.has(other.namespace, other.labels):
             for tally in state.affinity.values():
-                tally.add(row, change)
+                tally.add(row, change, change)
         for key, scope in rules.own_anti:
             if scope.has(other.namespace, other.labels):
-                state.anti[key].add(row, change)
-        if other.spec.pod_affinity is not None:
-            labels = self._book.namespace_labels(pod.namespace)
-            for demand in demands_of(other.spec.pod_affinity, other.namespace):
-                if demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels):
-                    if demand.topology_key not in state.existing:
-                        state.existing[demand.topology_key] = DomainTally(cycle.nodes, demand.topology_key, ())
-                    state.existing[demand.topology_key].add(row, change)
+                state.anti[key].add(row, change, change)
+        for key, terms in self._keeps_away(cycle.nodes.pod_counts, pod, other):
+            if key not in state.existing:
+                state.existing[key] = DomainTally(cycle.nodes, key, ())
+            state.existing[key].add(row, change * terms, change * terms)
         cycle.state.write(_FILTER, state)
         return SUCCESS
 
@@ -259,30 +256,35 @@ class InterPodAffinity:
             if other is not None and not (other.node or other.nominated_node):
                 return Hint.SKIP
         own = pod.spec.pod_affinity or PodAffinity()
-        near = PodQuery(tuple(self._book.scope(term, pod.namespace) for term in own.required))
-        if after is not None and _has(near, after) and not (before is not None and _has(near, before)):
+        if after is not None and self._is_near(pod, own, after) and not (before and self._is_near(pod, own, before)):
             return Hint.QUEUE
         if before is None:
             return Hint.SKIP
         for term in own.anti_required:
-            scope = PodQuery((self._book.scope(term, pod.namespace),))
-            if _has(scope, before) and not (after is not None and _has(scope, after)):
+            if self._selects(pod, term, before) and not (after is not None and self._selects(pod, term, after)):
                 return Hint.QUEUE
-        return Hint.QUEUE if after is None and self._kept_away(pod, before) else Hint.SKIP
+        if after is None and self._keeps_away(self._nodes.pod_counts, pod, before):
+            return Hint.QUEUE
+        return Hint.SKIP
 
-    def _kept_away(self, pod: Pod, other: Pod) -> bool:
-        """The other pod has a required anti-affinity term that is about this one."""
-        if other.spec.pod_affinity is None:
+    def _is_near(self, pod: Pod, own: PodAffinity, other: Pod) -> bool:
+        """The other pod is in all of the required affinity."""
+        return bool(own.required) and all(self._selects(pod, term, other) for term in own.required)
+
+    def _selects(self, pod: Pod, term: PodAffinityTerm, other: Pod) -> bool:
+        """By the labels first, which few pods have: asked about every pod that comes or goes."""
+        if term.selector is None or not term.selector.matches(other.labels):
             return False
-        labels: Mapping[str, str] = self._book.namespace_labels(pod.namespace)
-        return any(
-            demand.kind is DemandKind.ANTI_REQUIRED and demand.concerns(pod.namespace, pod.labels, labels)
-            for demand in demands_of(other.spec.pod_affinity, other.namespace)
-        )
+        return self._book.scope(term, pod.namespace).has(other.namespace, other.labels)
 
-
-def _has(query: PodQuery, pod: Pod) -> bool:
-    return query.has(pod.namespace, pod.labels)
+    def _keeps_away(self, counts: PodCountsView, pod: Pod, other: Pod) -> Sequence[tuple[str, int]]:
+        """The other pod's required anti-affinity terms that are about this one: how many by topology key."""
+        affinity = other.spec.pod_affinity
+        if affinity is None or not affinity.anti_required:
+            return ()
+        asker = Asker(pod.namespace, pod.labels, self._book.namespace_labels(pod.namespace))
+        effect = counts.effect(asker, affinity, other.namespace)
+        return tuple((lane.key, terms) for lane, terms, _ in effect if lane.kind is DemandKind.ANTI_REQUIRED)
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:

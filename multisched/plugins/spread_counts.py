@@ -61,7 +61,7 @@ class HardSpread:
         state = self if self._is_twin else self._twin()
         for lane in state.lanes:
             if lane.rule.matches(labels):
-                lane.tally.add(row, change)
+                lane.tally.add(row, change, change)
         return state
 
     def _twin(self) -> HardSpread:

@@ -19,6 +19,7 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply, VolumeWriter
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION, PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import Pod
+from multisched.model.version import Version, is_covered, is_older
 from multisched.plugins.volume_ledger import Promise, PromisedNode, PromisedVolume, VolumeLedger
 from multisched.plugins.volume_matching import claim_id
 from multisched.plugins.volume_planner import cannot_translate
@@ -34,7 +35,6 @@ POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
 
 POLL_GROWTH = 1.5
 
-UNKNOWN_VERSION = 0
 """Of a write whose answer, or of a server whose versions, cannot be read: an object without it may be an older one."""
 
 
@@ -49,8 +49,8 @@ class BindDeniedError(BindError):
 class _Written(msgspec.Struct, frozen=True):
     """What was written, with the version it has since: an older object in the store says nothing yet."""
 
-    volumes: tuple[tuple[PromisedVolume, int], ...]
-    provisions: tuple[tuple[PromisedNode, int], ...]
+    volumes: tuple[tuple[PromisedVolume, Version], ...]
+    provisions: tuple[tuple[PromisedNode, Version], ...]
 
 
 class VolumeBinder:
@@ -75,7 +75,7 @@ class VolumeBinder:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def _bind_volume(self, promised: PromisedVolume) -> int:
+    async def _bind_volume(self, promised: PromisedVolume) -> Version:
         """The version of the volume that names the claim."""
         reply = VolumeReply(VolumeAnswer.CONFLICT)
         for _ in range(CONFLICTS_MAX):
@@ -102,7 +102,7 @@ class VolumeBinder:
             await _news(partial(self._objects.volume, volume.name), volume.version)
         return _version(reply, promised.volume)
 
-    async def _select_node(self, promised: PromisedNode) -> int:
+    async def _select_node(self, promised: PromisedNode) -> Version:
         """The version of the claim that names the node."""
         reply = VolumeReply(VolumeAnswer.CONFLICT)
         for _ in range(CONFLICTS_MAX):
@@ -156,10 +156,10 @@ class VolumeBinder:
             self._is_provisioned(p, version, row) for p, version in written.provisions
         )
 
-    def _is_volume_bound(self, promised: PromisedVolume, version: int, node: str, row: int) -> bool:
+    def _is_volume_bound(self, promised: PromisedVolume, version: Version, node: str, row: int) -> bool:
         volume, claim = self._volume(promised.volume), self._claim(promised.claim, promised.claim_id)
         is_told = volume.claim is not None and bool(volume.claim.uid)
-        if volume.version < version or (version == UNKNOWN_VERSION and not is_told):
+        if not _has_seen(volume, version, is_told=is_told):
             return False
         self._check_reach(volume, node, row, doing="failed to translate pv to csi: ")
         if not is_told:
@@ -167,13 +167,13 @@ class VolumeBinder:
         _check_unbound(claim, volume.name)
         return claim.is_fully_bound
 
-    def _is_provisioned(self, promised: PromisedNode, version: int, row: int) -> bool:
+    def _is_provisioned(self, promised: PromisedNode, version: Version, row: int) -> bool:
         namespace, _, name = promised.claim.partition("/")
         claim = self._objects.claim(namespace, name)
         if claim is None or claim_id(claim) != promised.claim_id:
             raise BindError(f'failed to check provisioning pvc: persistentvolumeclaims "{promised.claim}" not found')
         node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
-        if claim.version < version or (version == UNKNOWN_VERSION and node is None):
+        if not _has_seen(claim, version, is_told=node is not None):
             return False
         if node != promised.node:
             raise BindError(f'provisioning failed for PVC "{name}"')
@@ -210,7 +210,7 @@ def _may_take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     return owner is not None and (owner.namespace, owner.name, owner.uid) == (claim.namespace, claim.name, "")
 
 
-async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: int) -> None:
+async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: Version) -> None:
     """Waits until the watch has brought what a write met; not for ever, the next write will tell."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + NEWS_MAX_S
@@ -221,7 +221,14 @@ async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | No
         await asyncio.sleep(POLL_FIRST_S)
 
 
-def _version(reply: VolumeReply, name: str) -> int:
+def _has_seen(item: PersistentVolume | PersistentVolumeClaim, written: Version, *, is_told: bool) -> bool:
+    """True once the watch has brought our write, or a later one. `is_told`: the object says what was written."""
+    if is_covered(written, item.version):
+        return True
+    return is_told and not is_older(item.version, written)
+
+
+def _version(reply: VolumeReply, name: str) -> Version:
     """The version that was written. Raises BindError for what was not."""
     if reply.answer is VolumeAnswer.REFUSED and reply.message:
         raise BindDeniedError(reply.message)

@@ -1,11 +1,13 @@
 """The active pods of one domain, and whose turn it is: QueueSort's order, and a fair share of attempts for retries.
 
 Owns the order of active pods and the shares of namespaces. A retry is a pod that an attempt has refused before, or that
-failed by an error; first attempts keep QueueSort's order among themselves. While only one namespace has active pods,
-QueueSort alone decides. Else two shares hold, counted in units of attempts (an attempt of n ms counts n units, at least 1):
+failed by an error; first attempts keep QueueSort's order among themselves, but for namespaces whose attempts take long
+(`first_attempts`). While only one namespace has active pods, QueueSort alone decides. Else two shares hold, counted in
+units of attempts (an attempt of n ms counts n units, at least 1):
 
 - Lanes. Retries that stand before first attempts take half of the units while first attempts wait, and LEAD_UNITS more.
-  So a first attempt with f others before it is taken after 2 (f + 1) + LEAD_UNITS units, whatever else waits.
+  So a first attempt with f others before it is taken after 2 (f + 1) + LEAD_UNITS units, whatever else waits. Of the f
+  count those that take long only up to what their namespaces may have beyond their share.
 - Namespaces. Of the units that go to retries each of k namespaces gets one in k. QueueSort decides among them, but who has
   had LEAD_UNITS / k more waits until the others have caught up, and who has had as much less goes next, whatever its place.
   So, of the units that retries get, a retry with r of its namespace before it waits for k (r + 2) + 2 LEAD_UNITS at most.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from multisched.queueing.first_attempts import FirstAttempts
 from multisched.queueing.transitions import QueueInvariantError
 from multisched.queueing.uid_heap import UidHeap
 
@@ -51,7 +54,7 @@ class ActivePods:
     )
 
     def __init__(self) -> None:
-        self._first = UidHeap()
+        self._first = FirstAttempts()
         self._retries: dict[str, UidHeap] = {}
         self._home: dict[str, str] = {}
         """uid of each active retry -> its namespace."""
@@ -81,8 +84,8 @@ class ActivePods:
     @property
     def items(self) -> int:
         """Heap items held, dead ones included."""
-        heaps = [self._first, self._due, self._ahead, self._behind, *self._retries.values()]
-        return sum(heap.items for heap in heaps)
+        heaps = [self._due, self._ahead, self._behind, *self._retries.values()]
+        return self._first.items + sum(heap.items for heap in heaps)
 
     @property
     def retrying_namespaces(self) -> int:
@@ -96,7 +99,7 @@ class ActivePods:
     def push_first(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
         """Adds a pod that is not here, and that nobody has refused before."""
         self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
-        self._first.push(uid, key, order)
+        self._first.push(uid, namespace, key, order)
 
     def push_retry(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
         """Adds a pod that is not here, and that an attempt has refused before."""
@@ -127,8 +130,8 @@ class ActivePods:
     def head(self) -> str | None:
         """The pod whose turn it is, left in place."""
         if not self._retries:
-            first = self._first.head()
-            return None if first is None else first[1]
+            first = self._first.top()
+            return None if first is None else first[2]
         namespace = self._turn()
         retry = self._retries[namespace].top()
         first_attempt = self._first.top()
@@ -139,9 +142,11 @@ class ActivePods:
 
     def charge(self, uid: str) -> None:
         """The head is taken for an attempt; it is still here."""
+        namespace = self._home.get(uid)
+        if namespace is None:
+            self._first.took("", 1.0, len(self._tenants))
         if not self._retries:
             return
-        namespace = self._home.get(uid)
         if len(self._ahead) or (namespace is None and self._lead <= 0):
             self.passed_over += 1
         if namespace is None:
@@ -158,6 +163,7 @@ class ActivePods:
             self._pay(namespace, units)
         else:
             self._earn(units)
+            self._first.took(namespace, units + 1.0, len(self._tenants))
 
     def validate(self) -> None:
         """Raises QueueInvariantError when an index disagrees with another. O(pods)."""

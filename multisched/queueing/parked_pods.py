@@ -4,25 +4,37 @@ Owns the index and the leftover deadlines. Two levels: who refused the pod (an e
 look per set of plugins, whatever the number of pods), then the pod's class. Pods of one class (equal spec, labels,
 annotations, namespace, owner, gates and nominated node) share one answer per event, so a hint must not read the waiting
 pod's name, uid, version or creation time. For the pod's own update (TARGET_POD) it is asked about that pod alone and may.
-Called by `PodQueue` alone.
+
+Ten thousand refused pods of one namespace with fifty terms each would cost every event a second of hints. So a namespace whose
+classes behind one set of plugins are dearer than HINT_COST_MAX has none of them asked: they are tried again after such an
+event as if it helped them, in turns, as many at a time as `overdue` lets go. Called by `PodQueue` alone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
+from itertools import islice
+from typing import Final
 
 from multisched.framework.events import ClusterEvent
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Entry
 from multisched.queueing.hints import HintTable, Object, Requeue, is_wildcard
 from multisched.queueing.transitions import Place, QueueInvariantError
 
+HINT_COST_MAX: Final = 4_096
+"""What the hints about classes of one namespace may cost an event: one for each class, and one for each of its terms."""
+OVERDUE_PER_FLUSH: Final = 128
+"""Classes that are tried again at once without having been asked about."""
+
 Refusers = tuple[Place, frozenset[str], frozenset[str]]
 """(place, rejector plugins, pending plugins)"""
+ClassKey = tuple[PodSpec, *tuple[Hashable, ...]]
+_Classes = dict[ClassKey, dict[str, Entry]]
 
 
-def class_of(pod: Pod) -> Hashable:
+def class_of(pod: Pod) -> ClassKey:
     """Equal for pods that get the same answers. Labels and annotations by identity: `model.decode` interns them."""
     return (
         pod.spec,
@@ -36,12 +48,27 @@ def class_of(pod: Pod) -> Hashable:
     )
 
 
+def hint_cost(spec: PodSpec) -> int:
+    """One, and one for each term that a hint may look at."""
+    cost = 1 + len(spec.spread)
+    if spec.pod_affinity is not None:
+        cost += len(spec.pod_affinity.required) + len(spec.pod_affinity.anti_required)
+    if spec.affinity.required is not None:
+        cost += len(spec.affinity.required.terms)
+    return cost
+
+
 class ParkedPods:
     """Entries that only an event or the leftover flush moves."""
 
     def __init__(self) -> None:
-        self._groups: dict[Refusers, dict[Hashable, dict[str, Entry]]] = {}
-        self._keys: dict[str, tuple[Refusers, Hashable]] = {}
+        self._groups: dict[Refusers, dict[str, _Classes]] = {}
+        """By namespace."""
+        self._keys: dict[str, tuple[Refusers, str, ClassKey]] = {}
+        self._costs: dict[tuple[Refusers, str], int] = {}
+        """What the hints about the classes of a namespace cost."""
+        self._overdue: dict[tuple[Refusers, str], int] = {}
+        """Where hints were not asked -> classes that are still to be tried again for it."""
         self._deadlines: OrderedDict[str, float] = OrderedDict()
         self._counts = {Place.GATED: 0, Place.UNSCHEDULABLE: 0}
 
@@ -57,16 +84,16 @@ class ParkedPods:
     def count_by_plugin(self) -> dict[str, int]:
         """Pods each plugin holds here."""
         counts: dict[str, int] = {}
-        for (_, rejectors, pending), classes in self._groups.items():
-            size = sum(map(len, classes.values()))
+        for (_, rejectors, pending), namespaces in self._groups.items():
+            size = sum(len(members) for classes in namespaces.values() for members in classes.values())
             for plugin in sorted(rejectors | pending):
                 counts[plugin] = counts.get(plugin, 0) + size
         return counts
 
     def held_by(self, plugin: str) -> int:
         """Pods this plugin holds here."""
-        groups = self._groups.items()
-        return sum(len(m) for (_, *by), classes in groups if any(plugin in b for b in by) for m in classes.values())
+        held = [spaces for (_, *by), spaces in self._groups.items() if any(plugin in names for names in by)]
+        return sum(len(members) for spaces in held for classes in spaces.values() for members in classes.values())
 
     def deadline_s(self, uid: str) -> float:
         return self._deadlines[uid]
@@ -103,55 +130,95 @@ class ParkedPods:
     def affected(self, event: ClusterEvent, old: Object, new: Object, table: HintTable) -> list[tuple[Entry, Requeue]]:
         """Entries this event may help, and how each is to be requeued."""
         found: list[tuple[Entry, Requeue]] = []
-        for (_, rejectors, pending), classes in self._groups.items():
+        for refusers, namespaces in self._groups.items():
+            _, rejectors, pending = refusers
             if is_wildcard(event):
-                found += [(e, Requeue.AFTER_BACKOFF) for members in classes.values() for e in members.values()]
+                found += [
+                    (e, Requeue.AFTER_BACKOFF) for c in namespaces.values() for m in c.values() for e in m.values()
+                ]
                 continue
             listeners = table.listeners(event, rejectors | pending)
             if not listeners:
                 continue
-            for members in classes.values():
-                asked = next(iter(members.values())).pod
-                how = table.decide(event, listeners, pending, asked, old, new)
-                if how is not Requeue.SKIP:
-                    found += [(e, how) for e in members.values()]
+            for namespace, classes in namespaces.items():
+                if self._costs[refusers, namespace] > HINT_COST_MAX:
+                    self._overdue[refusers, namespace] = len(classes)
+                    continue
+                for members in classes.values():
+                    asked = next(iter(members.values())).pod
+                    how = table.decide(event, listeners, pending, asked, old, new)
+                    if how is not Requeue.SKIP:
+                        found += [(e, how) for e in members.values()]
+        return found
+
+    @property
+    def has_overdue(self) -> bool:
+        return bool(self._overdue)
+
+    def overdue(self) -> list[Entry]:
+        """Some of those that are to be tried again because their hints were not asked, in turns."""
+        found: list[Entry] = []
+        for at, left in list(self._overdue.items()):
+            refusers, namespace = at
+            classes = self._groups.get(refusers, {}).get(namespace, {})
+            count = min(OVERDUE_PER_FLUSH, left, len(classes))
+            for key in list(islice(classes, count)):
+                members = classes[key] = classes.pop(key)  # to the end
+                found += members.values()
+            if left > count and count:
+                self._overdue[at] = left - count
+            else:
+                del self._overdue[at]
         return found
 
     def entries(self) -> Iterator[Entry]:
-        for classes in self._groups.values():
-            for members in classes.values():
-                yield from members.values()
+        for namespaces in self._groups.values():
+            for classes in namespaces.values():
+                for members in classes.values():
+                    yield from members.values()
 
     def validate(self) -> None:
         """Raises QueueInvariantError when the index does not hold each parked entry once, where it belongs."""
         seen = 0
-        for refusers, classes in self._groups.items():
-            for key, members in classes.items():
-                if not members:
-                    raise QueueInvariantError(f"an empty class is kept under {refusers}")
-                for uid, entry in members.items():
-                    seen += 1
-                    if self._keys.get(uid) != (refusers, key) or (entry.place, *entry.waits_for) != refusers:
-                        raise QueueInvariantError(f"pod {uid} is indexed under {refusers} [{'; '.join(entry.tell())}]")
+        for refusers, namespaces in self._groups.items():
+            for namespace, classes in namespaces.items():
+                if not classes or not all(classes.values()):
+                    raise QueueInvariantError(f"an empty class is kept under {refusers} of {namespace}")
+                for key, members in classes.items():
+                    for uid, entry in members.items():
+                        seen += 1
+                        at = (entry.place, *entry.waits_for)
+                        if self._keys.get(uid) != (refusers, namespace, key) or at != refusers:
+                            said = "; ".join(entry.tell())
+                            raise QueueInvariantError(f"pod {uid} is indexed under {refusers} [{said}]")
         if not seen == len(self._keys) == len(self._deadlines) == sum(self._counts.values()):
             raise QueueInvariantError(f"{seen} pods parked, {len(self._keys)} keys, {len(self._deadlines)} deadlines")
 
     def _index(self, entry: Entry) -> None:
-        refusers, key = (entry.place, *entry.waits_for), class_of(entry.pod)
-        self._groups.setdefault(refusers, {}).setdefault(key, {})[entry.uid] = entry
-        self._keys[entry.uid] = (refusers, key)
+        refusers, key, namespace = (entry.place, *entry.waits_for), class_of(entry.pod), entry.pod.namespace
+        classes = self._groups.setdefault(refusers, {}).setdefault(namespace, {})
+        members = classes.get(key)
+        if members is None:
+            members = classes[key] = {}
+            self._costs[refusers, namespace] = self._costs.get((refusers, namespace), 0) + hint_cost(entry.pod.spec)
+        members[entry.uid] = entry
+        self._keys[entry.uid] = (refusers, namespace, key)
         self._counts[entry.place] += 1
 
     def _unindex(self, uid: str) -> None:
         known = self._keys.pop(uid, None)
         if known is None:
             return
-        refusers, key = known
-        classes = self._groups[refusers]
+        refusers, namespace, key = known
+        namespaces = self._groups[refusers]
+        classes = namespaces[namespace]
         members = classes[key]
         del members[uid]
         if not members:
             del classes[key]
+            self._costs[refusers, namespace] -= hint_cost(key[0])  # the entry's pod may be another one by now
         if not classes:
+            del namespaces[namespace], self._costs[refusers, namespace]
+        if not namespaces:
             del self._groups[refusers]
         self._counts[refusers[0]] -= 1

@@ -49,6 +49,10 @@ CONFLICTS_IN_A_ROW = 3
 """Commit conflicts after which a pod goes straight back to active; the next one backs off as an error."""
 
 ADDED, FAILED = "UnschedulablePodAdd", "ScheduleAttemptFailure"
+OVERDUE_PAUSE_S = 0.25
+"""Between two lots of pods that are tried again without having been asked about."""
+UNASKED = "UnaskedHint"
+"""Something happened that may have helped: too many pods of the namespace waited for each to be asked about."""
 BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
 _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
 _COUNTED = frozenset({Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE, Place.GATED})
@@ -107,7 +111,7 @@ class PodQueue:
         self._order = 0
         self._kinds: tuple[type | None, ...] = ()
         self._types: tuple[type, ...] = ()
-        self._now_s = 0.0
+        self._now_s = self._overdue_at_s = 0.0
 
     def __len__(self) -> int:
         """Pods known, in flight included."""
@@ -253,6 +257,10 @@ class PodQueue:
         """What time alone moves: backoffs that ended, and pods parked for LEFTOVER_S (gated ones are asked anew)."""
         self._now_s = now_s
         tally = _Tally(active=self._release_backoff())
+        if self._parked.has_overdue and now_s >= self._overdue_at_s:
+            self._overdue_at_s = now_s + OVERDUE_PAUSE_S
+            for entry in self._parked.overdue():
+                self._requeue(entry, Requeue.AFTER_BACKOFF, UNASKED, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
             entry.was_flushed = entry.place is Place.UNSCHEDULABLE
@@ -261,7 +269,8 @@ class PodQueue:
 
     def next_wakeup_s(self) -> float | None:
         """When `flush` will next have something to do; None if never."""
-        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s())
+        overdue_at_s = self._overdue_at_s if self._parked.has_overdue else None
+        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s)
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What is where
@@ -269,6 +278,11 @@ class PodQueue:
     def where(self, uid: str) -> Place | None:
         entry = self._entries.get(uid)
         return None if entry is None else entry.place
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod as it was last seen, also while an attempt goes on with an earlier state of it."""
+        entry = self._entries.get(uid)
+        return None if entry is None else entry.pod
 
     def entry(self, uid: str) -> QueueEntry | None:
         entry = self._entries.get(uid)

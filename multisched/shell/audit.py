@@ -1,8 +1,9 @@
 """The audit: every period a consistent list of the API server is compared with the cache, and the cache with itself.
 
 Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Compared are
-names (namespace, name, uid, node, version) with the list; and sums (resources, pods, ports, ledgers) of every row with
-the pods on it, so that list and sums agree if both do. Promises: no change that is merely on its way counts (a
+names (namespace, name, uid, node, version) with the list; for a part of the objects, another one each time, what they hold
+(`audit_content`); and sums (resources, pods, ports, ledgers) of every row with the pods on it, so that list and sums agree if
+both do. Promises: no change that is merely on its way counts (a
 difference counts when versions prove it, or when two audits in a row meet the same one); every step is short; a pod that an
 answer called bound, and no watch, is read, since no list can tell such a lie from a watch that is late; what is
 found is logged with both sides, counted and mended, by a new list where an event was lost, on the spot where the cache
@@ -17,17 +18,20 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
+from zlib import crc32
 
 import anyio
 import msgspec
 from msgspec.structs import replace
 
 from multisched.client.errors import ApiError
+from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
-from multisched.framework.ledger import Ledger
+from multisched.framework.ledger import Ledger, SummingLedger, rebuild
 from multisched.framework.ports import Binder, Clock, UnreachableError
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
+from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
 from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.shell.audit_sides import Here, Side
 from multisched.shell.ingest import PodIngest
@@ -46,6 +50,8 @@ PAGE_PAUSE_S: Final = 0.01
 SLICE_ITEMS: Final = 256
 """Listed objects, entries or holds looked at before other tasks get their turn: under a millisecond."""
 SLICE_ROWS: Final = 64
+CONTENT_PODS: Final = 2_000
+"""So many pods are read whole in one audit, 50 us each, and compared by what they hold; of more, others each time."""
 READS_MAX: Final = 100
 """Pods that one audit reads by themselves; the others are read by the next."""
 READ_TIMEOUT_S: Final = 5.0
@@ -53,6 +59,7 @@ LOGGED_MAX: Final = 20
 """Differences of one audit that are logged one by one; the rest as a number."""
 
 T = TypeVar("T")
+Mark = tuple[str, str, Version]
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -79,13 +86,17 @@ class _Item(msgspec.Struct, gc=False):
 _item_decoder = msgspec.json.Decoder(_Item)
 
 
+class OldListError(Exception):
+    """A list shows the past, or what is known may be the past: they cannot be compared."""
+
+
 class Difference(msgspec.Struct, frozen=True):
     """`mark` is equal for the same difference in two audits."""
 
     kind: str
     key: str
     what: str
-    mark: tuple[str, str, int]
+    mark: Mark
 
 
 class AuditStatistics(msgspec.Struct):
@@ -112,8 +123,15 @@ class AuditStatistics(msgspec.Struct):
 class _Round(msgspec.Struct):
     """What one audit has met so far."""
 
-    suspected: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
+    stride: int = 1
+    """One object in so many is compared by content, another one in each round."""
+    number: int = 0
+    content: list[Difference] = msgspec.field(default_factory=list)
+    suspected: set[Mark] = msgspec.field(default_factory=set)
     found: list[Difference] = msgspec.field(default_factory=list)
+
+    def is_sampled(self, uid: str) -> bool:
+        return crc32(uid.encode()) % self.stride == self.number % self.stride
 
 
 class Audit:
@@ -126,6 +144,7 @@ class Audit:
         cache: ClusterCache,
         pods: PodIngest,
         sides: Sequence[Side],
+        history: History,
         clock: Clock,
         rng: random.Random,
         *,
@@ -137,12 +156,13 @@ class Audit:
         self._cache = cache
         self._pods = pods
         self._sides = sides
+        self._history = history
         self._clock = clock
         self._rng = rng
         self._binder = binder
         self._bind_deadline_s = bind_deadline_s
         self._period_s = max(period_s, AUDIT_PERIOD_MIN_S)
-        self._suspected: set[tuple[str, str, int]] = set()
+        self._suspected: set[Mark] = set()
         self._counters = AuditStatistics()
 
     def statistics(self) -> AuditStatistics:
@@ -165,7 +185,7 @@ class Audit:
         gives no list ends it without a word on the cache: nothing is known then."""
         sides = self._sides if sides is None else sides
         began_s = self._clock.monotonic()
-        now = _Round()
+        now = _Round(len(self._cache) // CONTENT_PODS + 1, self._counters.audits)
         is_complete = False
         with anyio.move_on_after(AUDIT_TIMEOUT_S):
             try:
@@ -176,7 +196,7 @@ class Audit:
                 await self._check_queues(now)
                 await self._check_answers(now, began_s)
                 is_complete = True
-            except (UnreachableError, ApiError, TransportError, MalformedAnswerError) as error:
+            except (UnreachableError, ApiError, TransportError, MalformedAnswerError, OldListError) as error:
                 logger.warning("audit broke off", extra={"error": str(error)})
             await self._check_rows(now)
             await self._check_ledgers(now)
@@ -185,6 +205,8 @@ class Audit:
         if is_complete:
             compared = {"queue", *(side.kind for side in sides)}
             self._suspected = now.suspected | {m for m in self._suspected if m[0].partition(" ")[0] not in compared}
+        self._counters.inner += len(now.content)
+        now.found.extend(now.content)
         self._counters.last_s = self._clock.monotonic() - began_s
         self._tell(now.found)
         return now.found
@@ -218,31 +240,57 @@ class Audit:
                 side.reflector.request_relist()
 
     async def _compare_lists(self, side: Side, now: _Round) -> None:
+        position = _position(side)
         listed: set[str] = set()
-        version = 0
+        version: Version = NO_VERSION
         pages = list_pages(self._transport, side.path, field_selector=side.selector, page_items=PAGE_ITEMS)
         async with aclosing(pages):
             async for page in pages:
-                version = _number(page.version)
+                version = version_of(page.version)
+                self._check_time(side, version, position)
                 for raws in _slices(page.items, SLICE_ITEMS):
                     for raw in raws:
-                        self._compare_one(side, raw, listed, now)
+                        here = self._compare_one(side, raw, listed, now)
+                        if here is not None and now.is_sampled(here.uid):
+                            self._check_content(side, here, raw, now)
+                            await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 await anyio.sleep(PAGE_PAUSE_S)
+        self._check_time(side, version, position)
         for handles in _slices(side.handles(), SLICE_ITEMS):
             for handle in handles:
                 here = side.here(handle) if handle not in listed else None
-                if here is not None and here.uid not in listed and here.version <= version:
+                if here is not None and here.uid not in listed and not is_older(version, here.version):
                     self._check_gone(side, here, version, now)
             await asyncio.sleep(0)
 
-    def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> None:
-        """One listed object. Newer here than in the list is right; the same version must be on the same node."""
+    def _check_time(self, side: Side, version: Version, position: Version) -> None:
+        """Raises OldListError for a list that is older than what had been seen before it was asked for.
+
+        It may come from a server that lags, or history went back: the reflector finds out. Nothing is known by it.
+        """
+        if is_older(version, position):
+            side.reflector.request_relist()
+        if is_older(version, position) or not self._history.is_trusted:
+            raise OldListError(f"the list of {side.path} is of version {version}, and {position} was seen before")
+
+    def _check_content(self, side: Side, here: Here, raw: msgspec.Raw, now: _Round) -> None:
+        """An object of one version here and there holds the same."""
+        fault = side.content_fault(here, raw)
+        if fault:
+            now.content.append(Difference(side.kind, here.key, fault, (f"{side.kind} content", here.uid, here.version)))
+            side.take_anew(here, raw)
+
+    def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> Here | None:
+        """One listed object. Newer here than in the list is right; the same version must be on the same node.
+
+        Returns what is known here of an object that is of the very same version.
+        """
         try:
             item = _item_of(raw)
         except UNREADABLE as error:
             raise MalformedAnswerError(f"an item in the list of {side.path} cannot be read") from error
-        uid, key, version = item.metadata.uid, item.key, _number(item.metadata.version)
+        uid, key, version = item.metadata.uid, item.key, version_of(item.metadata.version)
         here = side.find(key, uid)
         if here is None:
             listed.add(uid)
@@ -252,23 +300,26 @@ class Audit:
                 )
                 if self._counts(now, difference, is_proven=False):
                     side.reflector.distrust(key, uid)
-            return
+            return None
         listed.add(here.uid)
         if here.version == version and here.node != item.spec.node:
             what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
             if self._counts(now, Difference(side.kind, key, what, ("", uid, version)), is_proven=True):
                 side.move(here, raw)
-        elif here.version < version:
+        elif here.version != version and not is_older(version, here.version):
             what = f"version {version} in the API, {here.version} here"
             difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
-            if self._counts(now, difference, is_proven=_number(side.reflector.position) >= version):
+            if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
                 side.reflector.distrust(key, uid)
+        else:
+            return here if here.version == version else None
+        return None
 
-    def _check_gone(self, side: Side, here: Here, version: int, now: _Round) -> None:
+    def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
         """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
         what = f"version {here.version} here, not in the list of version {version}"
         difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
-        is_proven = 0 < version <= _number(side.reflector.position)
+        is_proven = is_covered(version, _position(side))
         if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
             side.drop(here)
 
@@ -349,6 +400,7 @@ class Audit:
         held = ledger.held()
         for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
             self._check_holds(ledger, rows, held, now)
+            self._check_sums(ledger, rows, now)
             await asyncio.sleep(0)
         for uids in _slices(list(held), SLICE_ITEMS):
             self._check_leaks(ledger, uids, now)
@@ -382,6 +434,23 @@ class Audit:
                 if ledger.concerns(pod):
                     ledger.place(pod, row)
 
+    def _check_sums(self, ledger: Ledger, rows: Sequence[int], now: _Round) -> None:
+        """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
+        if not isinstance(ledger, SummingLedger):
+            return
+        table = self._cache.nodes
+        nodes = {row: node for row in rows if (node := table.node_at(row)) is not None}
+        pods = ((pod, row) for row in nodes for pod in table.pods_by_uid(row).values())
+        twin = rebuild(ledger, nodes.items(), pods)
+        assert isinstance(twin, SummingLedger), f"the twin of {ledger.name} is another kind of ledger"
+        for row, node in nodes.items():
+            here, wanted = ledger.sums(row), twin.sums(row)
+            if here != wanted:
+                what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
+                now.found.append(Difference("ledger", node.name, what, ("ledger row", node.uid, 0)))
+                self._counters.inner += 1
+                ledger.recount(row)
+
     def _check_leaks(self, ledger: Ledger, uids: Sequence[str], now: _Round) -> None:
         """Nothing is held for a pod that stands on no row."""
         leaked = [uid for uid in uids if not self._stands(uid)]
@@ -411,9 +480,8 @@ def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:
     return row != NO_ROW and pod.uid not in cache.nodes.pods_by_uid(row)
 
 
-def _number(version: str) -> int:
-    """0 where versions are opaque: nothing is proven by them then."""
-    return int(version) if version.isascii() and version.isdigit() else 0
+def _position(side: Side) -> Version:
+    return version_of(side.reflector.position)
 
 
 def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

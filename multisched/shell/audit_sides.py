@@ -12,6 +12,8 @@ from typing import Protocol
 import msgspec
 
 from multisched.client.reflector import Reflector
+from multisched.model.version import Version
+from multisched.shell.audit_content import node_fault, pod_fault
 from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.state.cluster_cache import ClusterCache, PodState
 
@@ -21,7 +23,7 @@ class Here(msgspec.Struct, frozen=True):
 
     key: str
     uid: str
-    version: int
+    version: Version
     node: str = ""
 
 
@@ -59,6 +61,14 @@ class Side(Protocol):
         """It is the same version on another node."""
         ...
 
+    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+        """Where the same version holds something else here than in the API; empty where it does not."""
+        ...
+
+    def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
+        """It is the same version, and is to hold what the API says."""
+        ...
+
 
 class NamedSide(Side, Protocol):
     """A kind that is known by its names, which are the handles, and of which every object belongs here."""
@@ -69,6 +79,12 @@ class NamedSide(Side, Protocol):
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
         return True
+
+    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+        return ""
+
+    def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
+        self.move(here, raw)
 
 
 class PodSide:
@@ -108,6 +124,15 @@ class PodSide:
     def move(self, here: Here, raw: msgspec.Raw) -> None:
         self._pods.move(here.key, here.uid, raw)
 
+    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+        """Of an assumed pod too, which counts as it is pending."""
+        entry = self._cache.placed(here.uid)
+        pod = self._pods.pending.get(here.uid) if entry is None else entry.pod
+        return "" if pod is None else pod_fault(pod, raw)
+
+    def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
+        self._pods.take_anew(here.key, raw)
+
 
 class NodeSide(NamedSide):
     """Nodes, by name."""
@@ -138,3 +163,7 @@ class NodeSide(NamedSide):
 
     def move(self, here: Here, raw: msgspec.Raw) -> None:
         self._nodes.upsert(here.key, raw)
+
+    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+        row = self._cache.nodes.row_of(here.key)
+        return "" if row is None else node_fault(self._cache.nodes.node(row), raw)

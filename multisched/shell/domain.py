@@ -40,7 +40,7 @@ from multisched.framework.ports import (
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner, sentence
 from multisched.framework.status import Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, ask_alike
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.doomed import alike
 from multisched.queueing.entry import Failure
@@ -50,6 +50,7 @@ from multisched.shell.bind_limit import BindLimit
 from multisched.shell.observer import DomainObserver
 from multisched.shell.pre_bind import PreBindStage
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.send_check import Seen, SendCheck
 from multisched.shell.sleepers import Sleepers
 from multisched.state.cluster_cache import ClusterCache
 
@@ -57,6 +58,9 @@ logger = logging.getLogger(__name__)
 
 PODS_PER_SLICE = 16
 """Pods one cycle decides before it lets the loop run: watches, binds and other domains wait no longer than that."""
+
+SLICE_S = 0.005
+"""Seconds after which a cycle lets the loop run however few pods it has decided: some pods take a hundred times as long as most."""
 
 IDLE_WAKEUP_MAX_S = 30.0
 READ_TIMEOUT_S = 5.0
@@ -66,6 +70,7 @@ BIND_GRACE_S = 5.0
 LATENCIES_KEPT = 100_000
 _PREEMPTED = ClusterEvent(Resource.WILDCARD, Action.ALL, "PreemptionEnded")
 
+NOT_NOW = "nothing may be bound now: the lease was lost, or what is known of the cluster is in doubt"
 _DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
 
@@ -95,8 +100,9 @@ class _Bind(msgspec.Struct):
 
     placed: Placed
     attempts: int
-    preempted_by: str = ""
-    """Plugin that has turned it back before anything was sent."""
+    seen: Seen
+    turned_back: Status | None = None
+    """Why it must not be bound any more, though nothing was sent yet."""
 
 
 class DomainWorker:
@@ -135,8 +141,11 @@ class DomainWorker:
         self._preemptor = preemptor
         self._preempting = 0
         """Preemptions of this domain under way."""
-        self._before_post: dict[str, _Bind] = {}
-        """uid -> bind of which nothing has been sent yet."""
+        self._send_check = SendCheck(cache, cycle)
+        self._unsent: dict[str, _Bind] = {}
+        """uid -> placed pod of whose bind nothing has been sent yet: at Permit, at PreBind, or waiting for a bind worker."""
+        self._sent: dict[str, _Bind] = {}
+        """uid -> pod of which a bind is under way: nobody may know yet what becomes of it."""
         self.lease = outside.lease
         self.observer = outside.observer
         self.write_timeout_s = bind_timeout_s
@@ -144,6 +153,8 @@ class DomainWorker:
         self._idle_cycles, self._idle_binders = Sleepers(), Sleepers()
         self.is_leading = False
         self._is_closing = False
+        self._is_held = False
+        """True while nobody knows what the cluster is like: nothing is decided."""
         self._in_flight = 0
         self._pre_bind = PreBindStage(self.cycle.plugins, runner)
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -164,6 +175,17 @@ class DomainWorker:
         self.is_leading = True
         self.wake()
 
+    def hold(self) -> None:
+        """Nothing is decided from now on until `go_on`: what is known may not be true any more."""
+        self._is_held = True
+
+    def go_on(self, turned_back: str = "") -> None:
+        """What is known is true again. `turned_back`: why what was decided before is to be decided anew; empty: it is not."""
+        for uid in list(self._unsent) if turned_back else ():
+            self.turn_back(uid, Status.error(turned_back))
+        self._is_held = False
+        self.wake()
+
     def close_intake(self) -> None:
         """No new attempts from now on; what is decided is still bound, what Permit holds goes back to the queue."""
         self._is_closing = True
@@ -176,6 +198,11 @@ class DomainWorker:
     def is_drained(self) -> bool:
         """No bind is under way or queued, and no victim is being removed."""
         return not (self._in_flight or self._to_bind or self._preempting)
+
+    @property
+    def has_strayed_binds(self) -> bool:
+        """True while a bind is under way to a node that has left the domain since it was decided."""
+        return not all(self._send_check.is_at_home(bind.placed, bind.seen) for bind in self._sent.values())
 
     async def drained(self) -> None:
         """Waits until `is_drained`."""
@@ -197,22 +224,22 @@ class DomainWorker:
 
     async def _decide(self) -> None:
         """Pops and decides. Cycles interleave only where a plugin asks outside, and between slices."""
-        slice_left = PODS_PER_SLICE
+        slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
         while True:
             entry = None
-            if self.is_leading and not self._is_closing:
+            if self.is_leading and not self._is_closing and not self._is_held:
                 entry = self.queue.pop(self._outside.clock.monotonic())
             if entry is None:
                 await self._idle_cycles.sleep()
-                slice_left = PODS_PER_SLICE
+                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
                 continue
             if self.queue.has_ready:
                 self.wake()
             await self._decide_one(entry)
             slice_left -= 1
-            if not slice_left:
-                slice_left = PODS_PER_SLICE
+            if not slice_left or self._outside.clock.monotonic() > slice_ends_s:
                 await asyncio.sleep(0)
+                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
 
     async def _decide_one(self, entry: QueuedPod) -> None:
         started = self._outside.clock.monotonic()
@@ -230,6 +257,11 @@ class DomainWorker:
                 # Deleted, or bound by another process, while the plugin was asked: there is nothing left to decide.
                 attempt.close()
                 self.queue.done(entry.pod.uid)
+                return
+            if self._latest(entry.pod).spec is not entry.pod.spec:
+                attempt.close()
+                seconds = self._outside.clock.monotonic() - started
+                self._decide_anew(entry, "the pod changed while a plugin was asked about it", seconds)
                 return
         self._settle(entry, result, self._outside.clock.monotonic() - started)
 
@@ -261,21 +293,37 @@ class DomainWorker:
             answers[plugin.name] = self.runner.failure(plugin, "Answer", error)
 
     def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
-        now_s = self._outside.clock.monotonic()
         observer = self._outside.observer
         if seconds > UNIT_S:
             self.queue.took(entry.pod.uid, seconds)
         match result:
             case Placed():
                 observer.attempt_ended(entry.pod, "scheduled", seconds)
-                self._hold_or_bind(_Bind(result, entry.attempts))
+                self._hold_or_bind(_Bind(result, entry.attempts, self._send_check.note(result)))
+                latest = self._latest(entry.pod)
+                if not ask_alike(entry.pod, latest):
+                    self.revise(latest)
             case Conflicted():
-                observer.attempt_ended(entry.pod, "conflict", seconds)
-                self.queue.fail(entry.pod.uid, Failure(without_backoff=True, message="its node was taken"), now_s)
-                self.wake()
+                self._decide_anew(entry, result.refusal or "its node was taken", seconds, is_told=bool(result.refusal))
             case Unplaced():
                 observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._return_to_queue(result)
+
+    def _latest(self, pod: Pod) -> Pod:
+        """The pod as the watch has told it last."""
+        return self.queue.pod(pod.uid) or pod
+
+    def _decide_anew(self, entry: QueuedPod, why: str, seconds: float, *, is_told: bool = False) -> None:
+        """What the decision was made of is no more: the pod is tried again, at once for the first few times.
+
+        `is_told`: its owner is told why, since that may not be over at once.
+        """
+        self._outside.observer.attempt_ended(entry.pod, "conflict", seconds)
+        failure = Failure(without_backoff=True, message=why)
+        placement = self.queue.fail(entry.pod.uid, failure, self._outside.clock.monotonic())
+        if is_told and placement.place is not Place.ABSENT:
+            self.report(entry.pod, "Unschedulable", why)
+        self.wake()
 
     def _return_to_queue(self, result: Unplaced, refusal: str = "") -> None:
         """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
@@ -323,12 +371,37 @@ class DomainWorker:
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
         """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
-        if self.waiting.preempt(uid, plugin) or self._pre_bind.preempt(uid, plugin):
+        if self.waiting.preempt(uid, plugin):
             return True
-        bind = self._before_post.pop(uid, None)
+        return self._turn_back(uid, Status.error(f"preempted by {plugin}").by(plugin))
+
+    def look_again(self, uid: str) -> None:
+        """The node that the pod is on its way to changed, or went: a pod that it takes no more is turned back now."""
+        bind = self._unsent.get(uid)
+        refusal = None if bind is None else self._send_check.refusal(bind.placed, bind.seen)
+        if refusal is not None:
+            self.turn_back(uid, refusal)
+
+    def revise(self, pod: Pod) -> None:
+        """A pod on its way to a node has changed: it counts as it is now, and goes there only if the node takes it so."""
+        if self._cache.revise(pod):
+            self.look_again(pod.uid)
+        else:
+            self.turn_back(pod.uid, Status.error("the pod changed before it was bound"))
+
+    def turn_back(self, uid: str, status: Status) -> None:
+        """A pod of whose bind nothing has been sent is decided anew."""
+        if not self.waiting.end(uid, status):
+            self._turn_back(uid, status)
+
+    def _turn_back(self, uid: str, status: Status) -> bool:
+        """False for a pod of whose bind something may have been sent."""
+        if self._pre_bind.end(uid, status):
+            return True
+        bind = self._unsent.get(uid)
         if bind is None:
             return False
-        bind.preempted_by = plugin
+        bind.turned_back = status
         return True
 
     def is_standing(self, uid: str) -> bool:
@@ -357,6 +430,7 @@ class DomainWorker:
     def _hold_or_bind(self, bind: _Bind) -> None:
         self._in_flight += 1
         placed = bind.placed
+        self._unsent[placed.pod.uid] = bind
         if not placed.waits:
             self._start_pre_bind(bind)
             return
@@ -389,15 +463,16 @@ class DomainWorker:
             self._abandon(bind, status)
 
     def _enqueue_bind(self, bind: _Bind) -> None:
-        self._before_post[bind.placed.pod.uid] = bind
         self._to_bind.append(bind)
         self._idle_binders.wake_one()
 
     def _abandon(self, bind: _Bind, status: Status) -> None:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
         self._leave_flight()
+        held = self._held(bind.placed)
         result = self.cycle.give_up(bind.placed, status)
         uid = bind.placed.pod.uid
+        self._unsent.pop(uid, None)
         if self._cache.placed(uid) is None:
             self._return_to_queue(result, alike(status.message, bind.placed.node) if status.is_denied else "")
         else:
@@ -405,16 +480,21 @@ class DomainWorker:
             self.queue.remove(uid)
             self.queue.done(uid)
         # Last, when it is no longer in flight: else it would be woken by the room that it gives back itself.
-        self._tell_freed(bind.placed)
+        self._tell_freed(held, bind.placed.node)
 
     def _leave_flight(self) -> None:
         self._in_flight -= 1
         if self.is_drained:
             self._idle.set()
 
-    def _tell_freed(self, placed: Placed) -> None:
+    def _held(self, placed: Placed) -> Pod:
+        """The pod as it counts on its row: it may have changed since it was placed."""
+        entry = self._cache.placed(placed.pod.uid)
+        return placed.pod if entry is None else entry.pod
+
+    def _tell_freed(self, pod: Pod, node: str) -> None:
         """Room that was held became free again: as good as a deleted pod, which stood on the node, to who waits for room."""
-        self._tell_all(ASSIGNED_POD_DELETE, msgspec.structs.replace(placed.pod, node=placed.node), None)
+        self._tell_all(ASSIGNED_POD_DELETE, msgspec.structs.replace(pod, node=node), None)
 
     # -- binding ---------------------------------------------------------------------------------------------------
 
@@ -427,16 +507,18 @@ class DomainWorker:
     async def _bind_one(self, bind: _Bind) -> None:
         placed = bind.placed
         await self.limit.enter()
-        self._before_post.pop(placed.pod.uid, None)
-        if bind.preempted_by:
+        self._unsent.pop(placed.pod.uid, None)
+        if bind.turned_back is not None:
             self.limit.leave()
-            self._abandon(bind, Status.error(f"preempted by {bind.preempted_by}").by(bind.preempted_by))
+            self._abandon(bind, bind.turned_back)
             return
         self._outside.conditions.drop(placed.pod.uid)
         began = self._outside.clock.monotonic()
+        self._sent[placed.pod.uid] = bind
         try:
-            outcome, answer = await self._resolve(placed)
+            outcome, answer = await self._resolve(bind)
         finally:
+            del self._sent[placed.pod.uid]
             self.limit.leave()
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:
@@ -450,9 +532,9 @@ class DomainWorker:
             case Outcome.GONE | Outcome.FOREIGN:
                 self._lost(bind)
 
-    async def _resolve(self, placed: Placed) -> tuple[Outcome, Status]:
+    async def _resolve(self, bind: _Bind) -> tuple[Outcome, Status]:
         """Drives the outcome machine to its end, and says why. Cancelled (lease lost, exit): nothing is forgotten."""
-        pod = placed.pod
+        placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._bind_timeout_s)
         request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, placed.annotations)
         action = machine.first()
@@ -469,13 +551,15 @@ class DomainWorker:
                     else:
                         action = machine.on_read(truth)
                     continue
-                if not machine.is_unknown and not self._may_still_bind(placed):
-                    return Outcome.REFUSED, Status.error("its node went away before it was bound")
+                refusal = self._send_check.refusal(placed, bind.seen)
+                if refusal is not None:
+                    action = machine.withdraw(refusal.message)
+                    continue
                 if not self._outside.lease.may_bind():
                     if machine.is_unknown:
                         await anyio.sleep(self._bind_timeout_s)
                         continue
-                    return Outcome.REFUSED, Status.error("the lease was lost before the pod was bound")
+                    return Outcome.REFUSED, Status.error(NOT_NOW)
                 reply = await self._post(request)
                 if isinstance(reply, PluginFailure):
                     action = machine.on_failure(reply.status.message)
@@ -516,11 +600,6 @@ class DomainWorker:
                 return self.runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
         return await self._outside.binder.post(request, timeout_s=self._bind_timeout_s)
 
-    def _may_still_bind(self, placed: Placed) -> bool:
-        """False once the watch has said that the node, or the pod, is gone; a node that came back is another one."""
-        entry = self._cache.placed(placed.pod.uid)
-        return entry is not None and entry.row >= 0 and not entry.is_uprooted
-
     def _named(self, placed: Placed) -> dict[str, object]:
         """What every log line about a placed pod says."""
         return {"pod": placed.pod.key, "domain": self.name, "node": placed.node}
@@ -550,10 +629,11 @@ class DomainWorker:
     def _lost(self, bind: _Bind) -> None:
         """The pod is gone or bound elsewhere: undone here, and never requeued; the watch accounts for the truth."""
         self._leave_flight()
+        held = self._held(bind.placed)
         self.cycle.give_up(bind.placed, Status.error("gone"))
         self.queue.remove(bind.placed.pod.uid)
         self.queue.done(bind.placed.pod.uid)
-        self._tell_freed(bind.placed)
+        self._tell_freed(held, bind.placed.node)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -14,14 +14,16 @@ import msgspec
 
 from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, Action, ClusterEvent, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
+from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
-from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.limited_toleration import tolerations_for
+from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
 from multisched.model.selectors import Toleration
 from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
 from multisched.shell.router import Router
-from multisched.state.cluster_cache import ClusterCache
+from multisched.state.cluster_cache import ClusterCache, PodState
 from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class PodIngest:
         self._going = going
         self._offer = offer
         self._tolerations = {name: added for name, added in tolerations.items() if added}
-        self._tolerant: dict[int, tuple[PodSpec, PodSpec]] = {}
+        self._tolerant: dict[tuple[int, tuple[Toleration, ...]], tuple[PodSpec, PodSpec]] = {}
         self._cache = cache
         self._nominator = nominator
         self._router = router
@@ -82,6 +84,11 @@ class PodIngest:
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
         pod = self.with_policy(pod)
+        stands = self._cache.placed(pod.uid)
+        if stands is not None and stands.state is PodState.CONFIRMED and stands.node != pod.node:
+            # No server ever moves a pod: this is another history of it, and the only one that counts.
+            logger.warning("pod is not on its node", extra={"pod": key, "node": stands.node, "now": pod.node})
+            self._gone(pod.uid)
         if pod.is_terminal:
             self._gone(pod.uid)
         elif pod.node:
@@ -137,6 +144,18 @@ class PodIngest:
         self._gone(uid)
         self.upsert(key, raw)
 
+    def take_anew(self, key: str, raw: msgspec.Raw) -> None:
+        """The pod is known in this very version, and held something else."""
+        try:
+            pod = self.with_policy(self._decoder.pod(raw))
+        except DecodeError:
+            return
+        worker = self._router.worker_of(pod)
+        if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
+            self._revise(worker, pod, _refusal(pod))
+        else:
+            self.upsert(key, raw)
+
     def is_lost(self, pod: Pod) -> bool:
         """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""
         worker = self._router.worker_of(pod)
@@ -151,6 +170,15 @@ class PodIngest:
 
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
+
+    def is_in_step(self, raw: msgspec.Raw) -> bool:
+        """True if what the pod holds of its node is counted here, as the API server has it: nothing, for one that has ended."""
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError:
+            return True
+        entry = self._cache.placed(pod.uid)
+        return pod.is_terminal or (entry is not None and entry.node == pod.node)
 
     def unbind(self, uid: str) -> None:
         """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
@@ -168,15 +196,17 @@ class PodIngest:
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
-        added = self._tolerations.get(pod.spec.scheduler_name)
-        if added is None:
+        policy = self._tolerations.get(pod.spec.scheduler_name)
+        added = tolerations_for(pod, policy) if policy is not None else ()
+        if not added:
             return pod
-        known = self._tolerant.get(id(pod.spec))
+        key = (id(pod.spec), added)
+        known = self._tolerant.get(key)
         if known is None:
             if len(self._tolerant) >= INTERNED_MAX:
                 self._tolerant.clear()
             spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, *added))
-            known = self._tolerant[id(pod.spec)] = (pod.spec, spec)  # keeps alive the object whose id is the key
+            known = self._tolerant[key] = (pod.spec, spec)  # keeps alive the object whose id is the key
         return msgspec.structs.replace(pod, spec=known[1])
 
     def _placed(self, pod: Pod) -> None:
@@ -210,11 +240,32 @@ class PodIngest:
         if pod.is_deleting:
             if before is not None:
                 self._forget_pending(worker, pod.uid)
+            if self._cache.is_assumed(pod.uid):
+                self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
             return
         refusal = _refusal(pod)
         if refusal:
             self._refuse(worker, pod, refusal)
-            return
+        else:
+            self._wait(worker, pod, before)
+        if self._cache.is_assumed(pod.uid) and (before is None or not ask_alike(before, pod)):
+            self._revise(worker, pod, refusal)
+
+    def _revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
+        """A pod on its way to a node has changed: its row counts it as it is now, and hears of the room it gives back."""
+        entry = self._cache.placed(pod.uid)
+        assert entry is not None, "an assumed pod has an entry"
+        before = msgspec.structs.replace(entry.pod, node=entry.node)  # hints go by where it stands
+        worker.revise(pod)
+        if refusal:
+            worker.turn_back(pod.uid, Status.error(refusal))
+        if self._cache.placed(pod.uid) is not entry:
+            return  # turned back: the worker has told of its room
+        after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
+        for event in assigned_pod_events(before, after):
+            self._router.tell_pod(event, before, after, row, self._clock.monotonic())
+
+    def _wait(self, worker: DomainWorker, pod: Pod, before: Pod | None) -> None:
         self._refused.pop(pod.uid, None)
         self._pending[pod.uid] = pod
         self._uids[pod.key] = pod.uid
@@ -333,6 +384,15 @@ class NodeIngest:
             self._router.tell_node(before, None, used, nobody, now_s)
             before, used = None, nobody
         self._router.tell_node(before, node, used, uses, now_s)
+        if before is None or not differ_in_version_only(before, node):
+            self._look_again(node.name)
+
+    def _look_again(self, name: str) -> None:
+        """Pods that are on their way to a node that changed or went may not be bound there any more."""
+        for pod in self._cache.assumed_on(name):
+            worker = self._router.worker_of(pod)
+            if worker is not None:
+                worker.look_again(pod.uid)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
@@ -341,6 +401,7 @@ class NodeIngest:
         self._reported.pop(key, None)
         if node is not None:
             self._router.tell_node(node, None, used, [False] * len(used), self._clock.monotonic())
+            self._look_again(key)
 
     def replaced(self, version: str) -> None:
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})

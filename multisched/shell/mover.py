@@ -74,11 +74,17 @@ class DomainMover:
             return None
         return entry.pod
 
-    def peers(self, owner: str) -> Sequence[Pod]:
-        """Looks at every pod there is: some ten milliseconds for a hundred thousand."""
+    def peers(self, namespace: str, owner: str) -> Sequence[Pod]:
+        """Looks at every pod there is: some ten milliseconds for a hundred thousand. Not by the uid alone: whoever creates
+        a pod may name any owner in it, one of another namespace too."""
         placed = (entry.pod for entry in self._insight.cache)
         waiting = (one for uid, one in self._insight.pods.pending.items() if self._insight.cache.placed(uid) is None)
-        return [one for found in (placed, waiting) for one in found if one.owner is not None and one.owner.uid == owner]
+        return [
+            one
+            for found in (placed, waiting)
+            for one in found
+            if one.owner is not None and one.owner.uid == owner and one.namespace == namespace
+        ]
 
     def budget_refusal(self, pod: Pod) -> str:
         for budget in self._insight.cache.objects.disruption_budgets(pod.namespace):

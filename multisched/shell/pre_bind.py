@@ -37,8 +37,8 @@ class PreBindStage:
         self._places = asyncio.Semaphore(PRE_BINDS_MAX)
         self._scopes: dict[str, anyio.CancelScope] = {}
         """uid of the pod at work -> what ends it."""
-        self._preempted: dict[str, str] = {}
-        """uid -> plugin that wants its room for another pod."""
+        self._ended: dict[str, Status] = {}
+        """uid -> why its PreBind was ended from outside."""
         self._is_closing = False
 
     def work_for(self, placed: Placed) -> Sequence[PreBindPlugin] | Status:
@@ -73,12 +73,12 @@ class PreBindStage:
         for scope in self._scopes.values():
             scope.deadline = min(scope.deadline, deadline_s)
 
-    def preempt(self, uid: str, plugin: str) -> bool:
-        """The pod makes room for another: its PreBind is cancelled. False if none is at work for it."""
+    def end(self, uid: str, status: Status) -> bool:
+        """Cancels the PreBind of a pod that must not be bound any more. False if none is at work for it."""
         scope = self._scopes.get(uid)
         if scope is None:
             return False
-        self._preempted[uid] = plugin
+        self._ended[uid] = status
         scope.cancel()
         return True
 
@@ -90,7 +90,7 @@ class PreBindStage:
         timeout_s = CLOSING_S if self._is_closing else getattr(plugin, "pre_bind_timeout_s", PRE_BIND_MAX_S)
         status: Status | None = None
         uid = placed.pod.uid
-        self._preempted.pop(uid, None)
+        self._ended.pop(uid, None)
         with anyio.move_on_after(timeout_s) as scope:
             self._scopes[uid] = scope
             try:
@@ -99,9 +99,9 @@ class PreBindStage:
                 return self._runner.failure(plugin, "PreBind", error).status
             finally:
                 del self._scopes[uid]
-        preempted_by = self._preempted.pop(uid, "")
-        if preempted_by:
-            return in_full(plugin, "PreBind", Status.error(f"preempted by {preempted_by}")).by(preempted_by)
+        ended = self._ended.pop(uid, None)
+        if ended is not None:
+            return in_full(plugin, "PreBind", ended).by(ended.plugin)
         if scope.cancelled_caught:
             if self._is_closing:
                 return Status.error("the scheduler stopped while the pod waited at PreBind")

@@ -21,13 +21,14 @@ from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
 from multisched.client.evictor import ApiEvictor
+from multisched.client.history import History
 from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.reflector import Reflector, ReflectorHandler
 from multisched.client.volume_writer import ApiVolumeWriter
-from multisched.config_nodes import NodeRouter
+from multisched.config_nodes import NodeRouter, lease_groups
 from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
@@ -41,6 +42,7 @@ from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
+from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
@@ -52,7 +54,9 @@ from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.duties import Duties
 from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
+from multisched.shell.handover import Handover
 from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.mover import DomainMover, Hands, Insight
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
@@ -66,6 +70,7 @@ from multisched.state.nominator import Nominator
 from multisched.state.reservations import Reservations
 
 if TYPE_CHECKING:
+    from multisched.shell.cluster_judge import ClusterJudge
     from multisched.shell.repair_source import RepairPlans
 
 logger = logging.getLogger(__name__)
@@ -90,6 +95,17 @@ class _Always(LeaseHolder):
         return True
 
 
+class _Trusting(LeaseHolder):
+    """A lease that is good for nothing while nobody knows what the cluster is like."""
+
+    def __init__(self, lease: LeaseHolder, history: History) -> None:
+        self._lease = lease
+        self._history = history
+
+    def may_bind(self) -> bool:
+        return self._history.is_trusted and self._lease.may_bind()
+
+
 class Surroundings(msgspec.Struct, frozen=True):
     """What the program needs from outside."""
 
@@ -110,6 +126,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """How extenders are reached; None: over HTTP."""
     measures: Measures | None = None
     """How plugins come to what is measured; None: not at all. Closed with the program."""
+    lease_runner: LeaseRunner | None = None
+    """Where leases are renewed; None: on the program's own loop."""
     duty_threads: Callable[[], InThread] | None = None
     """Where the duties of plugins compute; None: in threads."""
 
@@ -131,6 +149,8 @@ class Program:
         self.conditions = ApiConditionWriter(outside.transport, self.limiter, outside.clock)
         self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
         self.duties = Duties(outside.clock, outside.rng, outside.duty_threads)
+        self.history = History()
+        self.history.on_change(self._history_changed)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
@@ -146,14 +166,19 @@ class Program:
         self.decoder = Decoder()
         self.leases: dict[str, LeaseKeeper] = {}
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
+        runner = outside.lease_runner
+        self._lease_runner = runner if runner is not None else LeasesOnLoop(outside.transport)
+        self._held: dict[str, asyncio.Event] = {}
         self._lost: dict[str, asyncio.Event] = {}
+        """By group, as the program has been told."""
         self._keepers: dict[str, LeaseKeeper] = {}
         self._groups = lease_groups(configuration)
         self._closing = asyncio.Event()
         self._is_ready = False
+        self._rewritten = 0
+        """Rewritings of history after which everything has been decided anew."""
         self._plans: RepairPlans | None = None
         self._listing_from_s = float("-inf")
-        self._held_before_list: set[str] = set()
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
         self._served = frozenset(name for names in self.scheduler_names.values() for name in names)
@@ -164,7 +189,8 @@ class Program:
             self._add_domain(domain, nodes, registry)
             for name in domain.scheduler_names:
                 tolerations[name] = domain.policy.compile()
-        self.decoder.keep(self.cache.ledgers.annotations)
+        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
+        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
         self.pods = PodIngest(
             self.cache,
             self.nominator,
@@ -180,6 +206,19 @@ class Program:
             self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
         )
         self.reflectors = self._reflectors()
+        self.handover = Handover(
+            configuration,
+            outside.transport,
+            outside.clock,
+            outside.lease_namespace,
+            self.cache,
+            self.router,
+            self.pods,
+            self.reflectors["nodes"],
+            RUNNING_PODS,
+            self._see_all_binds_before,
+        )
+        self.handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
         self.objects = ObjectWatch(
             kinds_read_by(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
@@ -191,6 +230,7 @@ class Program:
         )
         self.catch_up = CatchUp(self._profiles)
         self.audit = self._audit()
+        self.judge = self._judge(reporter)
 
     # -- building --------------------------------------------------------------------------------------------------
 
@@ -219,6 +259,7 @@ class Program:
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
             on_refused=on_refused,
+            history=self.history,
         )
 
     def _audit(self) -> Audit:
@@ -235,10 +276,32 @@ class Program:
             self.cache,
             self.pods,
             sides,
+            self.history,
             self.clock,
             rng,
             bind_deadline_s=self._configuration.client.bind_timeout_s,
             period_s=period_s,
+        )
+
+    def _judge(self, reporter: str) -> ClusterJudge | None:
+        """Of the configuration's `verify`; the leader of the first domain looks."""
+        every_s = self._configuration.verify.every_s
+        if every_s is None:
+            return None
+        from multisched.config_domains import judged_domains
+        from multisched.shell.cluster_judge import FACTORY, ClusterJudge
+        from multisched.shell.duty_processes import ChildProcess
+
+        first = self._configuration.domains[0].name
+        lease = self.leases.get(first)
+        return ClusterJudge(
+            self._outside.transport,
+            ChildProcess(FACTORY, judged_domains(self._configuration), seed=0),
+            self.events,
+            self.clock,
+            every_s=every_s,
+            reporter=reporter,
+            may_look=lambda: lease is None or lease.may_bind(),
         )
 
     def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
@@ -271,7 +334,14 @@ class Program:
             waiting=waiting,
             runner=runner,
             cache=self.cache,
-            outside=Outside(self.clock, self.binder, self.events, self.conditions, self._lease(domain.name), observer),
+            outside=Outside(
+                self.clock,
+                self.binder,
+                self.events,
+                self.conditions,
+                _Trusting(self._lease(domain.name), self.history),
+                observer,
+            ),
             cycles=domain.concurrency.cycles,
             bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
             bind_timeout_s=self._configuration.client.bind_timeout_s,
@@ -286,11 +356,11 @@ class Program:
         if not settings.enabled:
             return _Always()
         group = self._groups[domain]
-        self._lost[domain] = asyncio.Event()
         keeper = self._keepers.get(group)
         if keeper is None:
+            self._held[group], self._lost[group] = asyncio.Event(), asyncio.Event()
             keeper = self._keepers[group] = LeaseKeeper(
-                self._outside.transport,
+                self._lease_runner.transport,
                 namespace=self._outside.lease_namespace,
                 name=f"{settings.name_prefix}-{group}",
                 identity=self._outside.identity,
@@ -302,17 +372,33 @@ class Program:
                     settings.retry_period_s,
                     self._configuration.client.bind_timeout_s,
                 ),
-                on_change=partial(self._lease_changed, group),
+                on_change=partial(self._lease_runner.tell, self._lease_changed, group),
+                is_alive=self._lease_runner.is_alive,
             )
         self.leases[domain] = keeper
         return keeper
 
     def _lease_changed(self, group: str, state: LeaseState) -> None:
         logger.info("lease", extra={"group": group, "state": state.name})
-        if state is not LeaseState.LEADING:
-            for domain, lost in self._lost.items():
-                if self._groups[domain] == group:
-                    lost.set()
+        held, lost = self._held[group], self._lost[group]
+        if state is LeaseState.LEADING:
+            lost.clear()
+            held.set()
+        else:
+            held.clear()
+            lost.set()
+            self.handover.lost(group)
+
+    def _history_changed(self, is_trusted: bool) -> None:
+        for worker in self.router.workers():
+            if not is_trusted:
+                worker.hold()
+            elif self.history.rewritten != self._rewritten:
+                worker.go_on(turned_back="the server's history went back before the pod was bound")
+            else:
+                worker.go_on()
+        if is_trusted:
+            self._rewritten = self.history.rewritten
 
     def _mover(self, worker: DomainWorker) -> DomainMover:
         """What the domain's duties move pods with."""
@@ -372,11 +458,11 @@ class Program:
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            for keeper in self._keepers.values():
-                tasks.start_soon(keeper.run)
+            if self._keepers:
+                tasks.start_soon(self._lease_runner.run, list(self._keepers.values()))
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
-            self._held_before_list = {name for name, keeper in self.leases.items() if keeper.may_bind()}
+            self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
@@ -384,6 +470,9 @@ class Program:
             tasks.start_soon(self.preemptor.run)
             tasks.start_soon(self.audit.run)
             tasks.start_soon(self.catch_up.run)
+            if self.judge is not None:
+                tasks.start_soon(self.judge.run)
+            tasks.start_soon(self.handover.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)
@@ -395,8 +484,8 @@ class Program:
     async def _try_leases(self) -> None:
         """A free lease is taken before the first list, which is then new enough to bind by."""
         with anyio.move_on_after(LEASES_FIRST_S):
-            for keeper in self.leases.values():
-                await keeper.wait_held()
+            for held in self._held.values():
+                await held.wait()
 
     async def _see_all_binds_before(self, since_s: float) -> None:
         """Lists anew unless a list began after `since_s`: a standby's watch may lag behind the last leader's binds.
@@ -422,13 +511,16 @@ class Program:
         if keeper is None:
             worker.lead()
             return
-        await keeper.wait_held()
-        self._lost[worker.name].clear()
+        await self._held[self._groups[worker.name]].wait()
         await anyio.sleep(keeper.may_bind_in_s())
-        if worker.name not in self._held_before_list or keeper.term > 1:
+        if not self.handover.is_settled(worker.name):
+            others = await self.handover.others(worker.name)
             await self._see_all_binds_before(self.clock.monotonic())
+            self.handover.open(worker, others)
+        else:
+            self.handover.open(worker, {})
         worker.lead()
-        await self._lost[worker.name].wait()
+        await self._lost[self._groups[worker.name]].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
 
@@ -452,7 +544,7 @@ class Program:
         with anyio.move_on_after(EVENTS_DRAIN_S):
             for group, keeper in self._keepers.items():
                 if all(worker.is_drained for worker in workers if self._groups[worker.name] == group):
-                    await keeper.release()
+                    await self._lease_runner.release(keeper)
                 else:
                     logger.warning("lease runs out: binds are still under way", extra={"group": group})
         await self.events.drain(EVENTS_DRAIN_S)
@@ -471,17 +563,6 @@ class Program:
                 "conflicts_false": worker.cycle.conflicts.false,
             }
         return found
-
-
-def lease_groups(configuration: Configuration) -> dict[str, str]:
-    """Domain -> the domain that names its lease: the first of those that share rows, directly or through others."""
-    group = {domain.name: domain.name for domain in configuration.domains}
-    for domain in configuration.domains:
-        for loan in domain.loans:
-            ours, theirs = group[domain.name], group[loan.lender]
-            first = next(name for name in group if group[name] in (ours, theirs))
-            group = {name: first if at in (ours, theirs) else at for name, at in group.items()}
-    return group
 
 
 def _queue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from multisched.client.reflector import Reflector
 from multisched.framework.durations import Durations
@@ -13,11 +13,14 @@ from multisched.framework.plugin import HealthPlugin, MetricsPlugin, PluginMetri
 from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
-from multisched.observe.readings import DomainReading, DutyReading, Readings, ReflectorReading
+from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.object_ingest import plural
 from multisched.shell.program import Program
+
+if TYPE_CHECKING:
+    from multisched.shell.cluster_judge import ClusterJudge
 
 K = TypeVar("K", bound=Hashable)
 
@@ -139,6 +142,7 @@ def read(program: Program) -> Readings:
         event_durations=_copied(program.event_times.durations),
         volume_writes=_copied(program.volumes.durations),
         duties={(d.plugin, d.domain): DutyReading(d.failures, d.is_running) for d in program.duties.states()},
+        judge=_read_judge(program.judge),
     )
 
 
@@ -193,8 +197,10 @@ def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric
 
 
 def health_of(program: Program) -> str:
-    """What `/readyz?verbose` tells of plugins that go on with what they have, and of duties that end again and again."""
+    """What `/readyz?verbose` tells: lists from the past, plugins that go on with what they have, duties that end again and again."""
     now_s, told = program.clock.now().timestamp(), list[str]()
+    if not program.history.is_trusted:
+        told.append("the server's lists are older than what is known: nothing is decided until that is settled")
     for worker in program.router.workers():
         for built in worker.plugins.built:
             plugin = built.plugin
@@ -211,6 +217,13 @@ def health_of(program: Program) -> str:
                 f" {duty.last_error}"
             )
     return "; ".join(told)
+
+
+def _read_judge(judge: ClusterJudge | None) -> JudgeReading | None:
+    if judge is None:
+        return None
+    looks = judge.statistics
+    return JudgeReading(looks.runs, looks.failures, looks.ended_at_s, looks.seconds, looks.violations)
 
 
 def _read_reflector(reflector: Reflector, unusable: int) -> ReflectorReading:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from multisched.framework.durations import Durations, growing
 from multisched.framework.ports import ObjectRef, VolumeReply, VolumeWriter
+from multisched.model.version import Version
 
 BUCKETS_S = growing(0.001, 2, 15)
 """1 ms to 16 s: one write with what is sent again."""
@@ -24,14 +25,14 @@ class CountedVolumeWriter:
         self._stopwatch = stopwatch
 
     async def bind_volume(
-        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+        self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
         write = self._inner.bind_volume(
             volume, version, claim, claim_version=claim_version, is_by_scheduler=is_by_scheduler
         )
         return await self._counted(volume.kind, write)
 
-    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+    async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
         return await self._counted(claim.kind, self._inner.select_node(claim, version, node))
 
     async def _counted(self, kind: str, write: Awaitable[VolumeReply]) -> VolumeReply:

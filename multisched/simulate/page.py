@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 
+from multisched.model.visible_text import escaped_html
 from multisched.simulate.report import Document, Outcome, notes_of
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 48, 12, 10, 24
@@ -36,7 +36,7 @@ polyline{fill:none;stroke-width:1.6}
 def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
     """The whole page."""
     names = [policy["name"] for policy in document["policies"]]
-    title = escape(document["scenario"])
+    title = escaped_html(document["scenario"])
     parts = [
         f"<h1>{title}</h1>",
         _lead(document),
@@ -49,7 +49,7 @@ def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> st
         days = [day["date"] for day in document["policies"][0]["days"]]
         uneven = {p["name"]: [_cv(day["mean"][dimension]) for day in p["days"]] for p in document["policies"]}
         parts += [
-            f"<h2>{escape(dimension)}</h2>",
+            f"<h2>{escaped_html(dimension)}</h2>",
             "<h3>The fullest node, % of capacity, highest of each hour</h3>",
             _plot({name: (values * 100).tolist() for name, values in tops.items()}, days, marks=(80, 100)),
             "<h3>Coefficient of variation at the two busiest hours of each day</h3>",
@@ -96,8 +96,8 @@ def _table(document: Document) -> str:
             figures = [f"{f:.3f}" for f in (busiest["cv"], busiest["maxOverMean"], mean["worstSlot"]["load"], middle)]
             moves = (policy["mean"]["moves"], policy["mean"]["movesPer100Replicas"])
             figures += [f"{c:.3g}" for c in (mean["nodesOver80"], mean["nodesOver100"], *moves)]
-            rows.append("".join(f"<td>{escape(cell)}</td>" for cell in (policy["name"], name, *figures)))
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+            rows.append("".join(f"<td>{escaped_html(cell)}</td>" for cell in (policy["name"], name, *figures)))
+    top = "".join(f"<th>{escaped_html(name)}</th>" for name in head)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     told = (
         "<p>Means over the seeds. CV and max/mean of the nodes' load at the two busiest hours of each day; top: the highest"
@@ -108,11 +108,13 @@ def _table(document: Document) -> str:
 
 def _notes(document: Document) -> str:
     notes = notes_of(document)
-    return f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>" if notes else ""
+    return f"<ul>{''.join(f'<li>{escaped_html(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
 def _legend(names: Sequence[str]) -> str:
-    return "".join(f'<span class="key" style="background:{_colour(i)}"></span>{escape(n)}' for i, n in enumerate(names))
+    return "".join(
+        f'<span class="key" style="background:{_colour(i)}"></span>{escaped_html(n)}' for i, n in enumerate(names)
+    )
 
 
 def _colour(number: int) -> str:
@@ -142,7 +144,9 @@ def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequ
     for number, (name, values) in enumerate(lines.items()):
         step = wide / len(values)
         points = " ".join(f"{LEFT + step * (i + 0.5):.1f},{y(v)}" for i, v in enumerate(values))
-        parts.append(f'<polyline stroke="{_colour(number)}" points="{points}"><title>{escape(name)}</title></polyline>')
+        parts.append(
+            f'<polyline stroke="{_colour(number)}" points="{points}"><title>{escaped_html(name)}</title></polyline>'
+        )
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
 
 

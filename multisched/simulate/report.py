@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from multisched.cli_tables import as_table
+from multisched.model.visible_text import escaped
 from multisched.simulate.course import Course, run_course
 from multisched.simulate.judge import Busiest, Figures, Verdict, Worst, judge
 from multisched.simulate.lessons import Lessons
@@ -196,7 +197,9 @@ def table_of(document: Document) -> str:
         f" {document['nodes']} nodes; judged {judged['from']} to {judged['to']}; means over {len(document['seeds'])} seeds"
     )
     told = "cv, max/mean: at the two busiest hours of each day; top: the highest load of any node, 1 is its capacity"
-    return "\n".join([head, "", as_table(HEAD, rows), "", told, *(f"note: {note}" for note in notes_of(document))])
+    return "\n".join(
+        [head, "", as_table(HEAD, rows), "", told, *(f"note: {escaped(note)}" for note in notes_of(document))]
+    )
 
 
 def notes_of(document: Document) -> list[str]:

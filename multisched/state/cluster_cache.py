@@ -27,6 +27,7 @@ from multisched.state.object_store import ObjectStore
 from multisched.state.standing_pods import StandingTable
 
 NO_ROW = -1
+_NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class CacheCorruptedError(AssertionError):
@@ -47,6 +48,8 @@ class PlacedPod(msgspec.Struct):
     node: str
     row: int
     state: PodState
+    annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    """What the binding of an assumed pod carries."""
     is_uprooted: bool = False
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
     answered_s: float = float("inf")
@@ -72,6 +75,7 @@ class ClusterCache:
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
         self._strays: dict[str, set[str]] = {}
+        self._intrusions: dict[int, int] = {}
 
     def add_domain(self, domain: DomainRows) -> None:
         """Keeps the domain's rows true from now on."""
@@ -130,8 +134,21 @@ class ClusterCache:
         annotations = self.ledgers.take(pod, row)
         pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
         return Assumption(node, annotations)
+
+    def revise(self, pod: Pod) -> bool:
+        """The watch tells an assumed pod anew: from now on it counts as it is, whether it fits so or not.
+
+        False if a ledger holds for it what it asked for before, which only a new decision can change.
+        """
+        entry = self._placed[pod.uid]
+        before, entry.pod = entry.pod, self._bound_with(pod, entry.annotations)
+        if entry.row != NO_ROW:
+            self._intrude(entry.row)
+            self.nodes.remove_pod(entry.row, pod.uid)
+            self.nodes.add_pod(entry.row, entry.pod)
+        return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:
         """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed it."""
@@ -161,7 +178,7 @@ class ClusterCache:
         if known is None:
             self._add(pod)
             return None
-        before = PlacedPod(known.pod, known.node, known.row, known.state, known.is_uprooted)
+        before = msgspec.structs.replace(known)
         if known.state is PodState.CONFIRMED and known.node != pod.node:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) moved from {known.node} to {pod.node}")
         if known.node != pod.node:
@@ -172,6 +189,7 @@ class ClusterCache:
         pod = self._settled(known.pod, pod)
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
+            self._intrude(known.row)
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
@@ -198,13 +216,18 @@ class ClusterCache:
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             return
+        self._intrude(row)
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
 
     def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
-        """The pod as its binding makes it, as far as ledgers go by it."""
-        carried = {key: text for key, text in annotations.items() if key in self.ledgers.annotations}
-        return msgspec.structs.replace(pod, annotations={**pod.annotations, **carried}) if carried else pod
+        """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
+        written = self.ledgers.written
+        carried = {key: text for key, text in annotations.items() if key in written}
+        if not carried and written.isdisjoint(pod.annotations):
+            return pod
+        own = {key: text for key, text in pod.annotations.items() if key not in written}
+        return msgspec.structs.replace(pod, annotations={**own, **carried})
 
     def _settled(self, before: Pod, after: Pod) -> Pod:
         """A newer version of a pod on a node, with what is settled as it was."""
@@ -216,6 +239,9 @@ class ClusterCache:
         kept.update((key, was[key]) for key in keys if key in was)
         # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
         return msgspec.structs.replace(after, annotations=was if kept == was else kept)
+
+    def _intrude(self, row: int) -> None:
+        self._intrusions[row] = self._intrusions.get(row, 0) + 1
 
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
@@ -233,6 +259,16 @@ class ClusterCache:
 
     def placed(self, uid: str) -> PlacedPod | None:
         return self._placed.get(uid)
+
+    def intrusions(self, row: int) -> int:
+        """How often pods have come to the row, or have changed on it, by no assumption of ours."""
+        return self._intrusions.get(row, 0)
+
+    def assumed_on(self, node: str) -> list[Pod]:
+        """Pods that are on their way to the node, also where it is not known any more."""
+        row = self.nodes.row_of(node)
+        uids = self._strays.get(node, ()) if row is None else self.nodes.pods_by_uid(row)
+        return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
 
     def uids(self) -> list[str]:
         """Of all placed pods; a copy."""

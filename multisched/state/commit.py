@@ -37,6 +37,15 @@ class Conflicts(msgspec.Struct):
     false: int = 0
 
 
+class NotTaken(msgspec.Struct, frozen=True):
+    """No candidate took the pod."""
+
+    refusal: str = ""
+    """What a ledger has against the best candidate that passed otherwise; empty where others had taken them all."""
+
+
+TAKEN = NotTaken()
+
 StillFits = Callable[[Pod, int], bool]
 """(pod, row) -> do all of the profile's filters still pass it there?"""
 
@@ -48,8 +57,9 @@ def commit(
     candidates: Sequence[Candidate],
     still_fits: StillFits,
     conflicts: Conflicts,
-) -> Assumption | None:
-    """Assumes the pod on the best of its candidates that still takes it; None when none does."""
+) -> Assumption | NotTaken:
+    """Assumes the pod on the best of its candidates that still takes it."""
+    why_not = TAKEN
     for candidate in candidates:
         row = candidate.row
         if not rows.has(row):
@@ -61,14 +71,21 @@ def commit(
         if moved and not still_fits(pod, row):
             conflicts.true += 1
             continue
-        if cache.ledgers.fits(pod, row):
+        reason = cache.ledgers.fits(pod, row)
+        if reason:
             conflicts.true += moved
+            why_not = why_not if why_not.refusal else _refused(cache, row, reason)
             continue
         conflicts.false += moved
         return cache.assume(pod, row)
-    return None
+    return why_not
 
 
-def commit_at_once(cache: ClusterCache, pod: Pod, row: int) -> Assumption | None:
-    """As `commit`, for a decision that read the row in this very step: nothing can have moved since. None: a ledger refuses."""
-    return None if cache.ledgers.fits(pod, row) else cache.assume(pod, row)
+def commit_at_once(cache: ClusterCache, pod: Pod, row: int) -> Assumption | NotTaken:
+    """As `commit`, for a decision that read the row in this very step: nothing can have moved since."""
+    reason = cache.ledgers.fits(pod, row)
+    return _refused(cache, row, reason) if reason else cache.assume(pod, row)
+
+
+def _refused(cache: ClusterCache, row: int, reason: str) -> NotTaken:
+    return NotTaken(f"node {cache.nodes.node(row).name}: {reason}")

@@ -1,13 +1,18 @@
-"""Which rows a domain may use: its own by home rule, others by loan."""
+"""Which rows a domain may use: its own by home rule, others by loan.
+
+A row that joins may be *withheld* for a while: it is the domain's by the rules, but the leader of another domain may still be
+binding to it (`shell/handover.py` says until when). To everybody else it is no row of the domain's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node
+from multisched.model.version import Version
 from multisched.state.node_table import grown
 
 NodeRule = Callable[[Node], bool]
@@ -27,13 +32,41 @@ class DomainRows:
         self._is_stale = False
         self._are_first = True
         self.generation = 0
+        self.may_join: Callable[[Node], bool] = lambda node: True
+        """Asked of a node that joins; False: it is withheld until `admit`."""
+        self._withheld: dict[int, Version] = {}
 
     def set_node(self, row: int, node: Node | None) -> None:
         """A node appeared or changed in the row, or (None) left it."""
         while row >= len(self._member):
             self._member = grown(self._member, 2 * len(self._member))
             self._joined = grown(self._joined, len(self._member))
-        belongs = node is not None and not node.malformed and self._is_usable(node)
+        if node is None or node.malformed or not self._is_usable(node):
+            self._withheld.pop(row, None)
+            self._set_member(row, False)
+        elif not self._member[row] and row not in self._withheld:
+            if self.may_join(node):
+                self._set_member(row, True)
+            else:
+                self._withheld[row] = node.version
+
+    def withhold(self, row: int, node: Node) -> None:
+        """Takes a row out again until it is admitted."""
+        self._set_member(row, False)
+        self._withheld[row] = node.version
+
+    def admit(self, row: int, version: Version) -> None:
+        """The end of withholding, unless the row has left since, or joined anew."""
+        if self._withheld.get(row) == version:
+            del self._withheld[row]
+            self._set_member(row, True)
+
+    @property
+    def withheld(self) -> Mapping[int, Version]:
+        """Row -> version of its node with which it joined."""
+        return self._withheld
+
+    def _set_member(self, row: int, belongs: bool) -> None:
         if belongs != bool(self._member[row]):
             self._member[row] = belongs
             self._is_stale = True
@@ -60,6 +93,10 @@ class DomainRows:
 
     def has(self, row: int) -> bool:
         return row < len(self._member) and bool(self._member[row])
+
+    def has_stayed(self, row: int, generation: int) -> bool:
+        """True for a row that has been the domain's ever since, with the same node."""
+        return self.has(row) and self._joined.item(row) <= generation
 
     def stayed_since(self, rows: Rows, generation: int) -> Bools:
         """bool[len(rows)]: rows that have been the domain's ever since, with the same node."""

@@ -29,6 +29,8 @@ class LedgerBook:
         self._ledgers: dict[str, Ledger] = {}
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that some ledger goes by."""
+        self.written: frozenset[str] = frozenset()
+        """Those that only bindings write."""
         self.broken: dict[str, str] = {}
         """Ledgers whose books cannot be trusted -> what they raised."""
 
@@ -38,6 +40,7 @@ class LedgerBook:
             raise ValueError(f"ledger {ledger.name}: more than {LEDGERS_MAX} ledgers")
         if isinstance(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
+            self.written |= ledger.written
         return self._ledgers.setdefault(ledger.name, ledger)
 
     def __iter__(self) -> Iterator[Ledger]:
@@ -57,6 +60,10 @@ class LedgerBook:
             if reason:
                 return reason
         return ""
+
+    def concern(self, pod: Pod) -> bool:
+        """True if some ledger holds something for pods like this one."""
+        return bool(self.versions(pod, 0))
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         """Holds in every ledger; returns the annotations that the binding carries. After a PluginFailure none holds it."""

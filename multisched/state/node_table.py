@@ -7,6 +7,7 @@ of deleted nodes are reused, columns grow by doubling. Only `ClusterCache` write
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -125,9 +126,13 @@ class NodeTable:
         self._taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}
         self._labels: dict[str, LabelColumn] = {}
+        self._label_nodes: Counter[str] = Counter()
+        """Label key -> nodes that have it. Keys that only pods name get no column: their authors are not trusted."""
+        self._unlabelled = LabelColumn(ROWS_INITIAL)
+        """The column of every label that no node has."""
         self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
         self._volume_users = VolumeUsers()
-        self._pod_counts = PodCounts()
+        self._pod_counts = PodCounts(self._label_nodes.__contains__)
         self._images: dict[str, dict[int, int]] = {}
         self._few = _FewRows(None, 0, self._allocatable, self._requested)
         """Those that were asked about last: three plugins ask about the same ones."""
@@ -294,6 +299,7 @@ class NodeTable:
         self._taint_set[row] = self._taint_code(node.taints)
         for key, column in self._labels.items():
             column.set(row, node.labels.get(key))
+        self._count_labels(before, node)
         if before is None or before.images != node.images:
             self._write_images(row, before, node)
         self.nodes_version += 1
@@ -307,6 +313,7 @@ class NodeTable:
         if self._pods[row]:
             raise AssertionError(f"row {row} of node {name} is freed while {len(self._pods[row])} pods stand on it")
         self._write_images(row, self._nodes[row], None)
+        self._count_labels(self._nodes[row], None)
         self._nodes[row] = None
         self._allocatable[:, row] = 0
         self._capacities[:, row] = 0
@@ -462,7 +469,7 @@ class NodeTable:
         self._unschedulable = grown(self._unschedulable, self._capacity)
         self._taint_set = grown(self._taint_set, self._capacity)
         self._absent = frozen(np.zeros(self._capacity, np.int64))
-        for column in self._labels.values():
+        for column in (*self._labels.values(), self._unlabelled):
             column.grow(self._capacity)
         self._views.clear()
 
@@ -545,9 +552,25 @@ class NodeTable:
             self._taint_sets.append(taints)
         return code
 
+    def _count_labels(self, before: Node | None, after: Node | None) -> None:
+        """Keeps the keys that some node has."""
+        old, new = (node.labels.keys() if node else set() for node in (before, after))
+        for key in old - new:
+            self._label_nodes[key] -= 1
+            if not self._label_nodes[key]:
+                del self._label_nodes[key]
+                self._labels.pop(key, None)
+        is_news = bool(new - self._label_nodes.keys())
+        for key in new - old:
+            self._label_nodes[key] += 1
+        if is_news:
+            self._pod_counts.demands.topology_added()
+
     def _label(self, key: str) -> LabelColumn:
         column = self._labels.pop(key, None)
         if column is None:
+            if key not in self._label_nodes:
+                return self._unlabelled
             if len(self._labels) >= LABEL_COLUMNS_MAX:
                 del self._labels[next(iter(self._labels))]
             column = LabelColumn(self._capacity)

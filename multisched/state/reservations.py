@@ -96,9 +96,11 @@ def is_stand_in(pod: Pod) -> bool:
 
 
 def _is_alike(pod: Pod, stand_in: Pod) -> bool:
-    """Of the same controller, and no larger: a pod of another template would not fit what was kept."""
+    """Of the same controller, and no larger: a pod of another template would not fit what was kept. Whoever creates a pod
+    may name any owner in it, so that the namespace counts too."""
     return (
-        pod.owner is not None
+        pod.namespace == stand_in.namespace
+        and pod.owner is not None
         and stand_in.owner is not None
         and pod.owner.uid == stand_in.owner.uid
         and pod.spec.scheduler_name == stand_in.spec.scheduler_name

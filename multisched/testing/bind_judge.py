@@ -2,13 +2,15 @@
 
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
 only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change. What
-the program under test has bound itself is never taken back.
+its own process has bound, or whoever led its domain before, is never taken back. Affinity and spreading are judged in the
+order of decisions: pods assumed before, though their binds may have come to nothing, count as company; those assumed later
+do not count.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -22,6 +24,9 @@ from multisched.verify import Finding, Judge
 NEWS_S: Final = 30.0
 """How long a change by somebody else may stay unheard of: every watch may be broken, and the server away."""
 
+LOST_NEWS_S: Final = 150.0
+"""The same where a watch has lost a line: two periods of the audit, a list, and a backoff."""
+
 STORAGE: Final = {
     "namespaces": "Namespace",
     "nodes": "Node",
@@ -34,11 +39,19 @@ STORAGE: Final = {
 """Key of the store -> kind."""
 
 
+SHARED: Final = ("podAffinity", "topologySpread")
+"""Rules whose answer hangs on the order in which pods of ours were placed."""
+
+
 class _Change(NamedTuple):
     at_s: float
     kind: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+
+
+_Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
+"""A pod before and after."""
 
 
 class BindJudge:
@@ -49,21 +62,39 @@ class BindJudge:
         server: ApiServer,
         configuration: Configuration,
         now_s: Callable[[], float],
-        is_ours: Callable[[str], bool],
+        is_known: Callable[[str, str], bool],
+        news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
-        """`is_ours`: the program under test has bound this uid."""
+        """`is_known(one, uid)`: whoever placed `uid` must know of the bind of `one`. `news_s`: how long a change may be news."""
         self._server = server
         self._now_s = now_s
-        self._is_ours = is_ours
+        self._is_known = is_known
+        self._news_s = news_s
         self._judge = Judge(judged_domains(configuration))
         self._known: dict[str, dict[str, tuple[Stored, dict[str, Any]]]] = {storage: {} for storage in STORAGE}
         self._read: dict[str, tuple[int, int]] = {}
         self._changes: deque[_Change] = deque()
+        self._promised: dict[str, tuple[float, str]] = {}
+        """uid -> when, and on which node, the program last assumed it."""
+        self._decisions: dict[str, int] = {}
+        """uid -> its place in the order of decisions."""
+        self._decided = 0
+        self._company: dict[str, dict[str, str]] = {}
+        """uid -> the pods that were assumed or bound a moment ago when it was assumed, with their nodes."""
+
+    def assumed(self, uid: str, node: str) -> None:
+        """The program decided to place a pod."""
+        now_s = self._now_s()
+        self._promised = {one: at for one, at in self._promised.items() if at[0] >= now_s - NEWS_S}
+        self._company[uid] = {one: where for one, (_, where) in self._promised.items() if one != uid}
+        self._promised[uid] = (now_s, node)
+        self._decided += 1
+        self._decisions[uid] = self._decided
 
     def follow(self) -> None:
         """Takes in what has changed in the store. Cheap where nothing has; also after history went back."""
         now_s = self._now_s()
-        while self._changes and self._changes[0].at_s < now_s - NEWS_S:
+        while self._changes and self._changes[0].at_s < now_s - LOST_NEWS_S:
             self._changes.popleft()
         for storage, kind in STORAGE.items():
             collection = self._server.store.collection(storage)
@@ -82,32 +113,74 @@ class BindJudge:
                     self._changed(_Change(now_s, kind, old[1] if old is not None else None, document))
 
     def findings(self, uid: str) -> list[Finding]:
-        """What speaks against a pod that was bound just now, and did at every moment of the last NEWS_S."""
+        """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`."""
         self.follow()
-        found = self._judge.placement(uid)
-        undone: list[_Change] = []
-        for change in reversed(self._changes):
-            if not found:
-                break
-            if self._may_be_news(change, uid):
-                undone.append(change)
-                self._tell(change.kind, change.after, change.before)
-                rules = {finding.rule for finding in self._judge.placement(uid)}
-                found = [finding for finding in found if finding.rule in rules]
-        for change in reversed(undone):
-            self._tell(change.kind, change.before, change.after)
+        found = self._lasting(uid)
+        if any(finding.rule in SHARED for finding in found):
+            undo: list[_Pair] = []
+            for change in (self._remove_later, self._add_company):
+                undo += change(uid)
+                rules = {finding.rule for finding in self._lasting(uid)}
+                found = [finding for finding in found if finding.rule in rules or finding.rule not in SHARED]
+            for before, after in reversed(undo):
+                self._tell("Pod", after, before)
         return found
 
-    def _may_be_news(self, change: _Change, uid: str) -> bool:
-        """Somebody else did it, and the pod in question and its node were there before."""
+    def _lasting(self, uid: str) -> list[Finding]:
+        found = self._judge.placement(uid)
+        undone: list[_Change] = []
+        since_s = self._now_s() - self._news_s()
+        for change in reversed(self._changes):
+            if not found or change.at_s < since_s:
+                break
+            past = self._as_news(change, uid)
+            if past is not None:
+                undone.append(past)
+                self._tell(past.kind, past.after, past.before)
+                rules = {finding.rule for finding in self._judge.placement(uid)}
+                found = [finding for finding in found if finding.rule in rules]
+        for past in reversed(undone):
+            self._tell(past.kind, past.before, past.after)
+        return found
+
+    def _as_news(self, change: _Change, uid: str) -> _Change | None:
+        """The change as one that can be taken back: somebody else did it, and the pod and its node were there before."""
+        before, after = change.before, change.after
         if change.kind == "Node":
-            return change.before is not None
-        if change.kind != "Pod" or change.after is None:
-            return True
-        bound = (change.after["spec"].get("nodeName"), (change.before or change.after)["spec"].get("nodeName"))
-        is_bind = bound[0] is not None and (change.before is None or bound[1] is None)
-        changed = str(change.after["metadata"]["uid"])
-        return changed != uid and not (is_bind and self._is_ours(changed))
+            return change if before is not None else None
+        if change.kind != "Pod":
+            return change
+        if after is not None and after["metadata"]["uid"] == uid:
+            if before is None or _node_of(before) != _node_of(after):
+                return None
+            node = self._judge.pods[uid].node
+            return change._replace(before=_placed(before, node), after=_placed(after, node))
+        stood, stands = before is not None and _node_of(before), after is not None and _node_of(after)
+        if after is not None and stands and not stood:
+            return None if self._is_known(after["metadata"]["uid"], uid) else change
+        return change if stood else None
+
+    def _add_company(self, uid: str) -> Iterator[_Pair]:
+        """Puts the pods that were assumed before it, and stand nowhere, where they were to stand."""
+        documents = [document for _, document in self._known["pods"].values()]
+        documents += [change.before for change in self._changes if change.kind == "Pod" and change.before is not None]
+        waiting = {str(document["metadata"]["uid"]): document for document in documents}
+        for one, node in self._company.get(uid, {}).items():
+            if one in waiting and one not in self._judge.pods:
+                after = _placed(waiting[one], node)
+                self._tell("Pod", None, after)
+                yield None, after
+
+    def _remove_later(self, uid: str) -> Iterator[_Pair]:
+        """Takes away the pods of ours that were placed after it was decided on."""
+        decided = self._decisions.get(uid)
+        if decided is None:
+            return
+        for _, document in list(self._known["pods"].values()):
+            one = document["metadata"]["uid"]
+            if one in self._judge.pods and self._decisions.get(one, -1) > decided:
+                self._tell("Pod", document, None)
+                yield document, None
 
     def _changed(self, change: _Change) -> None:
         self._tell(change.kind, change.before, change.after)
@@ -118,3 +191,11 @@ class BindJudge:
             self._judge.forget(kind, before)
         if after is not None:
             self._judge.tell(kind, after)
+
+
+def _node_of(pod: dict[str, Any]) -> str:
+    return pod["spec"].get("nodeName") or ""
+
+
+def _placed(pod: dict[str, Any], node: str) -> dict[str, Any]:
+    return {**pod, "spec": {**pod["spec"], "nodeName": node}}

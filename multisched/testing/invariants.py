@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from multisched.cluster.server import ApiServer
-from multisched.framework.ledger import rebuild
+from multisched.framework.ledger import SummingLedger, rebuild
 from multisched.model.decode import Decoder
 from multisched.model.objects import PODS, Node, Pod
 from multisched.shell.program import Program
@@ -53,6 +53,10 @@ def compare(program: Program, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
         fresh = rebuild(ledger, program.cache.nodes.live_rows(), placed)
         if dict(fresh.held()) != dict(ledger.held()):
             found.append(f"I4: ledger {ledger.name} differs from what the pods say")
+        if isinstance(ledger, SummingLedger) and isinstance(fresh, SummingLedger):
+            rows = [row for row, _ in program.cache.nodes.live_rows()]
+            wrong = [row for row in rows if fresh.sums(row) != ledger.sums(row)]
+            found += [f"I4: ledger {ledger.name} has {ledger.sums(row)}, not {fresh.sums(row)}" for row in wrong]
     return found
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from multisched.verify.findings import Fault
 from multisched.verify.objects import Node, Pod
 
 GPU = "nvidia.com/gpu"
 MILLI = "multisched.io/gpu-milli"
+ALLOCATED = "multisched.io/gpu-allocated-milli"
+"""Written at bind: what of each device was given."""
 DEVICES = "multisched.io/gpu-devices"
 """Written at bind: indices, separated by commas."""
 INDICES = "multisched.io/gpu-indices"
@@ -21,7 +23,9 @@ DEVICES_MAX = 256
 class DeviceBook:
     """Thousandths of each device of one node that its pods hold, and who holds whole ones."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, is_ours: Callable[[Pod], bool]) -> None:
+        """`is_ours`: the scheduler that writes the annotations has bound the pod; what others wrote holds nothing."""
+        self._is_ours = is_ours
         self._count = (node.allocatable or {}).get(GPU, 0)
         self._capacity = node.capacity.get(GPU, 0)
         self._is_honoured = node.labels.get(INDICES) == "honoured"
@@ -30,19 +34,29 @@ class DeviceBook:
         self._shared = ""
         """A pod of either kind."""
 
+    def _shared_milli(self, pod: Pod) -> int:
+        return shared_milli(pod) if self._is_ours(pod) else 0
+
+    def _devices(self, pod: Pod) -> Sequence[int]:
+        """Those that the pod holds: a list that cannot be read stands for all, a whole pod's names as many as it has."""
+        devices = devices_of(pod)
+        if _whole(pod):
+            return devices if len(devices) == _whole(pod) else ()
+        return devices or range(self._count)
+
     def add(self, pod: Pod) -> None:
-        milli = shared_milli(pod)
+        milli = self._shared_milli(pod)
         if milli:
             self._shared = pod.key
         elif _whole(pod):
             self._whole = pod.key
         if milli or (self._is_honoured and _whole(pod)):
-            for device in devices_of(pod):
+            for device in self._devices(pod):
                 self._used[device] = self._used.get(device, 0) + (milli or DEVICE_MILLI)
 
     def faults(self, pod: Pod) -> Iterator[Fault]:
         """At most one: a pod that stands wrong in several ways is still one pod."""
-        milli, whole = shared_milli(pod), _whole(pod)
+        milli, whole = self._shared_milli(pod), _whole(pod)
         if not milli and not whole:
             return
         beside = "" if self._is_honoured else (self._whole if milli else self._shared)
@@ -51,7 +65,7 @@ class DeviceBook:
             return
         if not milli and not self._is_honoured:
             return  # which devices it gets is the kubelet's choice, how many is a matter of resources
-        for device in devices_of(pod):
+        for device in self._devices(pod):
             if device >= self._count:
                 message = f"it was given device {device}, the node has {self._count}"
                 yield Fault("devices", message, is_sure=device >= self._capacity)
@@ -64,17 +78,22 @@ class DeviceBook:
 
 def shared_milli(pod: Pod) -> int:
     """What it holds of each of its devices; 0 for a pod that shares none. What cannot be read is a whole device."""
-    if MILLI not in pod.annotations or _whole(pod) or not devices_of(pod):
+    if DEVICES not in pod.annotations or _whole(pod):
         return 0
-    written = pod.annotations[MILLI]
-    is_good = written.isascii() and written.isdigit() and len(written) <= 4 and 1 <= int(written) <= DEVICE_MILLI
-    return int(written) if is_good else DEVICE_MILLI
+    return _milli(pod.annotations.get(ALLOCATED)) or _milli(pod.annotations.get(MILLI)) or DEVICE_MILLI
+
+
+def _milli(written: str | None) -> int:
+    """1 to 1000; 0 for anything else."""
+    if written is None or not (written.isascii() and written.isdigit() and len(written) <= 4):
+        return 0
+    return int(written) if 1 <= int(written) <= DEVICE_MILLI else 0
 
 
 def devices_of(pod: Pod) -> tuple[int, ...]:
     """Indices of the devices that the scheduler wrote; none if there is no annotation that can be read."""
     parts = [part.strip() for part in pod.annotations.get(DEVICES, "").split(",", DEVICES_MAX)]
-    good = [part for part in parts if part.isascii() and part.isdigit() and len(part) <= 4]
+    good = [part for part in parts if part.isascii() and part.isdigit() and len(part) <= 3 and int(part) < DEVICES_MAX]
     return tuple(sorted({int(part) for part in good})) if len(good) == len(parts) else ()
 
 

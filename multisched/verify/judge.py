@@ -81,6 +81,11 @@ class Judge:
     def nodes(self) -> Mapping[str, Node]:
         return self._standing.nodes
 
+    @property
+    def lacks_claims(self) -> bool:
+        """Pods use claims, and no claim has been told."""
+        return not self._storage.claims and any(pod.claims for pod in self._standing.pods.values())
+
     # -- being told ------------------------------------------------------------------------------------------------
 
     def tell(self, kind: str, document: Json) -> None:
@@ -170,13 +175,16 @@ class Judge:
         if pod is None or node is None:
             return []
         storage = self._storage
-        books = NodeBooks(node, storage.limits.get(node.name, {}), storage.attached_to(node.name))
+        books = self._books(node, storage.attached_to(node.name))
         for other in self._standing.on[node.name].values():
             if other is not pod:
                 books.add(other, storage.attached_by(other))
         others = Others(self._standing, knows_order=True)
         faults = [*books.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
         return [_finding(pod, fault) for fault in faults]
+
+    def _books(self, node: Node, attached: Mapping[str, str]) -> NodeBooks:
+        return NodeBooks(node, self._storage.limits.get(node.name, {}), attached, self._domains.binds_devices)
 
     def findings(self) -> list[Finding]:
         """Every pod that stands against a rule, by all that stands now and the times that the API tells."""
@@ -197,7 +205,7 @@ class Judge:
     def _taken(self, node: Node, pods: Iterable[Pod]) -> Iterator[tuple[Pod, list[Fault]]]:
         """What each pod takes that the ones before it had. Who has no right to it does not count for those after it."""
         storage = self._storage
-        books = NodeBooks(node, storage.limits.get(node.name, {}), {})
+        books = self._books(node, {})
         for pod in pods:
             volumes = storage.attached_by(pod)
             faults = list(books.faults(pod, volumes))
@@ -207,8 +215,8 @@ class Judge:
 
     def _faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
         """All but what the pods of a node take of it."""
-        tolerations = self._domains.tolerations(pod)
-        yield from taint_faults(pod, tolerations, node, knows_order=others.knows_order)
+        tolerations, lapsed = self._domains.tolerations(pod), self._domains.lapsed(pod)
+        yield from taint_faults(pod, tolerations, node, knows_order=others.knows_order, lapsed=lapsed)
         yield from affinity_faults(pod, node)
         yield from anti_affinity_faults(pod, node, others)
         yield from company_faults(pod, node, others)

@@ -6,7 +6,7 @@ Books are opened for a node, filled with the pods that were there before, and as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from multisched.verify.demands import HostPort, Requests
 from multisched.verify.devices import DeviceBook
@@ -20,14 +20,20 @@ _UNITS = {"cpu": " milli-CPU", "memory": " bytes", "ephemeral-storage": " bytes"
 class NodeBooks:
     """All books of one node."""
 
-    def __init__(self, node: Node, limits: Mapping[str, int], attached: Mapping[str, str]) -> None:
-        """`limits`: driver -> volumes; `attached`: volume -> its driver, whoever uses it."""
+    def __init__(
+        self,
+        node: Node,
+        limits: Mapping[str, int],
+        attached: Mapping[str, str],
+        binds_devices: Callable[[Pod], bool],
+    ) -> None:
+        """`limits`: driver -> volumes; `attached`: volume -> its driver, whoever uses it; `binds_devices`: see `DeviceBook`."""
         self._room = _RoomBook(node)
         self._ports: dict[tuple[str, int], list[tuple[HostPort, Pod]]] = {}
         self._disks: list[tuple[Disk, Pod]] = []
         self._limits = limits
         self._attached = dict(attached)
-        self._devices = DeviceBook(node)
+        self._devices = DeviceBook(node, binds_devices)
 
     def faults(self, pod: Pod, volumes: Mapping[str, str]) -> Iterator[Fault]:
         """What speaks against the pod beside those that were added. `volumes`: its volumes, with their drivers."""

@@ -23,6 +23,27 @@ class Loan:
 
 
 @dataclass(frozen=True, slots=True)
+class PodRule:
+    """Pods to which any of these applies."""
+
+    requests: frozenset[str] = frozenset()
+    annotations: frozenset[str] = frozenset()
+    selector: LabelSelector | None = None
+
+    def selects(self, pod: Pod) -> bool:
+        return (
+            any(pod.demand.most.get(resource, 0) > 0 for resource in self.requests)
+            or any(key in pod.annotations for key in self.annotations)
+            or (self.selector is not None and self.selector.matches(pod.labels))
+        )
+
+    @property
+    def may_change(self) -> bool:
+        """What a pod requests of devices stays; what is written to it may have been otherwise when it was placed."""
+        return bool(self.annotations) or self.selector is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Domain:
     """A domain as the configuration describes it."""
 
@@ -34,6 +55,8 @@ class Domain:
     loans: tuple[Loan, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     """Given to its pods while they are scheduled."""
+    limited: tuple[tuple[Toleration, PodRule], ...] = ()
+    """Given to some of them only."""
 
 
 class Domains:
@@ -43,13 +66,26 @@ class Domains:
         self._domains = tuple(domains)
         self._of = {name: domain for domain in domains for name in domain.scheduler_names}
 
+    def binds_devices(self, pod: Pod) -> bool:
+        """A scheduler that is described wrote the pod's devices; where none is, any may have."""
+        return not self._domains or pod.scheduler in self._of
+
     def of(self, pod: Pod) -> Domain | None:
         return self._of.get(pod.scheduler)
 
     def tolerations(self, pod: Pod) -> tuple[Toleration, ...]:
-        """The pod's own, and those of its domain."""
+        """The pod's own, and those that its domain gives it."""
         domain = self._of.get(pod.scheduler)
-        return (*pod.tolerations, *domain.tolerations) if domain is not None else pod.tolerations
+        if domain is None:
+            return pod.tolerations
+        limited = (toleration for toleration, rule in domain.limited if rule.selects(pod))
+        return (*pod.tolerations, *domain.tolerations, *limited)
+
+    def lapsed(self, pod: Pod) -> tuple[Toleration, ...]:
+        """Those that the domain does not give the pod as it is now, and may have given it as it was."""
+        domain = self._of.get(pod.scheduler)
+        rules = domain.limited if domain is not None else ()
+        return tuple(toleration for toleration, rule in rules if rule.may_change and not rule.selects(pod))
 
     def faults(self, pod: Pod, node: Node) -> Iterator[Fault]:
         domain = self._of.get(pod.scheduler)
@@ -96,8 +132,16 @@ def untolerated(tolerations: Sequence[Toleration], taints: Iterable[Taint]) -> I
             yield taint
 
 
-def taint_faults(pod: Pod, tolerations: Sequence[Toleration], node: Node, *, knows_order: bool) -> Iterator[Fault]:
-    """NoExecute always; NoSchedule only if it was there before the pod, as far as that is known."""
+def taint_faults(
+    pod: Pod,
+    tolerations: Sequence[Toleration],
+    node: Node,
+    *,
+    knows_order: bool,
+    lapsed: Sequence[Toleration] = (),
+) -> Iterator[Fault]:
+    """NoExecute always; NoSchedule only if it was there before the pod, as far as that is known. `lapsed`: tolerations
+    that it may have been given when it was placed."""
     is_told = any(taint.key == UNSCHEDULABLE.key for taint in node.taints)
     cordon = (UNSCHEDULABLE,) if node.is_unschedulable and not is_told else ()
     for taint in untolerated(tolerations, (*node.taints, *cordon)):
@@ -107,6 +151,8 @@ def taint_faults(pod: Pod, tolerations: Sequence[Toleration], node: Node, *, kno
                 yield Fault("taints", message)
         elif knows_order:
             yield Fault("taints", message)
+        elif any(toleration.tolerates(taint) for toleration in lapsed):
+            yield Fault("taints", f"{message}; before its annotations or labels changed it may have", is_sure=False)
         elif taint.added_s is None or pod.placed_s is None:
             yield Fault("taints", f"{message}; when that came is not told", is_sure=False)
         elif taint.added_s < pod.placed_s:

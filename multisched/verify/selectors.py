@@ -66,7 +66,10 @@ def label_selector(document: Json, field: str) -> LabelSelector | None:
     if document.get(field) is None:
         return None
     found = mapping(document, field)
-    exact = orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
+    try:
+        exact = orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise Unreadable(f"{field}: {error}") from error
     if exact not in _EXACT:
         if len(_EXACT) >= SELECTORS_MAX:
             _EXACT.clear()

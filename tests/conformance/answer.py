@@ -104,6 +104,7 @@ class Scene:
     """One problem, loaded."""
 
     cache: ClusterCache
+    rows: DomainRows
     cycle: SchedulingCycle
     plugins: PluginSet
     runner: Runner
@@ -135,7 +136,7 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
             cache.place(pod)
         elif pod.nominated_node:
             nominator.set(pod)
-    return Scene(cache, cycle, plugins, runner, nominator, decoder.pod(orjson.dumps(problem["pod"])))
+    return Scene(cache, rows, cycle, plugins, runner, nominator, decoder.pod(orjson.dumps(problem["pod"])))
 
 
 def answer(problem: Problem, decoder: Decoder, *, warm: bool = False) -> Answer:

@@ -18,7 +18,7 @@ from tests.real.control_plane import ControlPlane, binaries
 from tests.real.program import Program
 
 MULTISCHED = Path(sys.executable).with_name("multisched")
-START_LIMIT_S = 30.0
+START_LIMIT_S = 90.0
 STOP_GRACE_S = 5.0
 KUBECTL_TESTS = Path(__file__).parent / "kubectl"
 

@@ -40,6 +40,7 @@ PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 LEASES: Final = "/apis/coordination.k8s.io/v1/leases"
 RETRIED_STATUSES: Final = (429, 502, 503, 504)
 LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+MERGE_PATCH: Final = "application/merge-patch+json"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -92,6 +93,19 @@ class BenchClient:
         if answer.status != 409 or not answer.is_repeated:
             _checked(answer, path)
         return time.monotonic()
+
+    async def label(self, path: str, labels: Mapping[str, str]) -> None:
+        """Sets labels of an object; one that is gone is passed over."""
+        body = {"metadata": {"labels": labels}}
+        answer = await self._send("PATCH", self._plane.url + path, body=body, content_type=MERGE_PATCH)
+        if answer.status != 404:
+            _checked(answer, path)
+
+    async def delete(self, path: str) -> None:
+        """Deletes an object at once."""
+        answer = await self._send("DELETE", self._plane.url + path, {"gracePeriodSeconds": "0"})
+        if answer.status != 404:
+            _checked(answer, path)
 
     async def bind(self, pod: str, node: str) -> float:
         """POSTs a Binding; the client's time at which the answer was here."""
@@ -240,10 +254,11 @@ class BenchClient:
         *,
         body: Mapping[str, Any] | None = None,
         accept: str = "application/json",
+        content_type: str = "application/json",
         attempts_max: int = ATTEMPTS_MAX,
     ) -> _Answer:
         """One request, sent again while its answer is lost; returns or raises what came of the last attempt."""
-        headers = {"Accept": accept, "Content-Type": "application/json"}
+        headers = {"Accept": accept, "Content-Type": content_type}
         data = None if body is None else orjson.dumps(body)
         for attempt in range(attempts_max):
             wait_s = RETRY_FIRST_S * 2**attempt

@@ -46,6 +46,8 @@ class Round:
     started_cpu_ms_per_pod: float
     peak_rss_mib: float
     overcommitted: int
+    against_rules: int
+    """Pods that stand against a required rule, says the judge of `multisched verify`."""
     node_stddev: float
     events_stored: float
     events_after_s: float
@@ -76,6 +78,7 @@ class SteadyRound:
     burst_bound: int
     burst_span_s: float
     overcommitted: int
+    against_rules: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,7 @@ def steady_bars(rounds: Sequence[SteadyRound]) -> list[Bar]:
 def _safety_bars(rounds: Sequence[Round] | Sequence[SteadyRound]) -> list[Bar]:
     return [
         _at_most("overcommitted nodes, all rounds", sum(each.overcommitted for each in rounds), 0),
+        _at_most("pods against a required rule, all rounds", sum(each.against_rules for each in rounds), 0),
         _at_most("pods not bound, all rounds", sum(each.pods - each.bound for each in rounds), 0),
     ]
 

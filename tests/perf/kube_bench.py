@@ -31,6 +31,9 @@ from typing import Any, Final
 import anyio
 import orjson
 
+from multisched import config
+from multisched.config_domains import judged_domains
+from multisched.verify import judge
 from tests.perf import shapes, workload
 from tests.perf.bench_client import EVENTS, NODES, PODS, PRIORITY_CLASSES, BenchClient, BindWatch
 from tests.perf.bench_figures import (
@@ -74,6 +77,7 @@ LONG_STALL_S: Final = 300.0
 EVENTS_WAIT_S: Final = 60.0
 EVENTS_POLL_S: Final = 0.5
 STOP_GRACE_S: Final = 15.0
+WRONG_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,7 @@ class Bench:
             finally:
                 await self._stop(program)
         bound = [pod async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
+        against_rules = await self._against_rules(bound)
         await self._clean()
         times = watch.bound_at.values()
         first, last = min(times, default=math.inf), max(times, default=math.inf)
@@ -235,6 +240,7 @@ class Bench:
             started_cpu_ms_per_pod=1_000 * (usage.cpu_s - start_cpu_s) / max(len(times), 1),
             peak_rss_mib=usage.peak_rss_bytes / MEBIBYTE,
             overcommitted=workload.overcommitted(bound),
+            against_rules=against_rules,
             node_stddev=self._node_stddev(pod for pod in bound if pod["metadata"]["name"] in names),
             events_stored=stored / len(pods),
             events_after_s=events_after_s,
@@ -286,11 +292,20 @@ class Bench:
                 await watch.wait([*names, *(pod["metadata"]["name"] for pod in burst)], STALL_S)
             finally:
                 await self._stop(program)
-        overcommitted = workload.overcommitted(
-            [pod async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
-        )
+        bound = [pod async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
+        wrong = (workload.overcommitted(bound), await self._against_rules(bound))
         await self._clean()
-        return _steady_figures(watch.bound_at, sent, created, overcommitted)
+        return _steady_figures(watch.bound_at, sent, created, wrong)
+
+    async def _against_rules(self, bound: Sequence[dict[str, Any]]) -> int:
+        """How many pods stand against a required rule, whichever scheduler placed them: the judge of `multisched verify`."""
+        objects = [("Node", node) async for node in self._client.items(NODES)]
+        objects += [("Pod", pod) for pod in bound]
+        configuration = config.default() if self._options.config is None else config.load(self._options.config)
+        found = [one for one in judge(objects, domains=judged_domains(configuration)) if one.is_sure]
+        for one in found[:WRONG_SHOWN]:
+            _say(f"{one.pod} on {one.node} stands against {one.rule}: {one.message}")
+        return len({one.pod for one in found})
 
     async def _wait_until_serving(self, watch: BindWatch) -> None:
         """One pod per domain, so that the start of the process is no part of the latencies."""
@@ -336,8 +351,9 @@ class Bench:
 
 
 def _steady_figures(
-    bound_at: Mapping[str, float], sent: Mapping[str, float], created: Mapping[str, float], overcommitted: int
+    bound_at: Mapping[str, float], sent: Mapping[str, float], created: Mapping[str, float], wrong: tuple[int, int]
 ) -> SteadyRound:
+    """`wrong`: overcommitted nodes, and pods against rules."""
     bound = [name for name in sent if name in bound_at]
     # A bind can be seen before the answer to the create is: then nothing was waited for.
     latencies = sorted(max(0.0, bound_at[name] - created[name]) for name in bound)
@@ -351,7 +367,8 @@ def _steady_figures(
         p99_from_sent_ms=_quantile_ms(sorted(bound_at[name] - sent[name] for name in bound), 0.99),
         burst_bound=len(burst),
         burst_span_s=max(burst, default=math.inf) - min(burst, default=0.0),
-        overcommitted=overcommitted,
+        overcommitted=wrong[0],
+        against_rules=wrong[1],
     )
 
 

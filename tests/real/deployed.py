@@ -29,7 +29,7 @@ MULTISCHED: Final = Path(sys.executable).with_name("multisched")
 NAMESPACE: Final = "multisched-system"
 ACCOUNT: Final = "multisched"
 USER: Final = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
-READY_LIMIT_S: Final = 30
+READY_LIMIT_S: Final = 90
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 DOMAINS: Final = 3
 

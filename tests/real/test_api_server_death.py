@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(240)
 PODS = 2_400
 KILL_AT = 500
 BOUND_LIMIT_S = 90.0
-STOP_GRACE_S = 15.0
+STOP_GRACE_S = 30.0
 LEASE = {"lease": {"duration": "60s", "renewDeadline": "50s"}}
 """Longer than any API server needs to start: the same process has to get over it, not its successor."""
 

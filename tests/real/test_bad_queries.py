@@ -24,7 +24,7 @@ from tests.real.prometheus_server import Series, make_blocks, serving
 from tests.unit.cycle.cycle_kit import make_node
 from tests.unit.forecast.prometheus_kit import ports_at
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 STEP_S: Final = 300
 NOW_S: Final = 1_700_000_100 // STEP_S * STEP_S

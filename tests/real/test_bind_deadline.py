@@ -29,7 +29,7 @@ from tests.real import burst
 from tests.real.admin import PODS, Admin
 from tests.real.control_plane import LOOPBACK, ControlPlane
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 DEADLINE_S = 1.0
 TRIES = 400

@@ -71,8 +71,8 @@ async def test_deployments_get_pods_and_kube_scheduler_binds_them(tmp_path: Path
     async with ControlPlane.start(tmp_path, scheduler=True) as plane:
         await plane.kubectl("create", "-f", "-", document=json.dumps(node))
         await plane.kubectl("create", "deployment", "web", "--image=registry.k8s.io/pause:3.10.2", "--replicas=3")
-        await plane.kubectl("wait", "deployment/web", "--for=jsonpath={.status.replicas}=3", "--timeout=30s")
-        await plane.kubectl("wait", "pod", "-l", "app=web", "--for=condition=PodScheduled", "--timeout=30s")
+        await plane.kubectl("wait", "deployment/web", "--for=jsonpath={.status.replicas}=3", "--timeout=90s")
+        await plane.kubectl("wait", "pod", "-l", "app=web", "--for=condition=PodScheduled", "--timeout=90s")
 
         pods = json.loads(await plane.kubectl("get", "pods", "-l", "app=web", "-o", "json"))["items"]
         assert [pod["spec"].get("nodeName") for pod in pods] == ["only"] * 3

@@ -25,7 +25,7 @@ NODES = 300
 JOB_PODS = 1_000
 BOUND_LIMIT_S = 90
 DONE_LIMIT_S = 90
-STOP_GRACE_S = 20
+STOP_GRACE_S = 30.0
 SCHEDULERS = {"forecast-scheduler", "gpu-scheduler", "job-scheduler"}
 
 

@@ -12,13 +12,13 @@ from tests.real.control_plane import ControlPlane
 from tests.real.deployed import NAMESPACE, Deployed
 from tests.real.witness import Witness
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 async def test_the_base_makes_its_pods_and_its_account_can_serve(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path) as plane, Admin.open(plane) as admin, Witness.watching(admin) as witness:
         deployed = await Deployed.install(plane)
-        await witness.wait(lambda: len(witness.pods) == 2, 30)
+        await witness.wait(lambda: len(witness.pods) == 2, 90)
         assert {pod["spec"]["schedulerName"] for pod in witness.pods.values()} == {"default-scheduler"}
         assert {pod["spec"]["priority"] for pod in witness.pods.values()} == {2_000_000_000}
 
@@ -36,7 +36,7 @@ async def test_the_base_makes_its_pods_and_its_account_can_serve(tmp_path: Path)
         async def is_let_in() -> bool:
             return (await scheduler.get("/metrics", token))[0] == 200
 
-        await until(is_let_in, 20)  # the authorizer of the API server learns of bindings a moment after they are stored
+        await until(is_let_in, 90)  # the authorizer of the API server learns of bindings a moment after they are stored
         status, text = await scheduler.get("/metrics", token)
         assert (status, "multisched_" in text) == (200, True)
         status, text = await scheduler.get("/api/v1/queue", token)
@@ -45,5 +45,5 @@ async def test_the_base_makes_its_pods_and_its_account_can_serve(tmp_path: Path)
         leases = json.loads(await plane.kubectl("get", "leases", "-n", NAMESPACE, "-o", "json"))["items"]
         (holder,) = {lease["spec"]["holderIdentity"] for lease in leases}
         assert holder.startswith("first-")
-        assert await scheduler.program.stop(20) == 0
+        assert await scheduler.program.stop(30) == 0
         assert scheduler.denials() == scheduler.failures() == []

@@ -22,7 +22,7 @@ COUNT = 600
 REFUSALS = 3
 STORED_WITHIN_S = 60.0
 LIMIT_S = 60.0
-STOP_GRACE_S = 20
+STOP_GRACE_S = 30.0
 WITHOUT_TLS: dict[str, Any] = {"server": {}}
 GIANT = {
     "apiVersion": "v1",

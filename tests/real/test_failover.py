@@ -29,7 +29,7 @@ HANDOVER_PODS = 1_200
 STOP_AT = 300
 HANDOVER_LIMIT = timedelta(seconds=5)
 """From the last bind of a leader that was asked to go: a retry period, a list."""
-STOP_GRACE_S = 15.0
+STOP_GRACE_S = 30.0
 BOUND_LIMIT_S = 90.0
 
 

@@ -18,7 +18,7 @@ from tests.real.prometheus_server import Series, make_blocks
 from tests.real.test_prometheus import source_on
 from tests.unit.forecast.prometheus_kit import in_thread
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 RECORDED: Final = Path(__file__).parent / "recorded"
 STEP_S: Final = 300.0

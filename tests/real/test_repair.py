@@ -128,14 +128,14 @@ async def uneven(folder: Path, replicas: int, nodes: int) -> AsyncIterator[tuple
         deployed = await Deployed.install(plane)
         await plane.start_program("kubelets", [str(MULTISCHED), "kubelets", "--kubeconfig", str(plane.kubeconfig)])
         await admin.create(deployment(replicas))
-        await until(lambda: _all_bound(admin, replicas), 30)
+        await until(lambda: _all_bound(admin, replicas), 90)
         spec = {"minAvailable": replicas - 1, "selector": {"matchLabels": {"app": SERVICE}}}
         await admin.request("POST", BUDGETS, {"metadata": {"name": SERVICE}, "spec": spec})
         guard = Guard()
         watching = asyncio.ensure_future(guard.watch(admin))
         try:
-            await until(lambda: _holds(len(guard.ready) == replicas), 30)
-            await until(lambda: _allows_one(admin), 30)
+            await until(lambda: _holds(len(guard.ready) == replicas), 90)
+            await until(lambda: _allows_one(admin), 90)
             guard.least = replicas
             yield plane, admin, deployed, guard
         finally:
@@ -168,7 +168,7 @@ async def test_a_cluster_made_uneven_by_a_foreign_scheduler_is_mended_in_the_win
     async with uneven(tmp_path, replicas=3, nodes=4) as (_plane, admin, deployed, guard):
         closed = await deployed.start("closed", settings(tmp_path, timedelta(hours=6)))
         await closed.wait_ready()
-        await until(lambda: _is_told(closed, "lease acquired"), 30)
+        await until(lambda: _is_told(closed, "lease acquired"), 90)
         assert await closed.program.stop(20) == 0
         assert (guard.spread, await record(admin)) == ([3], {})
 

@@ -32,8 +32,8 @@ MERGE_PATCH = "application/merge-patch+json"
 FINALIZER = "example.com/kept"
 
 NODE_CPU = "2"
-LIMIT_S = 30
-STOP_GRACE_S = 20
+LIMIT_S = 90
+STOP_GRACE_S = 30.0
 Document = dict[str, Any]
 
 

@@ -23,9 +23,9 @@ ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 NODE_COUNT = 12
 LATE, LOCAL, SCRATCH = 40, 5, 8
 """Pods with a claim that is provisioned where they go, with a disk of one node, with an ephemeral volume."""
-BOUND_LIMIT_S = 60
-REFUSED_LIMIT_S = 20
-STOP_GRACE_S = 20
+BOUND_LIMIT_S = 90
+REFUSED_LIMIT_S = 90
+STOP_GRACE_S = 30.0
 IN_USE = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )

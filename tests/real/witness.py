@@ -1,7 +1,8 @@
 """Watches every pod of a cluster and keeps account, independently of any scheduler: who is where, and whether it fits.
 
 `Witness` owns one watch, resumed by a new list when it breaks, and the sums per node. It sees binds in the order in which
-they were stored, so a node that was too full for a moment only is seen too. The arithmetic shares no code with multisched.
+they were stored, so a node that was too full for a moment only is seen too. The arithmetic shares no code with multisched,
+nor does the judge that has the last word.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from typing import Any, Final
 import aiohttp
 import anyio
 
+from multisched import config
+from multisched.client.cluster_list import PATHS
+from multisched.config_domains import judged_domains
+from multisched.verify import judge
 from tests.real.admin import NODES, RETRY_S, Admin, UnexpectedAnswerError
 
 ALL_PODS: Final = "/api/v1/pods"
@@ -66,7 +71,10 @@ class Witness:
     @classmethod
     @asynccontextmanager
     async def watching(cls, admin: Admin) -> AsyncIterator[Witness]:
-        """Watches until the block ends. Nodes are read once: they must be there, and stay."""
+        """Watches until the block ends; then every pod must be where it may be, says the judge of `multisched verify`.
+
+        Nodes are read once: they must be there, and stay.
+        """
         allocatable = {
             node["metadata"]["name"]: {name: quantity(text) for name, text in node["status"]["allocatable"].items()}
             for node in await admin.items(NODES)
@@ -76,6 +84,7 @@ class Witness:
             tasks.start_soon(witness._run)
             yield witness
             tasks.cancel_scope.cancel()
+        assert await against_rules(admin) == []
 
     @property
     def bound(self) -> int:
@@ -141,6 +150,13 @@ class Witness:
         for resource, used in self._used[node].items():
             if used > has.get(resource, 0):
                 self.overcommitted.append(f"{node}: {resource} {used} of {has.get(resource, 0)}")
+
+
+async def against_rules(admin: Admin) -> list[str]:
+    """Pods that stand against a required rule."""
+    objects = [(kind, item) for kind, path in PATHS.items() for item in await admin.items(path)]
+    found = judge(objects, domains=judged_domains(config.default()))
+    return [f"{one.pod} on {one.node}, {one.rule}: {one.message}" for one in found if one.is_sure]
 
 
 def device_overlaps(pods: Iterable[Pod], devices_per_node: Mapping[str, int]) -> list[str]:

@@ -77,7 +77,7 @@ class Watch:
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self._answer = answer
 
-    async def next(self, timeout_s: float = 5.0) -> Document:
+    async def next(self, timeout_s: float = 60.0) -> Document:
         """The next event; raises TimeoutError when none comes, EOFError at the end."""
         async with asyncio.timeout(timeout_s):
             line = await self._answer.content.readline()
@@ -91,7 +91,7 @@ class Watch:
         events = []
         while True:
             try:
-                events.append(await self.next(15))
+                events.append(await self.next())
             except EOFError:
                 return events
 

@@ -7,7 +7,7 @@ import time
 
 from tests.integration.kubectl.conftest import Document, Kubectl, pod, rows
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 POLL_S = 0.2
 
 
@@ -53,26 +53,26 @@ def test_a_daemon_per_selected_node_rolled_over_and_back(ctl: Kubectl, node: str
     assert first["node"] == node
     keys = {t["key"] for t in first["spec"]["tolerations"]}
     assert {"node.kubernetes.io/unschedulable", "node.kubernetes.io/memory-pressure"} <= keys
-    ctl("rollout", "status", "daemonset/d", "--timeout=20s")
+    ctl("rollout", "status", "daemonset/d", "--timeout=60s")
     [row] = rows(ctl("get", "daemonset", "d"))
     assert [row[column] for column in ("DESIRED", "CURRENT", "READY", "UP-TO-DATE", "AVAILABLE")] == ["1"] * 5
     assert "Created pod: d-" in ctl("describe", "daemonset", "d")
 
     ctl("set", "image", "daemonset/d", "main=app:2")
     bind_next(ctl)
-    ctl("rollout", "status", "daemonset/d", "--timeout=20s")
+    ctl("rollout", "status", "daemonset/d", "--timeout=60s")
     history = ctl("rollout", "history", "daemonset/d")
     assert [line.split()[0] for line in history.splitlines()[2:] if line] == ["1", "2"]
     ctl("rollout", "undo", "daemonset/d")
     assert bind_next(ctl)["spec"]["containers"][0]["image"] == "app:1"
-    ctl("rollout", "status", "daemonset/d", "--timeout=20s")
+    ctl("rollout", "status", "daemonset/d", "--timeout=60s")
 
 
 def test_drain_leaves_daemons_where_it_is_told_to(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=daemon_set("d", node))
     bind_next(ctl)
-    ctl("rollout", "status", "daemonset/d", "--timeout=20s")
-    assert "DaemonSet-managed Pods" in ctl.fails("drain", node, "--timeout=5s")
-    ctl("drain", node, "--ignore-daemonsets", "--timeout=20s")
+    ctl("rollout", "status", "daemonset/d", "--timeout=60s")
+    assert "DaemonSet-managed Pods" in ctl.fails("drain", node, "--timeout=60s")
+    ctl("drain", node, "--ignore-daemonsets", "--timeout=60s")
     assert len(ctl.names("pods", "-l", "app=d")) == 1
     ctl("uncordon", node)

@@ -33,24 +33,24 @@ def test_cordon_and_uncordon(ctl: Kubectl, node: str) -> None:
 
 def test_drain_evicts_what_has_an_owner_and_asks_about_the_rest(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=deployment("web", on=node))
-    ctl("rollout", "status", "deployment/web", "--timeout=20s")
+    ctl("rollout", "status", "deployment/web", "--timeout=60s")
     before = set(ctl.names("pods", "-l", "app=web"))
     ctl("create", "-f", "-", stdin=pod("bare", on=node))
-    assert "--force" in ctl.fails("drain", node, "--pod-selector", "app in (web,bare)", "--timeout=20s")
+    assert "--force" in ctl.fails("drain", node, "--pod-selector", "app in (web,bare)", "--timeout=60s")
 
     # Without a scheduler their replacements name the same node: only what was there is looked at.
     ctl("scale", "deployment/web", "--replicas=0")
-    ctl("wait", "--for=delete", *before, "--timeout=20s")
-    ctl("drain", node, "--force", "--timeout=20s")
+    ctl("wait", "--for=delete", *before, "--timeout=60s")
+    ctl("drain", node, "--force", "--timeout=60s")
     assert ctl.get("node", node)["spec"]["unschedulable"] is True
     assert ctl.names("pods", "--field-selector", f"spec.nodeName={node}") == []
 
 
 def test_drain_respects_a_disruption_budget(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=deployment("web", on=node, replicas=2))
-    ctl("rollout", "status", "deployment/web", "--timeout=20s")
+    ctl("rollout", "status", "deployment/web", "--timeout=60s")
     ctl("create", "poddisruptionbudget", "web", "--selector=app=web", "--min-available=2")
-    ctl("wait", "--for=jsonpath={.status.currentHealthy}=2", "pdb/web", "--timeout=20s")
+    ctl("wait", "--for=jsonpath={.status.currentHealthy}=2", "pdb/web", "--timeout=60s")
     names = set(ctl.names("pods"))
     done = ctl.run("drain", node, "--timeout=3s", "--pod-selector=app=web")
 

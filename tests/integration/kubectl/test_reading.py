@@ -13,7 +13,7 @@ from tests.integration.kubectl.conftest import Document, Kubectl, config_map, de
 
 def test_a_table_has_the_columns_of_its_kind(ctl: Kubectl, node: str) -> None:
     ctl("apply", "-f", "-", stdin=pod("a", on=node))
-    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=20s")
+    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=60s")
 
     [row] = rows(ctl("get", "pods"))
     assert row["NAME"] == "a"
@@ -79,7 +79,7 @@ def test_sorting_pages_and_absence(ctl: Kubectl) -> None:
 
 def test_watch_shows_each_change(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=pod("before", on=node))
-    ctl("wait", "--for=condition=Ready", "pod/before", "--timeout=20s")
+    ctl("wait", "--for=condition=Ready", "pod/before", "--timeout=60s")
     with ctl.start("get", "pods", "--watch", "-o", "name") as watch:
         assert watch.stdout is not None
         try:
@@ -114,7 +114,7 @@ def test_watch_events_and_watch_only(ctl: Kubectl) -> None:
 
 def test_describe_pod_tells_node_requests_and_events(ctl: Kubectl, node: str) -> None:
     ctl("apply", "-f", "-", stdin=pod("a", on=node))
-    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=20s")
+    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=60s")
     event: Document = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -160,7 +160,7 @@ def test_describe_node_sums_its_pods(ctl: Kubectl, node: str) -> None:
 def test_describe_of_other_kinds(ctl: Kubectl, kind: str) -> None:
     ctl("create", "-f", "-", stdin=deployment("web"))
     ctl("create", "-f", "-", stdin=config_map("settings", colour="blue"))
-    ctl("wait", "--for=create", "rs", "-l", "app=web", "--timeout=20s")
+    ctl("wait", "--for=create", "rs", "-l", "app=web", "--timeout=60s")
 
     if kind == "namespace":
         assert re.search(r"^Status: +Active", ctl("describe", "ns", ctl.namespace), re.M)
@@ -201,5 +201,5 @@ def test_explain_knows_the_fields(ctl: Kubectl) -> None:
 def test_what_needs_a_machine_says_so(ctl: Kubectl, node: str, arguments: tuple[str, ...]) -> None:
     """There is no container behind a fake node: an error that names the reason, at once, and no hang."""
     ctl("apply", "-f", "-", stdin=pod("a", on=node))
-    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=20s")
+    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=60s")
     assert re.search(r"error|Error", ctl.fails(*arguments))

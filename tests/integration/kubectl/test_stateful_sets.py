@@ -33,7 +33,7 @@ def stateful_set(name: str, node: str, replicas: int = 2, **spec: object) -> Doc
 
 
 def rolled_out(ctl: Kubectl) -> None:
-    ctl("rollout", "status", "statefulset/db", "--timeout=25s")
+    ctl("rollout", "status", "statefulset/db", "--timeout=60s")
 
 
 def images(ctl: Kubectl) -> dict[str, str]:
@@ -65,7 +65,7 @@ def test_pods_and_claims_have_names_that_stay(ctl: Kubectl, node: str) -> None:
     assert "SuccessfulCreate" in ctl("describe", "statefulset", "db")
 
     ctl("delete", "statefulset", "db")
-    ctl("wait", "--for=delete", "pod", "-l", "app=db", "--timeout=20s")
+    ctl("wait", "--for=delete", "pod", "-l", "app=db", "--timeout=60s")
     assert ctl.names("pvc") == claims
 
 
@@ -74,7 +74,7 @@ def test_scale_takes_the_last_pod_and_its_claim_where_the_policy_says_so(ctl: Ku
     ctl("create", "-f", "-", stdin=stateful_set("db", node, 3, persistentVolumeClaimRetentionPolicy=policy))
     rolled_out(ctl)
     ctl("scale", "statefulset/db", "--replicas=1")
-    ctl("wait", "--for=delete", "pvc/data-db-1", "pvc/data-db-2", "--timeout=25s")
+    ctl("wait", "--for=delete", "pvc/data-db-1", "pvc/data-db-2", "--timeout=60s")
     assert ctl.names("pods") == ["pod/db-0"]
     ctl("scale", "statefulset/db", "--replicas=2")
     rolled_out(ctl)
@@ -106,7 +106,7 @@ def test_a_rollout_stops_at_its_partition_goes_on_and_back(ctl: Kubectl, node: s
 
 def test_parallel_pods_do_not_wait_for_each_other(ctl: Kubectl) -> None:
     ctl("create", "-f", "-", stdin=stateful_set("db", "", 3, podManagementPolicy="Parallel"))
-    ctl("wait", "--for=jsonpath={.status.replicas}=3", "statefulset/db", "--timeout=20s")
+    ctl("wait", "--for=jsonpath={.status.replicas}=3", "statefulset/db", "--timeout=60s")
     assert rows(ctl("get", "statefulset", "db"))[0]["READY"] == "0/3"
 
 

@@ -10,7 +10,7 @@ import pytest
 from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
 from tests.integration.kubectl.conftest import Document, Kubectl, pod, rows
 
-PATIENCE = "--timeout=20s"
+PATIENCE = "--timeout=60s"
 LOOKS_MAX = 50
 
 

@@ -6,7 +6,7 @@ from tests.integration.kubectl.conftest import Document, Kubectl, deployment, po
 
 
 def rolled_out(ctl: Kubectl, name: str = "web") -> None:
-    ctl("rollout", "status", f"deployment/{name}", "--timeout=25s")
+    ctl("rollout", "status", f"deployment/{name}", "--timeout=60s")
 
 
 def images(ctl: Kubectl) -> set[str]:
@@ -29,7 +29,7 @@ def test_scale_up_and_down(ctl: Kubectl, node: str) -> None:
     assert rows(ctl("get", "deployment", "web"))[0]["READY"] == "3/3"
     assert "from 1 to 3" in ctl("describe", "deployment", "web")
     ctl("scale", "deployment/web", "--replicas=1", "--current-replicas=3")
-    ctl("wait", "--for=jsonpath={.status.replicas}=1", "deployment/web", "--timeout=20s")
+    ctl("wait", "--for=jsonpath={.status.replicas}=1", "deployment/web", "--timeout=60s")
     assert (
         "expected replicas to be 5"
         in ctl.fails("scale", "deployment/web", "--replicas=2", "--current-replicas=5").lower()
@@ -47,7 +47,7 @@ def test_a_rollout_goes_forward_and_back(ctl: Kubectl, node: str) -> None:
         "wait",
         "--for=jsonpath={.metadata.annotations.kubernetes\\.io/change-cause}=second",
         *current(ctl),
-        "--timeout=20s",
+        "--timeout=60s",
     )
     history = ctl("rollout", "history", "deployment/web")
     assert [line.split()[0] for line in history.splitlines()[2:] if line] == ["1", "2"]
@@ -64,7 +64,7 @@ def test_a_restart_replaces_every_pod(ctl: Kubectl, node: str) -> None:
     before = set(ctl.names("pods"))
     ctl("rollout", "restart", "deployment/web")
     rolled_out(ctl)
-    ctl("wait", "--for=delete", *sorted(before), "--timeout=20s")
+    ctl("wait", "--for=delete", *sorted(before), "--timeout=60s")
     assert len(ctl.names("pods")) == 2
 
 
@@ -73,7 +73,7 @@ def test_a_paused_rollout_waits(ctl: Kubectl, node: str) -> None:
     rolled_out(ctl)
     ctl("rollout", "pause", "deployment/web")
     ctl("set", "image", "deployment/web", "main=app:2")
-    ctl("wait", "--for=jsonpath={.status.observedGeneration}=3", "deployment/web", "--timeout=20s")
+    ctl("wait", "--for=jsonpath={.status.observedGeneration}=3", "deployment/web", "--timeout=60s")
     assert images(ctl) == {"app:1"}
     ctl("rollout", "resume", "deployment/web")
     rolled_out(ctl)
@@ -87,12 +87,12 @@ def test_a_rollout_that_cannot_end_says_so(ctl: Kubectl) -> None:
 
 def test_wait_for_conditions_values_creation_and_deletion(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=pod("a", on=node))
-    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=20s")
-    ctl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", "--timeout=20s")
-    ctl("wait", "--for=create", "pod/a", "--timeout=5s")
+    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=60s")
+    ctl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", "--timeout=60s")
+    ctl("wait", "--for=create", "pod/a", "--timeout=60s")
     assert "timed out" in ctl.fails("wait", "--for=condition=Nonsense", "pod/a", "--timeout=1s")
     ctl("delete", "pod", "a", "--wait=false")
-    ctl("wait", "--for=delete", "pod/a", "--timeout=20s")
+    ctl("wait", "--for=delete", "pod/a", "--timeout=60s")
 
 
 def job(name: str, node: str, **spec: object) -> Document:
@@ -107,7 +107,7 @@ def job(name: str, node: str, **spec: object) -> Document:
 
 def test_a_job_completes(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=job("j", node, completions=3, parallelism=2))
-    ctl("wait", "--for=condition=Complete", "job/j", "--timeout=25s")
+    ctl("wait", "--for=condition=Complete", "job/j", "--timeout=60s")
 
     [row] = rows(ctl("get", "jobs"))
     assert (row["STATUS"], row["COMPLETIONS"]) == ("Complete", "3/3")
@@ -116,15 +116,15 @@ def test_a_job_completes(ctl: Kubectl, node: str) -> None:
     assert "3 Succeeded" in described
     assert "Created pod: j-" in described
     ctl("delete", "job", "j")
-    ctl("wait", "--for=delete", "pod", "-l", "job-name=j", "--timeout=20s")
+    ctl("wait", "--for=delete", "pod", "-l", "job-name=j", "--timeout=60s")
 
 
 def test_a_suspended_job_starts_when_it_may(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=job("j", node, suspend=True))
-    ctl("wait", "--for=condition=Suspended", "job/j", "--timeout=20s")
+    ctl("wait", "--for=condition=Suspended", "job/j", "--timeout=60s")
     assert ctl.names("pods") == []
     ctl("patch", "job", "j", "--type=merge", "-p", '{"spec": {"suspend": false}}')
-    ctl("wait", "--for=condition=Complete", "job/j", "--timeout=25s")
+    ctl("wait", "--for=condition=Complete", "job/j", "--timeout=60s")
 
 
 def test_a_job_made_from_a_cronjob(ctl: Kubectl) -> None:

@@ -204,7 +204,7 @@ def test_a_bad_label_is_refused_by_name(ctl: Kubectl) -> None:
 
 def test_delete_waits_for_the_grace_of_a_pod(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=pod("a", on=node))
-    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=20s")
+    ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=60s")
     assert ctl("delete", "pod", "a", "--grace-period=1").startswith('pod "a" deleted')
     assert ctl.names("pods") == []
 
@@ -217,7 +217,7 @@ def test_delete_without_waiting_leaves_it_terminating(ctl: Kubectl) -> None:
     ctl("delete", "pod", "a", "--wait=false")
     assert "deletionTimestamp" in ctl.get("pod", "a")["metadata"]
     ctl("patch", "pod", "a", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
-    ctl("wait", "--for=delete", "pod/a", "--timeout=20s")
+    ctl("wait", "--for=delete", "pod/a", "--timeout=60s")
 
 
 def test_delete_by_force_selector_and_file(ctl: Kubectl, tmp_path: Path) -> None:
@@ -237,15 +237,15 @@ def test_delete_by_force_selector_and_file(ctl: Kubectl, tmp_path: Path) -> None
 @pytest.mark.parametrize("cascade", ["background", "foreground"])
 def test_deleting_an_owner_deletes_what_it_owns(ctl: Kubectl, cascade: str) -> None:
     ctl("create", "-f", "-", stdin=deployment("web"))
-    ctl("wait", "--for=create", "pod", "-l", "app=web", "--timeout=20s")
+    ctl("wait", "--for=create", "pod", "-l", "app=web", "--timeout=60s")
     ctl("delete", "deployment", "web", f"--cascade={cascade}")
-    ctl("wait", "--for=delete", "rs,pods", "-l", "app=web", "--timeout=20s")
+    ctl("wait", "--for=delete", "rs,pods", "-l", "app=web", "--timeout=60s")
     assert ctl.names("deployments,replicasets,pods") == []
 
 
 def test_an_orphan_outlives_its_owner(ctl: Kubectl) -> None:
     ctl("create", "-f", "-", stdin=deployment("web"))
-    ctl("wait", "--for=create", "rs", "-l", "app=web", "--timeout=20s")
+    ctl("wait", "--for=create", "rs", "-l", "app=web", "--timeout=60s")
     ctl("delete", "deployment", "web", "--cascade=orphan")
     [replica_set] = ctl.get("replicasets")["items"]
     assert "ownerReferences" not in replica_set["metadata"]
@@ -255,7 +255,7 @@ def test_a_namespace_takes_everything_along(ctl: Kubectl) -> None:
     other = f"{ctl.namespace}-gone"
     ctl("create", "namespace", other)
     ctl("create", "configmap", "c", "-n", other)
-    ctl("delete", "namespace", other, "--timeout=25s")
+    ctl("delete", "namespace", other, "--timeout=60s")
     assert "not found" in ctl.fails("get", "namespace", other)
 
 
@@ -301,7 +301,7 @@ def test_a_custom_kind_from_definition_to_removal(ctl: Kubectl) -> None:
     kind = f"widgets.{group}"
     ctl("apply", "-f", "-", stdin=crd(group))
     try:
-        ctl("wait", "--for=condition=Established", f"crd/{kind}", "--timeout=20s")
+        ctl("wait", "--for=condition=Established", f"crd/{kind}", "--timeout=60s")
         assert ctl("apply", "-f", "-", stdin=widget) == f"widget.{group}/w created\n"
         assert ctl("apply", "-f", "-", stdin=widget) == f"widget.{group}/w unchanged\n"
         stored = ctl.get(kind, "w")

@@ -1,7 +1,8 @@
 """The whole program on an embedded API server in process, for tests of plugins: nodes and pods in, bindings out.
 
 Runs in virtual time under `in_virtual_time`, and in real time where threads, processes or sockets answer. Every binding is
-checked when it takes effect (I1, I2, I7), and at the end the caches must be what the server holds (I3, I4, I5).
+checked when it takes effect (I1, I2, I7), by the judge of `multisched verify` too, and at the end the caches must be what the
+server holds (I3, I4, I5).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from multisched import config
 from multisched.cluster.controllers import run_controllers
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
+from multisched.config_schema import Configuration
 from multisched.framework.isolation import Workshop
 from multisched.framework.measures import Measures
 from multisched.framework.registry import Registry
@@ -27,6 +29,8 @@ from multisched.model.wire import JSON, LineStream, Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, Surroundings
+from multisched.testing.bind_judge import BindJudge
+from multisched.testing.books import decision_of
 from multisched.testing.invariants import Books, differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
@@ -71,8 +75,11 @@ class Ears(QuietObserver):
 class House:
     """See the module. Made by `open_house`."""
 
-    def __init__(self, server: ApiServer, books: Books, broken: list[str], clock: LoopClock) -> None:
+    def __init__(
+        self, server: ApiServer, books: Books, broken: list[str], clock: LoopClock, configuration: Configuration
+    ) -> None:
         self.server = server
+        self._judge = BindJudge(server, configuration, clock.monotonic, lambda one, uid: one in books.bound)
         self.books = books
         self.broken = broken
         self.observer = Ears()
@@ -91,6 +98,7 @@ class House:
         self.books.bind_seen(path, body, answer)
         if answer.status == 201:
             self.bound_at[path.split("/")[-2]] = self.now_s
+            self.broken += [str(finding) for finding in self._judge.findings(decision_of(body)[0])]
 
     async def node(self, name: str, *, cpu: str = "8", gpus: str = "", labels: Mapping[str, str] | None = None) -> None:
         amounts = {"cpu": cpu, "memory": "32Gi", "pods": "110", **({"nvidia.com/gpu": gpus} if gpus else {})}
@@ -123,7 +131,7 @@ class House:
     async def delete(self, path: str) -> None:
         assert (await self._api.request("DELETE", f"/api/v1/{path}?gracePeriodSeconds=0")).status == 200
 
-    async def until(self, holds: Callable[[], bool], within_s: float = 30.0) -> None:
+    async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
         """Waits for something that is to come about; fails with what the program knows when it does not."""
         deadline_s = self.now_s + within_s
         while not holds():
@@ -132,7 +140,7 @@ class House:
             assert self.now_s < deadline_s, f"not within {within_s} s; waiting: {found}, bound: {self.bound_at}"
             await asyncio.sleep(0.005)
 
-    async def bound(self, *names: str, within_s: float = 30.0) -> None:
+    async def bound(self, *names: str, within_s: float = 60.0) -> None:
         await self.until(lambda: self.bound_at.keys() >= set(names), within_s)
 
     def worker(self, domain: str = "tests") -> DomainWorker:
@@ -147,7 +155,7 @@ class House:
 
     async def at_rest(self) -> None:
         """Caches, queues and ledgers come to hold exactly what the server does, and no invariant was broken."""
-        deadline_s = self.now_s + 10.0
+        deadline_s = self.now_s + 60.0
         while found := differences(self.program, self.server):
             assert self.now_s < deadline_s, found
             await asyncio.sleep(0.005)
@@ -204,7 +212,8 @@ async def open_house(
     """
     clock, broken = LoopClock(), list[str]()
     server = ApiServer(clock, seed=0, rbac=False)
-    house = House(server, Books(server, broken), broken, clock)
+    parsed = config.parse(configuration, "house")
+    house = House(server, Books(server, broken), broken, clock, parsed)
     if before is not None:
         await before(house)
     seen = _Seen(DirectTransport(server), house)
@@ -219,7 +228,7 @@ async def open_house(
         workshop=workshop,
         measures=measures,
     )
-    house.program = Program(config.parse(configuration, "house"), outside)
+    house.program = Program(parsed, outside)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(house.program.run())
         try:

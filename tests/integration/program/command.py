@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-START_TIMEOUT_S = 30.0
-END_TIMEOUT_S = 40.0
+START_TIMEOUT_S = 240.0
+END_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,12 @@ def metric(text: str, name: str) -> float:
 
 
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 
 async def all_bound(api: FaultyApi, count: int) -> None:
-    async with asyncio.timeout(45):
+    async with asyncio.timeout(90):
         while True:
             items = (await api.get("/api/v1/namespaces/default/pods"))["items"]
             if sum(bool(item["spec"].get("nodeName")) for item in items) == count:

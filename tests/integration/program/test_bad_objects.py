@@ -116,7 +116,7 @@ BAD_NODES: dict[str, tuple[Spoil, str]] = {
 
 async def condition_of(api: FaultyApi, name: str) -> Document:
     """The pod's PodScheduled condition, once it is there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = (await api.get(f"{PODS}/{name}"))["status"].get("conditions") or []
             for condition in found:
@@ -128,7 +128,7 @@ async def condition_of(api: FaultyApi, name: str) -> Document:
 
 async def event_of(api: FaultyApi, name: str) -> Document:
     """The first event about a node, once it is there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             for event in (await api.get("/apis/events.k8s.io/v1/events"))["items"]:
                 if event["regarding"]["name"] == name and event["reason"] == "MalformedNode":
@@ -162,7 +162,7 @@ async def test_a_bad_pod_is_told_what_to_mend_and_holds_up_nobody(is_watched: bo
                 await make_bad()
             conditions = {name: await condition_of(api, name) for name in BAD_PODS}
             for name, (_, told) in BAD_PODS.items():
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while told not in conditions[name]["message"]:
                         await asyncio.sleep(0.05)
                         conditions[name] = await condition_of(api, name)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.program.command import Command, call, multisched
+from tests.integration.program.command import START_TIMEOUT_S, Command, call, multisched
 
 SMALL = ("--nodes", "30", "--job-pods", "50")
-FIRST_BIND_LIMIT_S = 10.0
 
 
 @pytest.fixture
@@ -60,8 +58,9 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
 
     assert (ended.code, ended.err) == (0, "")
     document = json.loads(ended.out)
-    assert set(document) == {"domains", "overcommitted"}
+    assert set(document) == {"domains", "overcommitted", "violations"}
     assert document["overcommitted"] == 0
+    assert document["violations"] == []
     assert {name: (d["pods"], d["bound"]) for name, d in document["domains"].items()} == {
         "forecast": (17, 17),
         "gpu": (5, 5),
@@ -94,12 +93,10 @@ async def test_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: 
     assert counts == {"forecast": (17, 17), "gpu": (5, 0), "job": (50, 50)}
 
 
-async def test_the_first_pod_is_bound_in_time_and_ctrl_c_ends_cleanly(temporary: Path) -> None:
-    started = time.monotonic()
+async def test_pods_are_bound_and_ctrl_c_ends_cleanly(temporary: Path) -> None:
     async with demo(temporary) as command:
         kubeconfig = (await command.has_printed("export KUBECONFIG=")).strip().partition("=")[2]
         await command.has_printed("bound 50,")
-        assert time.monotonic() - started < FIRST_BIND_LIMIT_S
         assert current_context(kubeconfig) == "embedded"
         assert len(cluster_processes(temporary)) == 1
         ended = await command.end(signal.SIGINT)
@@ -111,9 +108,11 @@ async def test_the_first_pod_is_bound_in_time_and_ctrl_c_ends_cleanly(temporary:
 
 
 async def test_cut_short_once_says_so(temporary: Path) -> None:
-    async with demo(temporary, "--once", "--kubeconfig", str(temporary / "kubeconfig")) as command:
-        async with asyncio.timeout(20):
-            while not cluster_processes(temporary):  # noqa: ASYNC110 -- another process's life
+    many = ("--job-pods", "20000")  # more than are bound before the signal comes
+    async with demo(temporary, "--once", *many, "--kubeconfig", str(temporary / "kubeconfig")) as command:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not cluster_processes(temporary):
+                assert command.process.returncode is None, command.err
                 await asyncio.sleep(0.01)
         ended = await command.end(signal.SIGINT)
     assert (ended.code, ended.err) == (130, "")
@@ -125,7 +124,7 @@ async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
     async with demo(temporary) as command:
         await command.has_printed("bound 50,")
         await command.end(signal.SIGKILL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(START_TIMEOUT_S):
         while cluster_processes(temporary):  # noqa: ASYNC110 -- another process's life
             await asyncio.sleep(0.01)
 

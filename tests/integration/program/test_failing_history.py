@@ -131,7 +131,7 @@ async def test_the_last_good_profiles_stay_in_force_and_readiness_says_how_old_t
     assert metric(metrics, "forecast_services") == PODS // 2
     assert AGE_S <= metric(metrics, "forecast_profiles_age_seconds") < AGE_S + 120
     assert metric(metrics, "forecast_refit_failures_in_a_row") == 1
-    assert metric(metrics, "forecast_refit_last_error_time_seconds") == pytest.approx(time.time(), abs=120)
+    assert metric(metrics, "forecast_refit_last_error_time_seconds") == pytest.approx(time.time(), abs=600)
     assert metric(metrics, "forecast_node_peak_ratio") > 0
     assert "[+]caches ok\n" in ready
     assert "[+]plugins ok: forecast/PeakForecast: profiles 7, 2 h old; 1 refit failed, the last " in ready

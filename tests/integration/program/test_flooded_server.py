@@ -19,12 +19,12 @@ import yaml
 
 from multisched.observe.connections import CONNECTIONS_MAX
 from tests.integration.program.command import Command, multisched
-from tests.integration.program.test_refusals import HEAD, free_port, status_of, unreachable
+from tests.integration.program.test_refusals import HEAD, refusing_port, status_of, unreachable
 
 FILES_MAX = 400
 FILES_OF_ITS_OWN = 60
 FLOOD = 600
-HANG_S = 60.0
+HANG_S = 240.0
 UNVERIFIED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 UNVERIFIED.check_hostname, UNVERIFIED.verify_mode = False, ssl.CERT_NONE
 
@@ -35,7 +35,7 @@ async def guarded(folder: Path) -> AsyncIterator[tuple[Command, str, str]]:
     server = {"port": 0, "probePort": 0, "tls": {"selfSigned": True}}
     path = folder / "config.yaml"
     path.write_text(HEAD + yaml.safe_dump({"server": server}))
-    kubeconfig = unreachable(folder, free_port())
+    kubeconfig = unreachable(folder, refusing_port())
     async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", str(path)) as command:
         line = json.loads(await command.has_printed('"serving"'))
         yield command, line["url"], line["probes"]

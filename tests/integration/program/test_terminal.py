@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-END_TIMEOUT_S = 40
+END_TIMEOUT_S = 240
 
 
 def shown_on_a_terminal(temporary: Path, until: bytes) -> tuple[str, int]:

@@ -190,6 +190,27 @@ def test_the_token_comes_from_a_file_or_a_kubeconfig(tmp_path: Path) -> None:
     assert seen == ["Bearer from-file", "Bearer from-kubeconfig"]
 
 
+@pytest.mark.parametrize(
+    "server", ["http://192.0.2.1:10260", "http://multisched.example", "http://127.0.0.1@evil.example:1", "http://10.1"]
+)
+def test_no_token_goes_to_another_machine_in_the_clear(server: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    for source in ("--token-file", "--kubeconfig"):
+        code, _, err = call("queue", "--server", server, source, str(token))
+        assert code == 2
+        assert "write https://HOST:PORT, or forward the port" in err
+        assert "secret" not in err
+
+
+@pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
+def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    code, _, err = call("queue", "--server", f"http://{server}:1", "--token-file", str(token))
+    assert (code, "no multisched answers" in err) == (3, True)
+
+
 def test_only_http_is_spoken() -> None:
     assert call("queue", "--server", "file:///etc/passwd")[0] == 2
 

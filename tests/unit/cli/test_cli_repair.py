@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from multisched.cli import app
 from multisched.cli_explain import Dump
 from multisched.cli_repair import LEFT_SHOWN, text_of
 from multisched.cli_server import AskError, Server
+from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
+from multisched.observe.loopback import token_folder
 from multisched.observe.server import ServerSettings
 from tests.unit.observe.observe_kit import served
 
@@ -165,6 +168,21 @@ async def test_a_plan_without_moves_asks_nobody_to_move_anything() -> None:
     async with served(ServerSettings(port=0)) as url:
         (told,) = await asyncio.to_thread(lambda: list(cli_repair.apply(Server(url), RepairAsked(), "table")))
         assert told.endswith("nothing was written: this is a preview")
+
+
+async def test_a_run_is_asked_for_with_the_token_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    async with served(ServerSettings(port=0, token_folder=token_folder(os.environ))) as url:
+
+        def run() -> RepairStatus:
+            return cli_repair._status_of(Server(url), "/api/v1/repair/run", body=b'{"digest": "abc"}')
+
+        assert (await asyncio.to_thread(run)).state == "planned"
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "of somebody else"))
+        with pytest.raises(AskError, match=r"401: this changes something.* or set server\.authentication"):
+            await asyncio.to_thread(run)
 
 
 def test_a_dump_has_nothing_to_apply_to(tmp_path: Path) -> None:

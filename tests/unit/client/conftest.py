@@ -9,6 +9,8 @@ from typing import Final
 import pytest
 import uvloop
 
+from tests.leaping_loop import LeapingLoop
+
 ON_SOCKETS: Final = frozenset({"test_connection_pool.py", "test_http_transport.py"})
 
 
@@ -16,5 +18,5 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Called by pytest-asyncio for each asynchronous test."""
-    own = {"asyncio": asyncio.new_event_loop}
+    own = {"asyncio": LeapingLoop}
     return {**own, "uvloop": uvloop.new_event_loop} if item.path.name in ON_SOCKETS else own

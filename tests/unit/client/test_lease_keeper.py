@@ -64,7 +64,12 @@ class LeaseStore:
 
 
 def make_keeper(
-    store: LeaseStore, identity: str, changes: list[LeaseState] | None = None, seed: int = 1, latency_s: float = 0.01
+    store: LeaseStore,
+    identity: str,
+    changes: list[LeaseState] | None = None,
+    seed: int = 1,
+    latency_s: float = 0.01,
+    is_alive: Callable[[], bool] = lambda: True,
 ) -> tuple[LeaseKeeper, ScriptedTransport]:
     transport = ScriptedTransport(respond=store.respond, latency_s=latency_s)
     keeper = LeaseKeeper(
@@ -75,6 +80,7 @@ def make_keeper(
         clock=LoopClock(),
         rng=random.Random(seed),
         on_change=changes.append if changes is not None else None,
+        is_alive=is_alive,
     )
     return keeper, transport
 
@@ -261,6 +267,23 @@ async def test_the_local_deadline_counts_from_the_request_and_not_from_its_answe
         assert keeper.may_bind()
         await asyncio.sleep(deadline - asyncio.get_running_loop().time())
         assert not keeper.may_bind()
+
+
+async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
+    store = LeaseStore()
+    changes: list[LeaseState] = []
+    is_alive = True
+    keeper, transport = make_keeper(store, "a", changes, is_alive=lambda: is_alive)
+    async with running(keeper):
+        await keeper.wait_held()
+        is_alive = False
+        await asyncio.sleep(9.9)
+        assert keeper.may_bind()
+        await asyncio.sleep(20)
+        assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
+        assert not transport.of("PUT")
+        is_alive = True
+        await keeper.wait_held()
 
 
 async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.looptime
 
 Watch = Sequence[Step] | Response | Exception
 QUIET: Sequence[Step] = [30.0, b'{"type":"BOOKMARK","object":{"metadata":{}}}']
-FOREVER: Watch = [a_bookmark(1), *(step for _ in range(1000) for step in QUIET)]
+FOREVER: Watch = [QUIET[1], *(step for _ in range(1000) for step in QUIET)]
 
 
 class Stage:
@@ -337,6 +338,108 @@ async def test_a_past_that_stays_is_a_restored_backup_and_is_taken_up_anew() -> 
         await asyncio.sleep(120)
         assert stage.mirror.objects == {"default/a": "40"}
         assert stage.versions_watched[-1] == "50"
+
+
+def paged(version: int, *objects: dict[str, Any]) -> list[Response]:
+    """A list of which each page has one object."""
+    last = len(objects) - 1
+    return [a_list(version, one, continue_token="t" if at < last else "") for at, one in enumerate(objects)]
+
+
+async def test_what_is_known_stays_until_the_list_of_a_restored_backup_is_whole() -> None:
+    """Its last page fails twice before it comes; no object is missed in between, and none is mixed with another history."""
+    kept, changed, lost, again = (
+        an_object(n, v) for n, v in (("kept", 20), ("changed", 90), ("lost", 95), ("again", 30))
+    )
+    before = [kept, changed, lost]
+    after = [an_object("kept", 20), an_object("changed", 40), again]
+    restored = paged(50, *after)
+    lists = [
+        a_list(100, *before),
+        *[restored[0]] * (STALE_LISTS_MAX - 1),
+        *restored[:2],
+        a_refusal(500, "InternalError"),
+        *restored[:1],
+        a_refusal(410, "Expired"),
+        a_list(50, *after),
+    ]
+    async with staged(lists, [a_refusal(410, "Expired"), FOREVER], page_items=1) as stage:
+        await stage.reflector.wait_synced()
+        while stage.reflector.statistics().lists == 1:
+            assert stage.mirror.objects == {"default/kept": "20", "default/changed": "90", "default/lost": "95"}
+            await asyncio.sleep(0.01)
+        assert stage.mirror.objects == {"default/kept": "20", "default/changed": "40", "default/again": "30"}
+        assert stage.mirror.calls[-1] == ("vanish", "default/lost")
+        assert [kind for kind, _ in stage.mirror.calls].count("vanish") == 1
+
+
+async def test_a_list_that_contradicts_what_was_seen_is_another_history() -> None:
+    """A restored store whose versions have grown past those that were seen: objects show what they were before."""
+    rewritten = a_list(120, an_object("a", 40), an_object("b", 110))
+    lists = [a_list(100, an_object("a", 90), an_object("b", 95)), rewritten, rewritten]
+    async with staged(lists, [a_refusal(410, "Expired"), FOREVER]) as stage:
+        await asyncio.sleep(30)
+        assert stage.mirror.objects == {"default/a": "40", "default/b": "110"}
+        assert stage.reflector.statistics().version == "120"
+
+
+async def test_an_object_whose_deletion_never_was_comes_back_with_the_new_history() -> None:
+    rewritten = a_list(120, an_object("a", 3))
+    gone: Watch = [a_line("DELETED", an_object("a", 90)), a_line("ERROR", a_status(410, "Expired"))]
+    async with staged([a_list(10, an_object("a", 3)), rewritten, rewritten], [gone, FOREVER]) as stage:
+        await asyncio.sleep(30)
+        assert stage.mirror.objects == {"default/a": "3"}
+
+
+async def test_a_list_older_than_one_that_broke_off_is_not_believed() -> None:
+    """Its first page was handed on: an object of it that the older list lacks is not gone."""
+    broken = [a_list(150, an_object("new", 140), continue_token="t"), a_refusal(500, "InternalError")]
+    lists = [a_list(100), *broken, a_list(120), a_list(160, an_object("new", 140))]
+    async with staged(lists, [a_refusal(410, "Expired"), FOREVER], page_items=1) as stage:
+        await asyncio.sleep(60)
+        assert stage.mirror.calls == [("upsert", "default/new")]
+        assert stage.reflector.statistics().stale_lists == 1
+
+
+async def test_pages_of_different_versions_are_no_list() -> None:
+    torn = [a_list(100, an_object("a", 90), continue_token="t"), a_list(90, an_object("b", 80))]
+    async with staged([*torn, a_list(110, an_object("a", 90))], [FOREVER], page_items=1) as stage:
+        await stage.reflector.wait_synced()
+        assert "limit" not in stage.transport.of("GET")[2].query
+        assert ("upsert", "default/b") not in stage.mirror.calls
+
+
+async def test_a_bookmark_from_the_past_leads_to_a_list() -> None:
+    async with staged([a_list(100), a_list(110)], [[a_bookmark(40)], FOREVER]) as stage:
+        await asyncio.sleep(10)
+        assert stage.versions_watched == ["100", "110"]
+
+
+TOO_LARGE = a_status(504, "Timeout", "Timeout: Too large resource version: 100, current: 90")
+
+
+@pytest.mark.parametrize(
+    "refused", [a_refusal(504, "Timeout", "Too large resource version"), [a_line("ERROR", TOO_LARGE)]]
+)
+async def test_a_watch_from_a_version_that_the_server_has_not_seen_yet_is_resumed_there(refused: Watch) -> None:
+    """A load balancer has led to a server that lags."""
+    later: Watch = [a_line("ADDED", an_object("a", 105)), *(step for _ in range(1000) for step in QUIET)]
+    async with staged([a_list(100)], [refused, refused, later]) as stage:
+        await asyncio.sleep(20)
+        assert stage.versions_watched == ["100", "100", "100"]
+        assert stage.mirror.objects == {"default/a": "105"}
+        assert stage.reflector.statistics().lists == 1
+
+
+async def test_a_server_that_lags_for_long_hands_on_nothing_old() -> None:
+    """Watches are refused, lists are old; then the other server answers."""
+    refused: list[Watch] = [a_refusal(504, "Timeout", "Too large resource version")] * RESUMES_MAX
+    old = a_list(90, an_object("a", 80), an_object("ghost", 85))
+    lists = [a_list(100, an_object("a", 95)), old, old, a_list(110, an_object("a", 95))]
+    async with staged(lists, [*refused, FOREVER]) as stage:
+        await asyncio.sleep(60)
+        assert stage.mirror.calls == [("upsert", "default/a")]
+        assert stage.versions_watched[-1] == "110"
 
 
 async def test_a_requested_relist_ends_a_quiet_watch_at_once() -> None:

@@ -10,6 +10,7 @@ import pytest
 from multisched.client.limits import WriteLimiter
 from multisched.client.volume_writer import ATTEMPTS_MAX, ApiVolumeWriter
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
+from multisched.model.version import NO_VERSION
 from multisched.model.wire import MERGE_PATCH, AnswerLostError, ConnectFailedError
 from tests.unit.client.scripted import Answer, Asked, LoopClock, ScriptedTransport, a_refusal, an_object, answer
 
@@ -122,8 +123,14 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
     assert writer.statistics().failed == 1
 
 
-async def test_an_answer_without_a_version_that_counts_is_done_all_the_same() -> None:
-    bodies: list[Any] = [{}, {"metadata": {"resourceVersion": "opaque"}}, []]
+async def test_an_answer_without_a_version_is_done_all_the_same() -> None:
+    bodies: list[Any] = [{}, {"metadata": {"resourceVersion": ""}}, []]
     for body in bodies:
         writer, _ = a_writer(answer(200, body))
-        assert await writer.select_node(CLAIM, 0, "n1") == VolumeReply(VolumeAnswer.DONE, 0)
+        assert await writer.select_node(CLAIM, 0, "n1") == VolumeReply(VolumeAnswer.DONE, NO_VERSION)
+
+
+async def test_a_version_that_is_no_number_is_a_precondition_too() -> None:
+    writer, transport = a_writer(answer(200, {"metadata": {"resourceVersion": "next"}}))
+    assert await writer.select_node(CLAIM, "this", "n1") == VolumeReply(VolumeAnswer.DONE, "next")
+    assert transport.asked[0].body["metadata"]["resourceVersion"] == "this"

@@ -100,6 +100,8 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),
         ("lease: {renewDeadline: 2s}", "renewDeadline must be longer than 1.2 times retryPeriod"),
         ("lease: {duration: 15500ms}", "duration must be whole seconds"),
+        ("verify: {every: 9s}", "verify: every: 9s is too often; it lists all pods: write 10s or more"),
+        ("verify: {every: 10}", "verify.every: a duration needs a unit"),
         ("logging: {level: warn}", "write debug, info, warning or error (did you mean warning?)"),
         ("logging: {level: off}", "f.yaml:3:18: logging.level: False is not known here"),
         ("lease: {enabled: 1}", "f.yaml:3:18: lease.enabled: must be a valid boolean"),
@@ -107,6 +109,22 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: [{name: a, nodes: {selector: {}}}]", "selects every node"),
         ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "exclude each other"),
         ("domains: [{name: a, loans: [{from: a}]}]", "a domain cannot lend to itself"),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {}}]}}]",
+            "domains[0].policy.tolerations[0].pods: selects no pod; name requests, annotations or a selector",
+        ),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {requests: ['']}}]}}]",
+            "domains[0].policy.tolerations[0].pods.requests[0]: ",
+        ),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {selector: {}}}]}}]",
+            "domains[0].policy.tolerations[0].pods.selector: selects every node or pod",
+        ),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: k, pods: {resources: [cpu]}}]}}]",
+            "domains[0].policy.tolerations[0].pods.resources: ",
+        ),
         ("domains: [{name: a, profile: {queueSort: NodeName}}]", "does not order queues"),
         ("domains: [{name: a, profile: {plugins: {disabled: [QOSSort]}}}]", "exactly one plugin must order the queue"),
         ("domains: [{name: a, profile: {plugins: {enabled: [{name: 'a.b:C'}]}}}]", "cannot import a.b"),

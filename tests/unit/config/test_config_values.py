@@ -14,7 +14,10 @@ from multisched import config, config_print
 from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, NodeRule, format_duration, parse_duration
 from multisched.framework.registry import PluginUse
+from multisched.model.limited_toleration import tolerations_for
+from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
+from tests.unit.domains.builders import make_pod
 
 ROOT = Path(__file__).parents[3]
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
@@ -42,6 +45,51 @@ def test_without_a_file_three_domains_are_served() -> None:
     )
     lease = configuration.lease
     assert (lease.duration_s, lease.renew_deadline_s, lease.retry_period_s) == (15.0, 10.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("pod", "is_given"),
+    [
+        (make_pod("whole", requests={"nvidia.com/gpu": 1}), True),
+        (make_pod("fraction", annotations={"multisched.io/gpu-milli": "250"}), True),
+        (make_pod("cpu", requests={"cpu": 90_000}), False),
+        (make_pod("none", requests={"nvidia.com/gpu": 0}), False),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_gpu_nodes_are_tolerated_by_pods_that_need_gpus(pod: Pod, is_given: bool) -> None:
+    added = tolerations_for(pod, config.default().domain("gpu").policy.compile())
+
+    assert [(t.key, t.effect) for t in added] == ([("nvidia.com/gpu", "NoSchedule")] if is_given else [])
+
+
+def test_a_toleration_goes_to_all_pods_or_to_those_that_any_part_of_its_rule_selects() -> None:
+    added = (
+        parse(
+            """\
+domains:
+  - name: job
+    policy:
+      tolerations:
+        - {key: everybody, operator: Exists}
+        - key: some
+          operator: Exists
+          pods:
+            annotations: [example.com/burst]
+            selector: {matchExpressions: [{key: tier, operator: In, values: [batch]}]}
+"""
+        )
+        .domain("job")
+        .policy.compile()
+    )
+
+    def keys(pod: Pod) -> list[str]:
+        return [t.key for t in tolerations_for(pod, added)]
+
+    assert keys(make_pod("plain", requests={"cpu": 1})) == ["everybody"]
+    assert keys(make_pod("marked", annotations={"example.com/burst": ""})) == ["everybody", "some"]
+    assert keys(make_pod("labelled", labels={"tier": "batch"})) == ["everybody", "some"]
+    assert keys(make_pod("other", labels={"tier": "web"})) == ["everybody"]
 
 
 def test_the_shortest_file_means_the_defaults() -> None:

@@ -119,6 +119,19 @@ def test_an_unknown_bind_is_refused_only_once_every_late_post_is_dead(truth: Pod
     assert machine.on_read(truth).outcome is Outcome.REFUSED
 
 
+def test_a_bind_that_must_not_be_sent_is_refused_if_nothing_was_sent_and_else_only_read() -> None:
+    assert make_machine().withdraw("why") == Action(Step.END, outcome=Outcome.REFUSED, message="why")
+
+    machine = make_machine(unknown=True)
+    assert machine.withdraw("why").step is Step.READ
+    assert machine.on_read(UNBOUND) == Action(Step.READ, DEADLINE_S)
+    assert machine.on_read(UNBOUND) == Action(Step.END, outcome=Outcome.REFUSED, message="why")
+
+    machine = make_machine(unknown=True)
+    machine.withdraw("why")
+    assert machine.on_read(OURS).outcome is Outcome.BOUND
+
+
 def test_a_late_post_that_lands_while_we_wait_is_found() -> None:
     machine = make_machine(unknown=True)
     machine.on_reply(BindReply(BindAnswer.CONFLICT))

@@ -10,6 +10,8 @@ from multisched.cycle.scheduling_cycle import Placed, Unplaced
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Owner, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 
 SPEC = PodSpec()
@@ -91,3 +93,30 @@ def test_a_pre_filter_alone_is_kept_for_a_class_only_if_it_signs_what_it_reads(s
     assert isinstance(domain.schedule(make_pod("c", spec=SPEC, labels=red)), Unplaced)
     assert isinstance(domain.schedule(make_pod("d", spec=SPEC, labels=blue)), Placed)
     assert team.asked == 2 if signs else team.asked >= 4
+
+
+TERM = PodAffinityTerm("zone", LabelSelector((Requirement("role", Operator.IN, ("leader",)),)))
+OWN_TERMS = {
+    "affinity": PodSpec(pod_affinity=PodAffinity(required=(TERM,))),
+    "anti-affinity": PodSpec(pod_affinity=PodAffinity(anti_required=(TERM,))),
+    "preferred affinity": PodSpec(pod_affinity=PodAffinity(preferred=(WeightedPodTerm(1, TERM),))),
+    "preferred anti-affinity": PodSpec(pod_affinity=PodAffinity(anti_preferred=(WeightedPodTerm(1, TERM),))),
+    "hard spread": PodSpec(spread=(SpreadConstraint(1, "zone", is_hard=True, selector=TERM.selector),)),
+    "soft spread": PodSpec(spread=(SpreadConstraint(1, "zone", is_hard=False, selector=TERM.selector),)),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_TERMS)
+def test_whether_a_pod_matches_its_own_terms_tells_it_from_others_of_its_spec(kind: str) -> None:
+    """Found by review: leaders and followers of one spec were one class until a leader was placed."""
+    domain = Domain(make_node("n", labels={"zone": "z"}), profile="default")
+    classes, spec = domain.cycle.classes, OWN_TERMS[kind]
+    leader, other, follower = (
+        make_pod(name, spec=spec, labels={"role": role, "name": name})
+        for name, role in (("a", "leader"), ("b", "leader"), ("c", "follower"))
+    )
+    for _ in range(2):
+        assert classes.signature(leader) == classes.signature(other) != classes.signature(follower)
+        domain.cache.place(make_pod("d", spec=spec, labels={"role": "leader"}, node="n"))
+    domain.cache.remove("uid-d")
+    assert classes.signature(leader) == classes.signature(other) != classes.signature(follower)

@@ -88,6 +88,7 @@ def test_what_is_more_important_goes_before_as_it_would_displace_the_pod_itself(
         (replica("new", cpu=2500), True),
         (replica("larger", cpu=3001), False),
         (replica("of-another-template", owner=Owner("ReplicaSet", "web-2", "uid-rs-2")), False),
+        (msgspec.structs.replace(replica("elsewhere"), namespace="another"), False),
         (make_pod("of-nobody", cpu=3000), False),
         (replica("known"), False),
         (msgspec.structs.replace(replica("x"), spec=PodSpec(scheduler_name="other", requests={CPU: 3000})), False),

@@ -128,6 +128,30 @@ def test_a_nominated_node_that_is_full_or_unknown_is_no_obstacle() -> None:
         assert result.node == "b"
 
 
+@pytest.mark.parametrize(("others", "node"), [(5, "b"), (0, "b"), (-1, "a")], ids=["higher", "equal", "lower"])
+def test_a_nominated_pod_leaves_room_on_its_node_for_others_of_its_rank_that_are_promised_it_too(
+    others: int, node: str
+) -> None:
+    """The node has room for one of them, and both were promised it: as upstream, the one that is tried first does not take
+    what the other needs, and goes to another node if there is one."""
+    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=1000))
+    domain.nominator.set(make_pod("other", cpu=1000, priority=others, nominated_node="a"))
+    pod = make_pod("p", cpu=1000, nominated_node="a")
+    domain.nominator.set(pod)
+    result = domain.schedule(pod)
+    assert isinstance(result, Placed)
+    assert result.node == node
+    assert (domain.nominator.node_of(pod.uid), domain.nominator.node_of("uid-other")) == ("", "a")
+
+
+def test_a_nominated_pod_waits_where_all_room_is_promised_to_others_of_its_rank() -> None:
+    domain = Domain(make_node("a", cpu=1000))
+    domain.nominator.set(make_pod("other", cpu=600, nominated_node="a"))
+    result = domain.schedule(make_pod("p", cpu=600, nominated_node="a"))
+    assert isinstance(result, Unplaced)
+    assert result.message == "0/1 nodes are available: 1 Insufficient cpu."
+
+
 def test_what_reserve_writes_belongs_to_one_pod_of_its_class() -> None:
     class Volumes:
         name = "Volumes"

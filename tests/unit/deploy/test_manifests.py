@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
+from domains.gpu.demand import ALLOCATION_ANNOTATIONS
+from domains.gpu.gpu_ledger import GpuLedger
 from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 BASE = DEPLOY / "base"
@@ -181,6 +188,47 @@ def test_the_probes_meet_the_server_on_a_port_of_their_own() -> None:
         assert container[probe]["httpGet"] == {"path": path, "port": "probes", "scheme": "HTTP"}
     assert not server.is_loopback
     assert server.is_authenticating
+
+
+def test_the_policies_guard_every_annotation_that_devices_are_held_by() -> None:
+    annotations = the("ValidatingAdmissionPolicy", "multisched-gpu-annotations")["spec"]["validations"]
+    bindings = the("ValidatingAdmissionPolicy", "multisched-gpu-bindings")["spec"]["validations"]
+
+    for validations, keys in ((annotations, GpuLedger.annotations), (bindings, ALLOCATION_ANNOTATIONS)):
+        named = [re.findall(r"multisched\.io/[a-z-]+", validation["expression"]) for validation in validations]
+        assert sorted(found[0] for found in named) == sorted(keys)
+        for validation, found in zip(validations, named, strict=True):
+            assert len(set(found)) == 1
+            assert validation["message"].startswith(f"metadata.annotations[{found[0]}]: ")
+            assert validation["reason"] == "Forbidden", "the program takes it for a matter of its rights"
+
+
+def test_the_policies_let_the_scheduler_of_the_base_through() -> None:
+    account, namespace = the("ServiceAccount")["metadata"]["name"], kustomization()["namespace"]
+    text = (BASE / "admission.yaml").read_text()
+
+    assert set(re.findall(r"system:serviceaccount:[a-z:-]+", text)) == {f"system:serviceaccount:{namespace}:{account}"}
+    bound = {d["spec"]["policyName"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicyBinding"}
+    assert bound == {d["metadata"]["name"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicy"}
+
+
+def test_the_embedded_cluster_stores_the_policies_although_it_evaluates_none() -> None:
+    loop = SimLoop(seed=1)
+
+    async def store() -> None:
+        api = DirectTransport(ApiServer(SimClock(loop), rbac=False))
+        root = "/apis/admissionregistration.k8s.io/v1"
+        plural = {
+            "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+            "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+        }
+        for document in yaml.safe_load_all((BASE / "admission.yaml").read_text()):
+            path, name = f"{root}/{plural[document['kind']]}", document["metadata"]["name"]
+            assert (await api.request("POST", path, body=orjson.dumps(document))).status == 201
+            stored = orjson.loads((await api.request("GET", f"{path}/{name}")).body)
+            assert stored["spec"].items() >= document["spec"].items()
+
+    simulate(store(), loop)
 
 
 def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:

@@ -105,6 +105,17 @@ def test_other_annotations_of_a_running_pod_are_as_its_newest_version_says() -> 
     assert entry.pod.annotations == {**bound.annotations, "note": "new", "more": "yes"}
 
 
+def test_what_the_author_wrote_in_the_schedulers_place_says_nothing() -> None:
+    ledger = GpuLedger(SERVED)
+    cache = make_cache([make_node("n", gpu=2)], ledger)
+    forged = make_pod("p", annotations={GPU_DEVICES: "0,1", GPU_ALLOCATED: "1000"}, scheduler=OURS)
+    assert cache.assume(forged, 0).annotations == {}
+
+    cache.place(replace(forged, node="n"))
+
+    assert ledger.devices(0).free == [1000, 1000]
+
+
 def test_annotations_that_a_ledger_goes_by_are_never_dropped() -> None:
     pod = as_decoded(fraction("p", 600), {**OTHERS, GPU_MILLI: "600", GPU_COUNT: "x" * (ANNOTATION_BYTES_MAX + 1)})
 
@@ -126,13 +137,17 @@ NAMES = ("plain", "honours")
 
 
 class SettledDevices(RuleBasedStateMachine):
-    """`held`: uid -> (node, device -> milli, is whole, the pod as its binding made it). Only a pod's end takes it away."""
+    """`held`: uid -> (node, device -> milli, is whole, the pod as its binding made it). Only a pod's end takes it away.
+
+    `forged`: uid -> what its author wrote in the scheduler's place before it was bound, where no binding overwrote it.
+    """
 
     @initialize()
     def begin(self) -> None:
         self.ledger = GpuLedger(SERVED)
         self.cache: ClusterCache = make_cache([], self.ledger)
         self.held: dict[str, tuple[str, dict[int, int], bool, Pod]] = {}
+        self.forged: dict[str, dict[str, str | None]] = {}
         self.assumed: set[str] = set()
         self.gpus: dict[str, int] = {}
         self.serial = 0
@@ -164,14 +179,16 @@ class SettledDevices(RuleBasedStateMachine):
         self.serial += 1
         pod = fraction(f"p{self.serial}", milli, count) if milli else whole(f"p{self.serial}", count)
         if changes is not None:
-            pod = changed(pod, {**changes, GPU_DEVICES: None, GPU_ALLOCATED: None})
+            pod = changed(pod, changes)
         row = row_of(self.cache, name)
         if self.cache.ledgers.fits(pod, row):
             return
         annotations = dict(self.cache.assume(pod, row).annotations)
         devices = [int(index) for index in annotations.get(GPU_DEVICES, "").split(",") if index]
         each = int(annotations.get(GPU_ALLOCATED, 1000))
-        bound = changed(replace(pod, node=name), dict(annotations))
+        written = {key: annotations.get(key) for key in (GPU_DEVICES, GPU_ALLOCATED)}
+        bound = changed(replace(pod, node=name), dict(written))
+        self.forged[pod.uid] = {key: pod.annotations.get(key) for key, text in written.items() if text is None}
         self.held[pod.uid] = (name, dict.fromkeys(devices, each), bool(pod.requests), bound)
         self.assumed.add(pod.uid)
 
@@ -180,8 +197,17 @@ class SettledDevices(RuleBasedStateMachine):
     def watch_tells(self, data: st.DataObject, changes: dict[str, str | None]) -> None:
         """A newer version of a pod: its binding, or whatever somebody wrote to it since."""
         uid = data.draw(st.sampled_from(sorted(self.held)))
-        self.cache.place(changed(self.held[uid][3], changes))
+        self.cache.place(changed(self.held[uid][3], {**self.forged[uid], **changes}))
         self.assumed.discard(uid)
+
+    @precondition(lambda self: self.assumed)
+    @rule(data=st.data(), changes=st.sampled_from(list(TAMPERED.values())))
+    def author_changes_a_pod_on_its_way(self, data: st.DataObject, changes: dict[str, str | None]) -> None:
+        """Its binding was sent already: what that carries is what the pod gets."""
+        uid = data.draw(st.sampled_from(sorted(self.assumed)))
+        unwritten: dict[str, str | None] = {GPU_DEVICES: None, GPU_ALLOCATED: None}
+        waiting = changed(replace(self.held[uid][3], node=""), {**unwritten, **self.forged[uid], **changes})
+        self.cache.revise(waiting)
 
     @rule(name=st.sampled_from(NAMES), changes=st.sampled_from(list(TAMPERED.values())))
     def somebody_elses_pod(self, name: str, changes: dict[str, str | None]) -> None:
@@ -233,7 +259,11 @@ class SettledDevices(RuleBasedStateMachine):
         self.cache.validate()
         assert not self.cache.ledgers.broken
         placed = [(entry.pod, entry.row) for entry in self.cache if entry.row >= 0]
-        assert dict(rebuild(self.ledger, self.cache.nodes.live_rows(), placed).held()) == dict(self.ledger.held())
+        fresh = rebuild(self.ledger, self.cache.nodes.live_rows(), placed)
+        assert dict(fresh.held()) == dict(self.ledger.held())
+        assert isinstance(fresh, GpuLedger)
+        for row, _ in self.cache.nodes.live_rows():
+            assert fresh.sums(row) == self.ledger.sums(row)
 
     @invariant()
     def a_new_process_finds_the_same(self) -> None:
@@ -246,4 +276,4 @@ class SettledDevices(RuleBasedStateMachine):
 
 
 TestSettledDevices = SettledDevices.TestCase
-TestSettledDevices.settings = settings(max_examples=150, stateful_step_count=40)
+TestSettledDevices.settings = settings(max_examples=100, stateful_step_count=40)

@@ -127,6 +127,15 @@ def test_what_stands_in_for_a_profile_is_the_class_the_namespace_or_requests(
         ]
 
 
+def test_a_pod_cannot_go_by_the_profile_of_another_namespaces_service() -> None:
+    """The name of an owner is whatever the pod's author writes."""
+    ofs = {f"shop/{name}": {one: np.full(SLOTS, 9.0) for one in DIMENSIONS} for name in ("cart", "pay")}
+    predictor = make_predictor(ofs)
+    forged = make_pod("p", namespace="blog", owner=Owner("StatefulSet", "shop/cart", "uid"), requests={"cpu": 250})
+
+    assert predictor.predict(forged).fallback == "no_history"
+
+
 def test_a_gap_in_a_profile_counts_as_its_peak_and_other_slots_as_they_are() -> None:
     curve = np.arange(SLOTS, dtype=np.float64)
     curve[3] = np.nan

@@ -71,7 +71,7 @@ class Roomy:
 
 def misbehave(how: str) -> None:
     if how.startswith("hang"):
-        Roomy.released.wait(30)
+        Roomy.released.wait(600)
     elif how == "raise":
         raise RuntimeError("boom")
     elif how == "exit":
@@ -81,7 +81,7 @@ def misbehave(how: str) -> None:
     elif how == "print":
         print("a plugin that prints", flush=True)
     elif how == "meet":
-        Roomy.meeting.wait(10)
+        Roomy.meeting.wait(60)
 
 
 class NodesOnly:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from multisched.model.decode import (
     ALLOCATABLE_MAX,
+    ANNOTATIONS_BYTES_MAX,
     CONTAINERS_MAX,
     IMAGE_BYTES_MAX,
     TOLERATIONS_MAX,
@@ -20,6 +21,7 @@ from multisched.model.decode import (
 )
 from multisched.model.decode_selectors import AFFINITY_TERMS_MAX, SELECTOR_VALUES_MAX
 from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Owner, QosClass
+from multisched.model.version import Version
 from tests.unit.model.documents import Document, container, decode_node, decode_pod, node_document, pod_document
 
 ONE_CPU = container(cpu="1", memory="1Gi")
@@ -146,8 +148,10 @@ def test_a_document_nested_without_end_is_refused_like_any_other() -> None:
             decode(raw)
 
 
-@pytest.mark.parametrize(("text", "version"), [("", 0), ("7", 7), ("x7", 0), ("-1", 0), ("٣", 0), ("9" * 5000, 0)])
-def test_a_version_that_is_no_number_counts_as_none(text: str, version: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "version"), [("", 0), ("7", 7), ("x7", "x7"), ("-1", "-1"), ("٣", "٣"), ("9" * 21, "9" * 21)]
+)
+def test_a_version_that_is_no_number_is_kept_as_text(text: str, version: Version) -> None:
     assert decode_pod(pod_document(metadata={"resourceVersion": text})).version == version
 
 
@@ -266,6 +270,15 @@ def test_equal_specs_labels_and_annotations_are_one_object() -> None:
     assert first.labels is second.labels
     assert first.annotations is second.annotations
     assert other.spec is not first.spec
+
+
+def test_of_many_annotations_those_that_are_needed_and_short_are_kept() -> None:
+    decoder = Decoder()
+    decoder.keep({"needed"})
+    annotations = {f"long-{number}": "x" * 4_000 for number in range(10)} | {"needed": "y" * 4_000, "short": "z"}
+    kept = decode_pod(pod_document(ONE_CPU, metadata={"annotations": annotations}), decoder).annotations
+    assert {"needed", "short"} <= kept.keys()
+    assert sum(len(key) + len(value) for key, value in kept.items()) <= ANNOTATIONS_BYTES_MAX
 
 
 def test_constraints_that_are_not_honoured_are_named() -> None:

@@ -28,7 +28,8 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
-from multisched.model.decode_objects import DRIVERS_MAX, decoders
+from multisched.model.decode_objects import DISRUPTED_MAX, DRIVERS_MAX, decoders
+from multisched.model.decode_selectors import SELECTOR_VALUES_MAX
 from multisched.model.objects import Owner
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 
@@ -205,6 +206,20 @@ def test_no_selector_an_empty_one_and_a_map() -> None:
     )
     assert isinstance(budget, PodDisruptionBudget)
     assert (budget.selector, budget.disruptions_allowed, budget.disrupted_pods) == (LabelSelector(), 2, frozenset("p"))
+
+
+def test_no_bound_takes_a_budget_from_the_pods_it_protects() -> None:
+    values = [f"v{number}" for number in range(SELECTOR_VALUES_MAX + 1)]
+    wide = {"matchExpressions": [{"key": "app", "operator": "In", "values": [*values, "web"]}]}
+    disrupted = {f"p{number}": "2026-01-01T00:00:00Z" for number in range(DISRUPTED_MAX + 1)}
+    budget = read(
+        ObjectKind.POD_DISRUPTION_BUDGET, {"spec": {"selector": wide}, "status": {"disruptedPods": disrupted}}
+    )
+    assert isinstance(budget, PodDisruptionBudget)
+    assert not budget.malformed
+    assert budget.selector is not None
+    assert budget.selector.matches({"app": "web"})
+    assert len(budget.disrupted_pods) == DISRUPTED_MAX
 
 
 def test_a_quota_says_what_is_allowed_and_what_is_used() -> None:

@@ -192,6 +192,9 @@ class OneView:
 @asynccontextmanager
 async def served(settings: ServerSettings, *, health: Health | None = None, pods: int = 1) -> AsyncIterator[str]:
     """The server on a free port of loopback."""
-    sources = Sources(health or Health(), Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView())
-    async with serve(settings, sources) as url:
+    async with serve(settings, sources_of(health or Health(), pods)) as url:
         yield url
+
+
+def sources_of(health: Health, pods: int = 1) -> Sources:
+    return Sources(health, Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView())

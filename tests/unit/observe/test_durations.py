@@ -23,6 +23,7 @@ from multisched.framework.events import (
 )
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.model.objects import Node, Pod
+from multisched.model.version import Version
 from multisched.observe.readings import DomainReading, Readings, ReadingsCollector
 from multisched.queueing.hints import HINTS_PER_SAMPLE, HintTable
 from multisched.shell.event_timing import EVENTS_PER_SAMPLE, EventTimes
@@ -170,11 +171,11 @@ class Answers:
         self._reply = reply
 
     async def bind_volume(
-        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+        self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
         return self._reply()
 
-    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+    async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
         return self._reply()
 
 

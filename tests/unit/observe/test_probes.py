@@ -17,7 +17,7 @@ from multisched.observe.probes import serve_probes
 from multisched.observe.server import ServerError, ServerSettings
 from tests.unit.observe.observe_kit import HandClock, served
 
-HANG_S = 60.0
+HANG_S = 240.0
 
 
 def probe(url: str, path: str) -> tuple[int, str]:

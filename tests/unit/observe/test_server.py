@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
+import stat
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from multisched.observe.access import DelegatedAuthenticator
 from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
+from multisched.observe.connections import Connections
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
+from multisched.observe.loopback import read_token
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.repair_view import decode_plan, decode_status
-from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, reviewed_path
-from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served
+from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, _Routes, reviewed_path
+from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served, sources_of
 
 GUARDED = (
     "/metrics",
@@ -40,8 +46,10 @@ async def get(url: str, path: str, *, token: str = "", host: str = "", verify: b
         return answer.status, await answer.text()
 
 
-async def post(url: str, path: str, body: bytes, *, kind: str = "application/json") -> tuple[int, str]:
-    headers = {"Content-Type": kind}
+async def post(
+    url: str, path: str, body: bytes, *, kind: str = "application/json", headers: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    headers = {"Content-Type": kind, **(headers or {})}
     async with aiohttp.ClientSession() as session, session.post(url + path, data=body, headers=headers) as answer:
         return answer.status, await answer.text()
 
@@ -67,6 +75,32 @@ async def test_everything_else_is_closed_to_strangers(path: str) -> None:
         assert (await get(url, path))[0] == 401
         assert (await get(url, path, token="made-up"))[0] == 401
         assert (await get(url, path, token=STRANGER))[0] == 403
+
+
+async def test_every_route_there_is_is_closed_to_strangers_but_the_two_for_probes() -> None:
+    settings = guarded_settings(DelegatedAuthenticator(await a_reviewer(), HandClock()))
+    application = _Routes(settings, sources_of(Health()), Connections(settings.limits)).application()
+    routes = {(route.method, route.resource.canonical) for route in application.router.routes() if route.resource}
+    assert len(routes) > 10
+    async with served(settings) as url, aiohttp.ClientSession() as session:
+        opened = set()
+        for method, path in sorted(routes):
+            async with session.request(method, url + re.sub(r"{\w+}", "x", path)) as answer:
+                assert answer.status in (200, 401, 503)
+                if answer.status != 401:
+                    opened.add(path)
+    assert opened == {"/livez", "/readyz"}
+
+
+async def test_nobody_has_a_plan_carried_out_without_the_right_to_it(tmp_path: Path) -> None:
+    authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
+    settings = ServerSettings(port=0, authenticator=authenticator, token_folder=tmp_path)
+    run = ("/api/v1/repair/run", b'{"digest": "abc"}')
+    async with served(settings) as url:
+        assert (await post(url, *run))[0] == 401
+        for token in (READER, STRANGER):
+            assert (await post(url, *run, headers={"Authorization": f"Bearer {token}"}))[0] == 403
+        assert os.listdir(tmp_path) == [], "where users are known there is no token of the process"
 
 
 @pytest.mark.parametrize("path", VERBOSE)
@@ -187,22 +221,66 @@ async def test_a_repair_plan_asked_for_wrongly_is_refused_with_the_fix(query: st
         assert (status, words in text) == (400, True), text
 
 
-async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown() -> None:
-    async with served(ServerSettings(port=0)) as url:
-        status, text = await post(url, "/api/v1/repair/run?moves=2", b'{"digest": "abc"}')
+async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown(tmp_path: Path) -> None:
+    async with served(ServerSettings(port=0, token_folder=tmp_path)) as url:
+        own = {"Authorization": f"Bearer {read_token(tmp_path, urlsplit(url).port or 0)}"}
+        status, text = await post(url, "/api/v1/repair/run?moves=2", b'{"digest": "abc"}', headers=own)
         assert (status, decode_status(text.encode()).steps) == (202, 2)
-        assert await post(url, "/api/v1/repair/run", b'{"digest": "other"}') == (
+        assert await post(url, "/api/v1/repair/run", b'{"digest": "other"}', headers=own) == (
             409,
             "outside the windows of repair: the next one opens at 2026-01-01T01:00:00Z\n",
         )
         for body in (b"", b"{}", b'{"digest": 1}', b'{"digest": "abc", "force": true}'):
-            assert (await post(url, "/api/v1/repair/run", body))[0] == 400
-        assert (await post(url, "/api/v1/repair/run?force=1", b'{"digest": "abc"}'))[0] == 400
-        assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}', kind="text/plain"))[0] == 415
+            assert (await post(url, "/api/v1/repair/run", body, headers=own))[0] == 400
+        assert (await post(url, "/api/v1/repair/run?force=1", b'{"digest": "abc"}', headers=own))[0] == 400
+        assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}', kind="text/plain", headers=own))[0] == 415
         assert (await get(url, "/api/v1/repair/run"))[0] == 404
         status, text = await get(url, "/api/v1/repair/status?domain=forecast")
         assert (status, decode_status(text.encode()).move) == (200, "shop/web-1 from n1 to n2")
         assert await get(url, "/api/v1/repair/status?domain=nowhere") == (404, "domain nowhere: no such domain\n")
+
+
+async def test_without_authentication_nothing_is_changed_but_by_the_token_of_the_process(tmp_path: Path) -> None:
+    async with served(ServerSettings(port=0, token_folder=tmp_path / "own")) as url:
+        port = urlsplit(url).port or 0
+        run = ("/api/v1/repair/run", b'{"digest": "abc"}')
+        status, text = await post(url, *run)
+        assert (status, "server.authentication" in text) == (401, True)
+        for token in ("", "made-up", "\xe9"):
+            assert (await post(url, *run, headers={"Authorization": f"Bearer {token}"}))[0] == 401
+        token = read_token(tmp_path / "own", port)
+        assert (await post(url, *run, headers={"Authorization": f"Bearer {token}"}))[0] == 202
+        assert (await post(url, "/api/v1/not/there/yet", b"{}"))[0] == 401, "what is new asks for it, too"
+        (kept,) = (tmp_path / "own").iterdir()
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o700
+    assert not kept.exists()
+    async with served(ServerSettings(port=0)) as url:
+        assert (await post(url, *run, headers={"Authorization": "Bearer "}))[0] == 401
+
+
+async def test_a_folder_that_others_may_write_to_holds_no_token(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)
+    async with served(ServerSettings(port=0, token_folder=tmp_path)) as url:
+        assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}'))[0] == 401
+        assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": "http://localhost:1"}]
+    + [{"Sec-Fetch-Site": site} for site in ("cross-site", "same-site", "made-up")],
+    ids=str,
+)
+async def test_without_authentication_no_page_of_another_origin_is_answered(
+    headers: dict[str, str], tmp_path: Path
+) -> None:
+    async with served(ServerSettings(port=0, token_folder=tmp_path)) as url:
+        own = {"Authorization": f"Bearer {read_token(tmp_path, urlsplit(url).port or 0)}"}
+        assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}', headers={**own, **headers}))[0] == 403
+        assert (await post(url, "/api/v1/explain/what-if", b'{"kind": "Pod"}', headers=headers))[0] == 403
+        same = {"Origin": url, "Sec-Fetch-Site": "same-origin"}
+        assert (await post(url, "/api/v1/explain/what-if", b'{"kind": "Pod"}', headers=same))[0] == 200
 
 
 async def test_a_handler_that_fails_costs_its_own_request() -> None:

@@ -129,10 +129,14 @@ LIES = [
 ]
 
 
+ANSWERED_WITHIN_S = 60.0
+"""For lies that are told at once: however busy the machine is, it is the lie that must be named and not the time."""
+
+
 @pytest.mark.parametrize(("lie", "told"), [pytest.param(lie, told, id=name) for name, lie, told in LIES])
 async def test_one_that_fails_or_lies_is_named(lie: Any, told: str) -> None:
     with pytest.raises(ExtenderError) as caught:
-        await left(lie, timeout_s=0.2)
+        await left(lie, timeout_s=0.2 if lie is hanging else ANSWERED_WITHIN_S)
     assert "(preempt): " in str(caught.value)
     assert told in str(caught.value)
 

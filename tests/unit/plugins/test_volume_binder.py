@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
+from multisched.model.version import Version, is_older
 from multisched.plugins.volume_binder import CONFLICTS_MAX
 from multisched.plugins.volume_binding_args import VolumeBindingArgs
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -26,19 +27,19 @@ class Desk:
     """A VolumeWriter: its answers are in `replies`, DONE with the next version when there are none."""
 
     def __init__(self) -> None:
-        self.written: list[tuple[str, int]] = []
+        self.written: list[tuple[str, Version]] = []
         self.replies: list[VolumeReply] = []
         self.next_version: Callable[[], int] = lambda: 0
 
     async def bind_volume(
-        self, volume: ObjectRef, version: int, claim: ObjectRef, *, claim_version: int, is_by_scheduler: bool
+        self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
         return await self._write(f"{volume.name} to {claim.name}{'' if is_by_scheduler else ' as reserved'}", version)
 
-    async def select_node(self, claim: ObjectRef, version: int, node: str) -> VolumeReply:
+    async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
         return await self._write(f"{claim.name} for {node}", version)
 
-    async def _write(self, what: str, version: int) -> VolumeReply:
+    async def _write(self, what: str, version: Version) -> VolumeReply:
         await asyncio.sleep(0.01)
         self.written.append((what, version))
         return self.replies.pop(0) if self.replies else VolumeReply(VolumeAnswer.DONE, self.next_version())
@@ -161,7 +162,7 @@ def test_a_conflict_is_written_again_when_the_newer_object_leaves_the_promise_st
         bench.storage.put(PV, volume("v", host="n0", labels={"touched": "yes"}))
         await asyncio.sleep(1.0)
         assert [what for what, _ in bench.desk.written] == ["v to c"] * 2
-        assert bench.desk.written[0][1] < bench.desk.written[1][1]
+        assert is_older(bench.desk.written[0][1], bench.desk.written[1][1])
         bench.bind()
         await asyncio.sleep(1.1)
         assert work.result() == Status()

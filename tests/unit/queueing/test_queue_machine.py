@@ -89,6 +89,8 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.queue = make_queue(gates=[ClosedGates()], leftover_s=LEFTOVER_S, in_flight_events_max=EVENTS_MAX)
         self.known: dict[str, Known] = {}
+        self.dear: set[str] = set()
+        """Namespaces of which a first attempt took long."""
         self.now_s = 0.0
         self.orders = 0
         self.made = 0
@@ -159,11 +161,21 @@ class QueueMachine(RuleBasedStateMachine):
         if not active:
             early = [known for known in self.at("backoff") if not known.errors]
             return {min(early, key=lambda k: (k.until_s // 1, k.key)).pod.uid} if early else set()
-        first_attempts = [known for known in active if not known.is_retry]
-        if not active[0].is_retry or len({known.pod.namespace for known in active}) == 1:
+        first_attempts = self.possible_first_attempts([known for known in active if not known.is_retry])
+        is_alone = len({known.pod.namespace for known in active}) == 1
+        if is_alone or (not active[0].is_retry and len(first_attempts) == 1):
             return {active[0].pod.uid}
         of_namespaces = {known.pod.namespace: known for known in reversed(active) if known.is_retry}
-        return {known.pod.uid for known in [*first_attempts[:1], *of_namespaces.values()]}
+        return {known.pod.uid for known in [*first_attempts, *of_namespaces.values()]}
+
+    def possible_first_attempts(self, ordered: list[Known]) -> list[Known]:
+        """The first, and as long as those before it are of namespaces whose attempts took long, that of the next one."""
+        found: dict[str, Known] = {}
+        for known in ordered:
+            found.setdefault(known.pod.namespace, known)
+            if known.pod.namespace not in self.dear:
+                break
+        return list(found.values())
 
     def take(self, uid: str) -> None:
         known = self.known[uid]
@@ -219,7 +231,7 @@ class QueueMachine(RuleBasedStateMachine):
             spec=old.spec,
             labels=old.labels,
             gates=old.gates,
-            version=old.version + 1,
+            version=f"after {old.version}",
         )
         self.queue.update(old, known.pod, self.now_s)
 
@@ -265,7 +277,10 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.at("in-flight", "leaving"))
     @rule(data=st.data(), seconds=st.sampled_from([0.0005, 0.02, 60.0]))
     def an_attempt_takes_long(self, data: st.DataObject, seconds: float) -> None:
-        self.queue.took(self.pick(data, "in-flight", "leaving").pod.uid, seconds)
+        known = self.pick(data, "in-flight", "leaving")
+        self.queue.took(known.pod.uid, seconds)
+        if not known.is_retry:
+            self.dear.add(known.pod.namespace)
 
     @precondition(lambda self: self.at("in-flight"))
     @rule(data=st.data(), words=st.sampled_from(["no", "never"]), times=st.integers(1, 6))
@@ -391,7 +406,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def no_heap_keeps_more_garbage_than_its_bound(self) -> None:
         active, namespaces = self.queue._active, self.queue._active.retrying_namespaces
-        heaps = 4 + namespaces
+        heaps = 4 + namespaces + len(self.dear)
         assert active.items <= 2 * (len(active) + 2 * namespaces) + heaps * GARBAGE_MIN_ITEMS
         assert self.queue._backoff.items <= 4 * len(self.queue._backoff) + 2 * GARBAGE_MIN_ITEMS
 

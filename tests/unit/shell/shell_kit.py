@@ -141,11 +141,12 @@ class House:
         bind_workers: int = 4,
         desk: Desk | None = None,
         profile: str = "",
+        filters: Sequence[str] = (),
     ) -> None:
-        """`profile`: a shipped one, in place of the few plugins that most tests need."""
+        """`profile`: a shipped one, in place of the few plugins that most tests need; `filters`: in-tree plugins beside these."""
         self.desk = desk or Desk()
         self.clock = SimClock(loop)
-        in_tree = ("NodeResourcesFit", "TaintToleration", "SchedulingGates")
+        in_tree = ("NodeResourcesFit", "TaintToleration", "SchedulingGates", *filters)
         self.domain = Domain(plugins=plugins, in_tree=in_tree, profile=profile)
         self.cache = self.domain.cache
         built = self.domain.plugins

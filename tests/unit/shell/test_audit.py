@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from domains.gpu.gpu_ledger import GpuLedger
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
@@ -283,6 +284,13 @@ def _give_devices_back(program: Program, uid: str) -> None:
         ledger.give(uid)
 
 
+def _count_a_device_as_free(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    (ledger,) = [one for one in program.cache.ledgers if isinstance(one, GpuLedger)]
+    ledger._ranked[:2, entry.row] = 1000
+
+
 def _hold_for_a_stranger(program: Program, uid: str) -> None:
     entry = program.cache.placed(uid)
     assert entry is not None
@@ -304,6 +312,7 @@ def _lose_from_the_queue(program: Program, uid: str) -> None:
         (_add_cpu_to_a_row, "service"),
         (_lose_a_port, "service"),
         (_give_devices_back, "train"),
+        (_count_a_device_as_free, "train"),
         (_hold_for_a_stranger, "train"),
         (_lose_from_the_queue, "huge"),
     ],

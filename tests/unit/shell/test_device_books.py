@@ -62,16 +62,26 @@ class Site:
         sent: dict[str, Any] = orjson.loads(answer.body)
         return sent
 
-    async def add_node(self, name: str, gpus: int) -> None:
+    async def add_node(self, name: str, gpus: int, **spec: object) -> None:
         allocatable = {"cpu": "96", "memory": "8Gi", "pods": "100", "nvidia.com/gpu": str(gpus)}
         status = {"allocatable": allocatable, "capacity": allocatable}
-        await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "status": status})
+        await self.send(
+            "POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "spec": spec, "status": status}
+        )
 
     async def add_pod(
-        self, name: str, annotations: Annotations, *, scheduler: str = "gpu-scheduler", node: str = ""
+        self,
+        name: str,
+        annotations: Annotations,
+        *,
+        scheduler: str = "gpu-scheduler",
+        node: str = "",
+        cpu: str = "10m",
+        whole: int = 0,
     ) -> None:
         metadata = {"name": name, "annotations": dict(annotations)}
-        containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "10m"}}}]
+        limits = {"nvidia.com/gpu": str(whole)} if whole else {}
+        containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}, "limits": limits}}]
         spec = {"schedulerName": scheduler, "containers": containers, **({"nodeName": node} if node else {})}
         await self.send("POST", PODS, {"kind": "Pod", "metadata": metadata, "spec": spec})
         await asyncio.sleep(2.0)
@@ -171,3 +181,19 @@ def test_pods_of_strangers_that_request_no_gpu_block_none(scheduler: str) -> Non
             assert {await site.node_of(f"work-{name}") for name in names} == set(names)
 
     play(scene, names)
+
+
+def test_tainted_gpu_nodes_are_for_pods_that_need_gpus() -> None:
+    async def scene(site: Site) -> None:
+        for name in ("a", "b"):
+            taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+            await site.add_node(name, 1, taints=[taint])
+        async with site.program():
+            await site.add_pod("cpu", {}, cpu="90")
+            await site.add_pod("fraction", {MILLI: "250"})
+            await site.add_pod("whole", {}, whole=1)
+
+            assert await site.node_of("cpu") == ""
+            assert {await site.node_of("fraction"), await site.node_of("whole")} == {"a", "b"}
+
+    play(scene, ())

@@ -17,6 +17,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
+from tests.unit.state.state_kit import Tickets
 
 CREATED, UNKNOWN, CONFLICT = (BindReply(BindAnswer[name]) for name in ("CREATED", "UNKNOWN", "CONFLICT"))
 
@@ -380,5 +381,28 @@ def test_drained_waits_for_the_last_bind() -> None:
             await house.worker.drained()
         assert 3.0 < house.clock.monotonic() - began < 5.0
         assert house.worker.counters.bound == 1
+
+    play(scene)
+
+
+def test_what_a_ledger_has_against_its_node_reaches_the_pod() -> None:
+    """No filter says that the tickets are gone: found by review, the pod was told that its node was taken."""
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.cache.ledgers.register(Tickets(1))
+        house.see_pod("first", metadata={"annotations": {"tickets": "1"}})
+        await asyncio.sleep(0.1)
+        house.see_pod("second", metadata={"annotations": {"tickets": "1"}})
+        await asyncio.sleep(0.1)
+        assert set(house.told("second")) == {"node a: no tickets"}
+        assert set(house.reasons()) == {"Scheduled", "FailedScheduling"}
+        entry = house.worker.queue.entry("uid-second")
+        assert entry is not None
+        assert entry.message == "node a: no tickets"
+        [*_, record] = house.domain.cycle.records.read("uid-second")
+        assert (record.message, record.passed_over) == ("node a: no tickets", ("a",))
+        house.lose_pod("first")
+        await asyncio.sleep(30.0)
+        assert house.desk.posts == [("first", "a"), ("second", "a")]
 
     play(scene)

@@ -124,5 +124,5 @@ async def test_it_ends_by_itself_when_its_parent_is_gone() -> None:
     assert process is not None
     assert process.stdin is not None
     process.stdin.close()
-    assert await asyncio.to_thread(process.wait, 20) == 0
+    assert await asyncio.to_thread(process.wait, 60) == 0
     await child.close()

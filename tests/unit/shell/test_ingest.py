@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from multisched.model.objects import CPU
+from multisched.model.limited_toleration import LimitedToleration, PodRule
+from multisched.model.objects import CPU, HostPort, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.testing.sim_loop import SimLoop
+from tests.unit.cycle.cycle_kit import make_pod
 from tests.unit.shell.shell_kit import House
 
 
@@ -177,6 +179,17 @@ def test_the_domains_tolerations_are_added_in_thought_only() -> None:
     assert entry.pod.spec.tolerations == ()
 
 
+def test_a_toleration_comes_and_goes_with_what_the_pod_needs_it_for() -> None:
+    limited = LimitedToleration("virtual", "Exists", pods=PodRule(annotations=("needs",)))
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, tolerations={"ours": (limited,)})
+        added = []
+        for annotations in ({}, {"needs": "1"}, {"needs": "2"}, {}):
+            uid = house.see_pod("p", metadata={"annotations": annotations})
+            added.append([t.key for t in house.pods.pending[uid].spec.tolerations])
+    assert added == [[], ["virtual"], ["virtual"], []]
+
+
 def test_a_nomination_lives_as_long_as_its_pod_waits(house: House) -> None:
     house.see_pod("p", status={"nominatedNodeName": "a"})
     assert len(house.domain.nominator) == 1
@@ -185,3 +198,35 @@ def test_a_nomination_lives_as_long_as_its_pod_waits(house: House) -> None:
     house.see_pod("q", status={"nominatedNodeName": "a"})
     house.lose_pod("q")
     assert len(house.domain.nominator) == 0
+
+
+def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_told() -> None:
+    """257 tolerations: valid for the API, too many to schedule by. Its port and its anti-affinity stand all the same."""
+    term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
+    over: dict[str, Any] = {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+        "tolerations": [{"key": f"k{number}"} for number in range(257)],
+        "containers": [{"name": "c", "ports": [{"hostPort": 80}]}],
+    }
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, filters=("NodePorts", "InterPodAffinity"))
+        house.see_node("a", labels={"zone": "z"})
+        house.see_pod("standing", nodeName="a", **over)
+        wanted = house.worker.cycle
+        plain, leader = make_pod("plain"), make_pod("leader", labels={"role": "leader"})
+        at_port = make_pod("port", spec=PodSpec(host_ports=(HostPort("", "TCP", 80),)))
+        assert wanted.refusal_of_move(None, plain, "a") == ""
+        assert "InterPodAffinity" in wanted.refusal_of_move(None, leader, "a")
+        assert "NodePorts" in wanted.refusal_of_move(None, at_port, "a")
+        house.see_pod("pending", **over)
+        assert "spec.tolerations: 257 entries" in house.told("pending")[0]
+
+
+def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) -> None:
+    """Spreading does not count pods that go; the watch has told it, though no watch has shown it on its node yet."""
+    uid = house.see_pod("brief")
+    house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
+    house.see_pod("brief", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    entry = house.cache.placed(uid)
+    assert entry is not None
+    assert entry.pod.is_deleting

@@ -14,8 +14,9 @@ import pytest
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
+from multisched.config_nodes import lease_groups
 from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
-from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings, lease_groups
+from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
@@ -364,3 +365,14 @@ def test_domains_that_share_rows_share_a_lease(loans: str, groups: dict[str, str
         if name in borrowed:
             lines += ["  loans:", f"  - from: {borrowed[name]}", '    selector: {matchLabels: {lend: "yes"}}']
     assert lease_groups(config.parse("\n".join(lines), "test")) == groups
+
+
+def test_the_judge_looks_where_it_is_configured_alone() -> None:
+    async def scene(site: Site) -> None:
+        program, _ = site.program()
+        assert program.judge is None
+        judged, _ = site.program(configuration=f"{CONFIGURATION}\nverify: {{every: 10m}}\n")
+        assert judged.judge is not None
+        assert judged.judge.statistics.runs == 0
+
+    play(scene)

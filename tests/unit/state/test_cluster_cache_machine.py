@@ -75,6 +75,18 @@ class CacheMachine(RuleBasedStateMachine):
         assert ("ticket" in assumption.annotations) == is_held
         self.model[uid] = (pod, name, PodState.ASSUMED)
 
+    @rule(uid=st.sampled_from(UIDS), spec=st.sampled_from(SPECS))
+    def revise(self, uid: str, spec: Any) -> None:
+        """The watch speaks of a pod that we have assumed, and that is pending to the API."""
+        if uid not in self.model or self.model[uid][2] is not PodState.ASSUMED:
+            return
+        before, node, state = self.model[uid]
+        pod = make_pod(uid, spec, annotations=dict(before.annotations))
+        assert self.cache.revise(pod) is ("tickets" not in pod.annotations), (
+            "what a ledger holds stays until it is decided anew"
+        )
+        self.model[uid] = (pod, node, state)
+
     @rule(uid=st.sampled_from(UIDS))
     def forget(self, uid: str) -> None:
         is_assumed = uid in self.model and self.model[uid][2] is PodState.ASSUMED

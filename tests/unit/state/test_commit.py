@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import Candidate, Conflicts, commit
+from multisched.state.commit import Candidate, Conflicts, NotTaken, commit, commit_at_once
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
 from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
@@ -46,7 +46,7 @@ class Scene:
 
     def commit(self, pod: Pod, candidates: Sequence[Candidate]) -> str | None:
         found = commit(self.cache, self.rows, pod, candidates, self.still_fits, self.conflicts)
-        return None if found is None else found.node
+        return None if isinstance(found, NotTaken) else found.node
 
     def counted(self) -> tuple[int, int]:
         return self.conflicts.true, self.conflicts.false
@@ -155,3 +155,17 @@ def test_no_interleaving_of_decisions_and_commits_overcommits_a_row(
         tickets = list(scene.tickets.at.values())
         assert len(tickets) == len(set(tickets))
     scene.cache.validate()
+
+
+def test_a_ledgers_reason_against_the_best_candidate_that_passed_otherwise_is_told() -> None:
+    scene = Scene([1000, 4000, 4000])
+    for row in (1, 2):
+        for number in range(scene.tickets.per_row):
+            scene.cache.assume(make_pod(f"holder-{row}-{number}", annotations={"tickets": "1"}), row)
+    pod = make_pod("p", annotations={"tickets": "1"})
+    candidates = scene.read(pod, 0, 1, 2)
+    scene.cache.assume(make_pod("other"), 0)
+    found = commit(scene.cache, scene.rows, pod, candidates, scene.still_fits, scene.conflicts)
+    assert found == NotTaken("node n1: no tickets")
+    assert commit_at_once(scene.cache, pod, 2) == NotTaken("node n2: no tickets")
+    assert commit(scene.cache, scene.rows, pod, candidates[:1], scene.still_fits, scene.conflicts) == NotTaken()

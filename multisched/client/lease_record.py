@@ -1,0 +1,113 @@
+"""Leases as they are stored: decoded by those who compete for one and by those who only read what its holder says.
+
+`LeaseWatcher` is for the latter: it tells of another process's lease whether its holder may still bind by it, judged as
+`lease.LeaseKeeper` does, by changes of the record and our own clock alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from multisched.client.paths import segment
+from multisched.framework.ports import Clock
+from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
+
+READ_TIMEOUT_S: Final = 5.0
+
+
+class RecordMetadata(msgspec.Struct, gc=False):
+    name: str = ""
+    version: str = msgspec.field(name="resourceVersion", default="")
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Spec(msgspec.Struct, gc=False):
+    holder: str | None = msgspec.field(name="holderIdentity", default=None)
+    duration_s: int | None = msgspec.field(name="leaseDurationSeconds", default=None)
+    acquire_time: str | None = msgspec.field(name="acquireTime", default=None)
+    renew_time: str | None = msgspec.field(name="renewTime", default=None)
+    transitions: int | None = msgspec.field(name="leaseTransitions", default=None)
+
+
+class LeaseRecord(msgspec.Struct, gc=False):
+    metadata: RecordMetadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_decoder = msgspec.json.Decoder(LeaseRecord)
+
+
+def leases_path(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{segment(namespace)}/leases"
+
+
+def lease_path(namespace: str, name: str) -> str:
+    return f"{leases_path(namespace)}/{segment(name)}"
+
+
+def read_record(response: Response) -> LeaseRecord | None:
+    """None for a body that is no Lease."""
+    try:
+        return _decoder.decode(response.body)
+    except UNREADABLE:
+        return None
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """A holder that may still bind, and what it says of itself."""
+
+    holder: str
+    annotations: Mapping[str, str]
+
+
+NOT_TOLD: Final = Holding("somebody whose lease cannot be read", {})
+
+
+class LeaseWatcher:
+    """Of one Lease that this process does not hold. `grace_s`: how long binds of its holder may outlive it."""
+
+    def __init__(
+        self, transport: Transport, clock: Clock, namespace: str, name: str, *, duration_s: float, grace_s: float
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._path = lease_path(namespace, name)
+        self._duration_s = duration_s
+        self._grace_s = grace_s
+        self._seen: object = None
+        self._changed_s = clock.monotonic()
+        self._last: Holding | None = None
+
+    async def read(self) -> Holding | None:
+        """By a consistent read: who may bind by the lease now; None: nobody, and nothing that anybody sent is on its way.
+
+        A lease that was given back is free at once, since its holder had drained; one that was deleted, or that we may not read
+        (any more), counts as held until it would have run out.
+        """
+        try:
+            response = await self._transport.request("GET", self._path, timeout_s=READ_TIMEOUT_S)
+        except TransportError:
+            return self._last if self._last is not None else NOT_TOLD
+        if response.status == 404 and self._seen is None:
+            return None
+        record = read_record(response) if response.status == 200 else None
+        is_told = record is not None or response.status in (403, 404)
+        return self._judge(record, self._duration_s) if is_told else self._last or NOT_TOLD
+
+    def _judge(self, record: LeaseRecord | None, duration_s: float) -> Holding | None:
+        now_s = self._clock.monotonic()
+        if record is not None and not record.spec.holder:
+            self._seen, self._last = record.spec, None
+            return None
+        seen = record.spec if record is not None else self._seen or NOT_TOLD
+        if seen != self._seen:
+            self._seen, self._changed_s = seen, now_s
+        if record is not None:
+            self._last = Holding(record.spec.holder or "", record.metadata.annotations)
+            duration_s = record.spec.duration_s or duration_s
+        elif self._last is None:
+            self._last = NOT_TOLD
+        return self._last if now_s < self._changed_s + duration_s + self._grace_s else None

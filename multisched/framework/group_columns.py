@@ -1,0 +1,164 @@
+"""GroupColumns: groups of placed pods with their labels and rows in arrays, so that one question is put to all of them at once.
+
+For questions about pods of many namespaces: asked group by group, ten thousand groups cost ten milliseconds, and a pod may ask fifty
+such questions. Here one takes a tenth of a millisecond. Kept from the first such question on; owned by `PodCounts`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.framework.row_sums import DenseSum, Int64
+from multisched.model.placement import PodQuery, PodScope
+from multisched.model.selectors import Operator, Requirement
+
+DEAD_MIN: Final = 1 << 16
+"""Groups without pods, before the columns are to be made anew."""
+
+BUCKETS: Final = 1 << 10
+"""Label keys are spread over so many lists, so that a question looks at few labels but those of its key."""
+
+_Ints = NDArray[np.int32]
+_Bools = NDArray[np.bool_]
+
+
+class LabelledGroup(Protocol):
+    """Pods of one namespace with the same labels."""
+
+    namespace: str
+    is_deleting: bool
+    column: int
+    """Its number in the columns; below zero: it is not in them."""
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+
+class _Labels:
+    """Labels whose keys fell into one bucket: group, key and value of each."""
+
+    __slots__ = ("groups", "keys", "values")
+
+    def __init__(self) -> None:
+        self.groups, self.keys, self.values = array("i"), array("i"), array("i")
+
+
+class GroupColumns:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, int] = {}
+        self._buckets: dict[int, _Labels] = {}
+        self._namespaces, self._deleting = array("i"), array("b")
+        """By group."""
+        self._places: dict[tuple[int, int], int] = {}
+        """(group, row) -> where it stands in the three below."""
+        self._place_group, self._place_row, self._place_pods = array("i"), array("i"), array("i")
+        self._living = 0
+        self._pods_of = array("i")
+        """By group: rows with pods of it."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Most groups have no pods any more: time to begin anew."""
+        dead = len(self._namespaces) - self._living
+        return dead > DEAD_MIN and dead > self._living
+
+    def change(self, group: LabelledGroup, row: int, pods: int) -> None:
+        """So many more pods of the group are on the row."""
+        if group.column < 0:
+            self._add(group)
+        number = group.column
+        place = self._places.get((number, row))
+        if place is None:
+            self._places[number, row] = len(self._place_row)
+            self._place_group.append(number)
+            self._place_row.append(row)
+            self._place_pods.append(pods)
+            self._living += not self._pods_of[number]
+            self._pods_of[number] += 1
+            return
+        self._place_pods[place] += pods
+        if not self._place_pods[place]:
+            self._clear(number, row, place)
+
+    def count(self, query: PodQuery, version: int) -> DenseSum:
+        """The pods of all groups that are in the query, by row."""
+        selected = self._selected(query)
+        place_groups, rows = np.frombuffer(self._place_group, np.int32), np.frombuffer(self._place_row, np.int32)
+        at = selected.take(place_groups)
+        pods = np.frombuffer(self._place_pods, np.int32)[at]
+        by_row: Int64 = np.bincount(rows[at], pods).astype(np.int64)
+        return DenseSum(by_row, by_row.copy(), version)
+
+    def _add(self, group: LabelledGroup) -> None:
+        number = group.column = len(self._namespaces)
+        texts = self._texts
+        self._namespaces.append(texts.setdefault(group.namespace, len(texts)))
+        self._deleting.append(group.is_deleting)
+        self._pods_of.append(0)
+        for key, value in group.labels.items():
+            at = texts.setdefault(key, len(texts))
+            bucket = self._buckets.get(at % BUCKETS)
+            if bucket is None:
+                bucket = self._buckets[at % BUCKETS] = _Labels()
+            bucket.groups.append(number)
+            bucket.keys.append(at)
+            bucket.values.append(texts.setdefault(value, len(texts)))
+
+    def _clear(self, number: int, row: int, place: int) -> None:
+        """The last place comes in its stead."""
+        del self._places[number, row]
+        moved = self._place_group.pop(), self._place_row.pop(), self._place_pods.pop()
+        if place != len(self._place_row):
+            self._place_group[place], self._place_row[place], self._place_pods[place] = moved
+            self._places[moved[0], moved[1]] = place
+        self._pods_of[number] -= 1
+        self._living -= not self._pods_of[number]
+
+    def _selected(self, query: PodQuery) -> _Bools:
+        """bool[groups]"""
+        found = np.full(len(self._namespaces), bool(query.scopes), np.bool_)
+        if not query.counts_deleting:
+            found &= np.frombuffer(self._deleting, np.bool_) == 0
+        for scope in query.scopes:
+            self._narrow(found, scope)
+        return found
+
+    def _narrow(self, found: _Bools, scope: PodScope) -> None:
+        if scope.namespaces is not None:
+            known = [self._texts[name] for name in scope.namespaces if name in self._texts]
+            found &= _is_one_of(np.frombuffer(self._namespaces, np.int32), known)
+        for requirement in scope.selector.requirements:
+            holders = self._holders(requirement)
+            if requirement.operator in (Operator.NOT_IN, Operator.DOES_NOT_EXIST):
+                found[holders] = False
+            else:
+                kept = np.zeros(len(found), np.bool_)
+                kept[holders] = found[holders]
+                found[:] = kept
+
+    def _holders(self, requirement: Requirement) -> _Ints:
+        """Numbers of the groups that have the key, with one of the values where there are any."""
+        key = self._texts.get(requirement.key, -1)
+        bucket = self._buckets.get(key % BUCKETS)
+        if key < 0 or bucket is None:
+            return np.zeros(0, np.int32)
+        at = np.frombuffer(bucket.keys, np.int32) == key
+        if requirement.values:
+            known = [self._texts[value] for value in requirement.values if value in self._texts]
+            at &= _is_one_of(np.frombuffer(bucket.values, np.int32), known)
+        found: _Ints = np.frombuffer(bucket.groups, np.int32)[at]
+        return found
+
+
+def _is_one_of(numbers: _Ints, wanted: list[int]) -> _Bools:
+    if len(wanted) > 1:
+        return np.isin(numbers, wanted)
+    found: _Bools = numbers == (wanted[0] if wanted else -1)
+    return found

@@ -1,0 +1,515 @@
+"""PodDemands: what placed pods' affinity terms say of pods that come after them, summed by row for each kind of pod that asks.
+
+A *demander* is one affinity in one namespace, with the rows its pods stand on. A *concern* is the sum of what all demanders say of
+pods with certain labels in a namespace: made by one look at all terms (`term_columns`), and kept true by what came and went since
+it was last asked for. So a pod's attempt costs what changed, not what others demand; only a pod with labels nobody has
+asked with costs one look at all terms. Nothing here is done per term in Python but when a demander comes or goes.
+
+Owned by `PodCounts`. Asked for by `PodCountsView.concern`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from multisched.framework.row_sums import DenseSum, no_sum
+from multisched.framework.term_columns import Asker, Block, Column, Int32, TermColumns
+from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
+
+LOG_KEPT: Final = 4_096
+"""Pods that came or went that a concern can catch up with; beyond, it is made anew."""
+
+UNKNOWN_MAX: Final = 32
+"""Demanders a concern has not met yet that are asked one by one; more of them, and all are looked at together."""
+
+CONCERN_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Memory for concerns; those unused for longest go first."""
+
+CONCERNS_MIN: Final = 8
+"""Concerns kept whatever they take."""
+
+ASKERS_MAX: Final = 16_384
+"""Labels by identity whose concern is remembered; past it all are looked up anew."""
+
+EFFECTS_MAX: Final = 1_024
+"""Distinct effects of demanders that one concern remembers."""
+
+DEAD_MIN: Final = 1 << 16
+"""Terms and demanders that no pod has any more, before the columns are made anew without them."""
+
+UNKNOWN: Final = -1
+"""Stands for the effect of a demander that was not asked yet."""
+
+_CONCERN_BYTES: Final = 1_000
+
+
+class Lane(NamedTuple):
+    """What is summed: demands of one kind by one topology key. Preferred anti-affinity is preferred affinity with weights below zero."""
+
+    kind: DemandKind
+    key: str
+
+
+Effect = tuple[tuple[Lane, int, int], ...]
+"""What one pod of a demander says: lane, terms and their weights."""
+_Key = tuple[PodAffinity, str]
+_Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
+"""Namespace, the labels that terms look at, and those of the namespace."""
+
+
+class Concern:
+    """What all demanders say of the pods of one asker."""
+
+    __slots__ = ("_kinds_at", "asker", "effects", "is_kept", "is_used", "kinds", "number", "seen", "sums")
+
+    def __init__(self, asker: Asker, number: int) -> None:
+        self.asker = asker
+        self.number = number
+        """Never given twice: it stands for the concern in signatures."""
+        self.sums: dict[Lane, DenseSum] = {}
+        """Read only. A lane that is there stays there, even when nobody demands anything of it any more."""
+        self.is_kept = True
+        self.is_used = True
+        self.seen = 0
+        self.effects: array[int] = array("i")
+        """Demander -> place in `kinds` of what one pod of it says; 0: nothing, UNKNOWN: not asked yet."""
+        self.kinds: list[Effect] = [()]
+        self._kinds_at: dict[Effect, int] = {(): 0}
+
+    def add_kind(self, effect: Effect) -> int:
+        """Its place in `kinds`."""
+        found = self._kinds_at.setdefault(effect, len(self.kinds))
+        if found == len(self.kinds):
+            self.kinds.append(effect)
+        return found
+
+    def forget_kinds(self) -> None:
+        """Demanders that say something are asked again when they come up."""
+        self.kinds, self._kinds_at = [()], {(): 0}
+        for at, kind in enumerate(self.effects):
+            if kind:
+                self.effects[at] = UNKNOWN
+
+    @property
+    def is_silent(self) -> bool:
+        """Nobody says anything of such pods now."""
+        return not any(one.total for one in self.sums.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly."""
+        return _CONCERN_BYTES + 4 * len(self.effects) + sum(16 * len(one.terms) for one in self.sums.values())
+
+    def drop(self) -> None:
+        """Nobody keeps it true any more: who asked for it asks again, and what still refers to it holds nothing."""
+        for one in self.sums.values():
+            one.clear()
+        self.sums, self.effects, self.is_kept = {}, array("i"), False
+        self.forget_kinds()
+
+    def with_changes(self, changes: Iterable[tuple[int, Effect, int]]) -> Concern:
+        """A copy where pods of such effects have come to rows (1) or left them (-1)."""
+        found = Concern(self.asker, self.number)
+        found.sums, found.is_kept = dict(self.sums), False
+        for row, effect, sign in changes:
+            for lane, terms, weight in effect:
+                known = found.sums.get(lane)
+                if known is None:
+                    known = found.sums[lane] = no_sum(0)
+                elif known is self.sums.get(lane):
+                    known = found.sums[lane] = known.copy()
+                known.add(row, sign * terms, sign * weight, 0)
+        return found
+
+
+class _Demander:
+    """One affinity in one namespace, and where its pods stand."""
+
+    __slots__ = ("affinity", "block", "is_partial", "namespace", "number", "places")
+
+    def __init__(self, affinity: PodAffinity, namespace: str, number: int, block: Block, *, is_partial: bool) -> None:
+        self.affinity = affinity
+        self.namespace = namespace
+        self.number = number
+        self.block = block
+        self.is_partial = is_partial
+        """Some of its terms go by labels that no node has, and are left out."""
+        self.places: dict[int, int] = {}
+        """Row -> where it stands in the columns of places."""
+
+    @property
+    def terms(self) -> int:
+        return self.block.end - self.block.start
+
+    @property
+    def size(self) -> int:
+        """What it counts for when it is dead: one without terms takes room, too."""
+        return self.terms + 1
+
+
+class PodDemands:
+    """See the module."""
+
+    def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
+        """`is_topology`: whether any node has this label; None: any may. Terms by other keys concern nobody."""
+        self._is_topology = is_topology
+        self._columns = TermColumns()
+        self._lanes: dict[Lane, int] = {}
+        self._lane_of, self._weights, self._demander_of = Column(np.int32), Column(np.int32), Column(np.int32)
+        """By term."""
+        self._demanders: dict[_Key, _Demander] = {}
+        """Those without pods too, until the columns are made anew: they may come back."""
+        self._numbered: list[_Demander] = []
+        self._by_identity: dict[tuple[int, str], _Demander] = {}
+        self._place_demander, self._place_row, self._place_pods = Column(np.int32), Column(np.int32), Column(np.int32)
+        """By place: one for each demander and row."""
+        self._living = self._dead = 0
+        self._log: list[tuple[int, int, int]] = []
+        """Demander, row, and whether a pod came or went."""
+        self._log_start = 0
+        self._concerns: dict[_Seen, Concern] = {}
+        self._by_labels: dict[tuple[int, str], tuple[object, object, Concern]] = {}
+        self._bytes = 0
+        self._numbers_given = 0
+        self._sequence = 0
+        self.terms_looked_at = 0
+        """Terms that were held against askers so far: what others' demands have cost."""
+
+    def __bool__(self) -> bool:
+        """False: nobody demands anything."""
+        return bool(self._living)
+
+    @property
+    def sequence(self) -> int:
+        """Raised when a pod that demands something comes or goes."""
+        return self._log_start + len(self._log)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def account(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:
+        """A pod with this affinity comes to the row (1) or leaves it (-1)."""
+        demander = self._demander(affinity, namespace)
+        place = demander.places.get(row)
+        if place is None:
+            if sign < 0:
+                raise AssertionError(f"a pod of {namespace} leaves row {row}, where none with its affinity was counted")
+            self._place(demander, row)
+        else:
+            pods = self._place_pods.array
+            pods[place] += sign
+            if not pods[place]:
+                self._clear_place(demander, row, place)
+        if demander.terms:
+            self._log.append((demander.number, row, sign))
+            if len(self._log) >= 2 * LOG_KEPT:
+                self._log_start += LOG_KEPT
+                del self._log[:LOG_KEPT]
+        if self._dead > DEAD_MIN and 2 * self._dead > self._columns.terms + len(self._numbered):
+            self._compact()
+
+    def forget_row(self, row: int) -> None:
+        """Drops what is known of a row that is counted anew."""
+        for demander in [one for one in self._numbered if row in one.places]:
+            for _ in range(int(self._place_pods.array[demander.places[row]])):
+                self.account(row, demander.affinity, demander.namespace, -1)
+
+    def topology_added(self) -> None:
+        """A node has a label that none had: terms that go by it count from now on."""
+        partial = [one for one in self._demanders.values() if one.is_partial]
+        for before in partial:
+            del self._demanders[before.affinity, before.namespace]
+            after = self._added(before.affinity, before.namespace)
+            after.places, before.places = before.places, {}
+            for place in after.places.values():
+                self._place_demander.array[place] = after.number
+            if after.places:
+                self._living += bool(after.terms) - bool(before.terms)
+                self._dead += before.size - after.size
+        if partial:
+            self._by_identity.clear()
+            self._drop_all_concerns()
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+        """What is said of such pods now. `labels`: as interned by the decoder, told apart by identity."""
+        key = (id(labels), namespace)
+        known = self._by_labels.get(key)
+        if known is not None and known[1] is namespace_labels and known[2].is_kept:
+            concern = known[2]
+        else:
+            concern = self._looked_up(namespace, labels, namespace_labels)
+            if len(self._by_labels) >= ASKERS_MAX:
+                self._by_labels.clear()
+            self._by_labels[key] = (labels, namespace_labels, concern)  # kept so that their ids stay their own
+        concern.is_used = True
+        if concern.seen != self._log_start + len(self._log):
+            self._catch_up(concern)
+        return concern
+
+    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+        """What one placed pod with this affinity says of the asker's pods."""
+        demander = self._known(affinity, namespace)
+        if demander is None:
+            return effect_on(asker, affinity, namespace)
+        concern = self.concern(*asker)
+        return concern.kinds[self._kind(concern, demander)]
+
+    # -- checking --------------------------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[Hashable, dict[int, int]]]:
+        """Each demander that has pods, as `key_of` names it, and its pods by row."""
+        pods = self._place_pods.array
+        for demander in self._numbered:
+            if demander.places:
+                yield id(demander), {row: int(pods[place]) for row, place in demander.places.items()}
+
+    def key_of(self, affinity: PodAffinity, namespace: str) -> Hashable:
+        """Stands for the demander of such pods; for none of those that are there, if it is not known."""
+        return id(self._known(affinity, namespace))
+
+    def faults(self) -> list[str]:
+        """What is wrong with concerns: each is made anew and compared."""
+        found = []
+        for concern in self._concerns.values():
+            if concern.seen != self._log_start + len(self._log):
+                self._catch_up(concern)
+            fresh = Concern(concern.asker, 0)
+            self._make(fresh)
+            said, wanted = held_by_lane(concern), held_by_lane(fresh)
+            if said != wanted:
+                found.append(f"what others demand of {concern.asker} is counted {said}, there is {wanted}")
+        return found
+
+    # -- concerns --------------------------------------------------------------------------------------------------
+
+    def _looked_up(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+        keys = self._columns.keys
+        seen = {key: value for key, value in labels.items() if key in keys}
+        at = (namespace, frozenset(seen.items()), frozenset(namespace_labels.items()))
+        concern = self._concerns.get(at)
+        if concern is None:
+            self._make_room()
+            self._numbers_given += 1
+            concern = self._concerns[at] = Concern(Asker(namespace, seen, namespace_labels), self._numbers_given)
+            self._make(concern)
+            self._bytes += concern.size_bytes
+        return concern
+
+    def _make_room(self) -> None:
+        """Those that nobody used since they were last passed over here go first."""
+        while self._bytes >= CONCERN_BYTES_MAX and len(self._concerns) > CONCERNS_MIN:
+            at, concern = next(iter(self._concerns.items()))
+            del self._concerns[at]
+            if concern.is_used:
+                concern.is_used = False
+                self._concerns[at] = concern
+            else:
+                self._bytes -= concern.size_bytes
+                concern.drop()
+
+    def _drop_all_concerns(self) -> None:
+        for concern in self._concerns.values():
+            concern.drop()
+        self._concerns.clear()
+        self._by_labels.clear()
+        self._bytes = 0
+
+    def _make(self, concern: Concern) -> None:
+        """Holds all terms against the asker at once."""
+        self.terms_looked_at += self._columns.terms
+        terms = self._columns.about(concern.asker, self._columns.all()).nonzero()[0]
+        lanes, of, weights = (column.view().take(terms) for column in (self._lane_of, self._demander_of, self._weights))
+        concern.sums = {}
+        by_number = list(self._lanes)
+        for lane in np.bincount(lanes).nonzero()[0].tolist():
+            at = lanes == lane
+            concern.sums[by_number[lane]] = self._summed(of[at], weights[at])
+        effects = np.zeros(len(self._numbered), np.int32)
+        effects[of] = UNKNOWN
+        concern.effects = array("i", effects.tobytes())
+        concern.forget_kinds()
+        concern.seen = self._log_start + len(self._log)
+
+    def _summed(self, demanders: Int32, weights: Int32) -> DenseSum:
+        """Terms and weights by row, of terms of these demanders."""
+        place_demander, count = self._place_demander.view(), len(self._numbered)
+        pods, rows = self._place_pods.view(), self._place_row.view()
+        found = []
+        for by_demander in (np.bincount(demanders, minlength=count), np.bincount(demanders, weights, minlength=count)):
+            by_row = np.bincount(rows, by_demander.take(place_demander) * pods)  # exact: far below 2^53
+            found.append(by_row.astype(np.int64))
+        return DenseSum(found[0], found[1], self._tick())
+
+    def _catch_up(self, concern: Concern) -> None:
+        """Applies what came and went since the concern was last asked for."""
+        before = concern.size_bytes
+        if not self._caught_up(concern):
+            self._make(concern)
+        self._bytes += concern.size_bytes - before
+
+    def _caught_up(self, concern: Concern) -> bool:
+        """False if too much has happened."""
+        if concern.seen < self._log_start:
+            return False
+        happened = self._log[concern.seen - self._log_start :]
+        self._make_known(concern)
+        effects = concern.effects
+        unknown = {number for number, _, _ in happened if effects[number] == UNKNOWN}
+        if len(unknown) > UNKNOWN_MAX or len(concern.kinds) + len(unknown) > EFFECTS_MAX:
+            return False
+        for number in unknown:
+            self._kind(concern, self._numbered[number])
+        for number, row, sign in happened:
+            if effects[number]:
+                for lane, terms, weight in concern.kinds[effects[number]]:
+                    found = concern.sums.get(lane)
+                    if found is None:
+                        found = concern.sums[lane] = no_sum(self._tick())
+                    found.add(row, sign * terms, sign * weight, self._tick())
+        concern.seen = self._log_start + len(self._log)
+        return True
+
+    def _make_known(self, concern: Concern) -> None:
+        """Demanders that came since the concern last looked are not asked yet."""
+        missing = len(self._numbered) - len(concern.effects)
+        if missing:
+            concern.effects.extend([UNKNOWN] * missing)
+
+    def _kind(self, concern: Concern, demander: _Demander) -> int:
+        """Where among the concern's kinds the demander's effect stands."""
+        self._make_known(concern)
+        known = concern.effects[demander.number]
+        if known != UNKNOWN:
+            return known
+        if len(concern.kinds) >= EFFECTS_MAX:
+            concern.forget_kinds()
+        block = demander.block
+        self.terms_looked_at += demander.terms
+        terms = self._columns.about(concern.asker, block).nonzero()[0] + block.start
+        lanes = self._lane_of.array.take(terms).tolist()
+        weights = self._weights.array.take(terms).tolist()
+        by_number = list(self._lanes)
+        kind = concern.add_kind(_joined((by_number[lane], weight) for lane, weight in zip(lanes, weights, strict=True)))
+        concern.effects[demander.number] = kind
+        return kind
+
+    # -- demanders -------------------------------------------------------------------------------------------------
+
+    def _known(self, affinity: PodAffinity, namespace: str) -> _Demander | None:
+        key = (id(affinity), namespace)
+        known = self._by_identity.get(key)
+        if known is None:
+            known = self._demanders.get((affinity, namespace))
+            if known is not None and known.affinity is affinity:  # the demander keeps it, so that its id stays its own
+                self._by_identity[key] = known
+        return known
+
+    def _demander(self, affinity: PodAffinity, namespace: str) -> _Demander:
+        return self._known(affinity, namespace) or self._added(affinity, namespace)
+
+    def _added(self, affinity: PodAffinity, namespace: str) -> _Demander:
+        every = demands_of(affinity, namespace)
+        demands = [one for one in every if self._is_topology is None or self._is_topology(one.topology_key)]
+        number, known_keys = len(self._numbered), len(self._columns.keys)
+        block = self._columns.add(demands)
+        if len(self._columns.keys) != known_keys:
+            self._by_labels.clear()  # more of a pod's labels is seen now
+        lanes = self._lanes
+        self._lane_of.extend([lanes.setdefault(_lane(one), len(lanes)) for one in demands])
+        self._weights.extend([_weight(one) for one in demands])
+        self._demander_of.extend([number] * len(demands))
+        demander = _Demander(affinity, namespace, number, block, is_partial=len(demands) < len(every))
+        self._numbered.append(demander)
+        self._demanders[affinity, namespace] = demander
+        self._dead += demander.size
+        return demander
+
+    def _place(self, demander: _Demander, row: int) -> None:
+        if not demander.places:
+            self._dead -= demander.size
+            self._living += bool(demander.terms)
+        demander.places[row] = self._place_row.size
+        self._place_demander.append(demander.number)
+        self._place_row.append(row)
+        self._place_pods.append(1)
+
+    def _clear_place(self, demander: _Demander, row: int, place: int) -> None:
+        """The last place comes in its stead."""
+        columns = (self._place_demander, self._place_row, self._place_pods)
+        last = self._place_row.size - 1
+        if place != last:
+            moved = self._numbered[int(self._place_demander.array[last])]
+            moved.places[int(self._place_row.array[last])] = place
+            for column in columns:
+                column.array[place] = column.array[last]
+        for column in columns:
+            column.size = last
+        del demander.places[row]
+        if not demander.places:
+            self._dead += demander.size
+            self._living -= bool(demander.terms)
+
+    def _compact(self) -> None:
+        """Makes the columns anew, without the demanders that have no pods."""
+        living = [one for one in self._numbered if one.places]
+        blocks, kept = self._columns.compact([one.block for one in living])
+        number = np.zeros(len(self._numbered), np.int32)
+        for at, (demander, block) in enumerate(zip(living, blocks, strict=True)):
+            number[demander.number] = at
+            demander.number, demander.block = at, block
+        self._lane_of.replace(self._lane_of.view()[kept])
+        self._weights.replace(self._weights.view()[kept])
+        self._demander_of.replace(number.take(self._demander_of.view()[kept]))
+        self._place_demander.replace(number.take(self._place_demander.view()))
+        self._numbered = living
+        self._demanders = {(one.affinity, one.namespace): one for one in living}
+        self._by_identity.clear()
+        self._dead = 0
+        self._log_start += len(self._log)
+        self._log.clear()
+        self._drop_all_concerns()
+
+    def _tick(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+
+def held_by_lane(concern: Concern) -> dict[Lane, dict[int, tuple[int, int]]]:
+    """Lane -> row -> terms and their weights, without rows and lanes where there are none."""
+    found = {}
+    for lane, one in concern.sums.items():
+        rows, terms, weights = (column.tolist() for column in one.columns())
+        if rows:
+            found[lane] = dict(zip(rows, zip(terms, weights, strict=True), strict=True))
+    return found
+
+
+def effect_on(asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+    """What one pod of this namespace says of the asker's pods, found term by term."""
+    return _joined(
+        (_lane(demand), _weight(demand))
+        for demand in demands_of(affinity, namespace)
+        if demand.concerns(asker.namespace, asker.labels, asker.namespace_labels)
+    )
+
+
+def _joined(weighted: Iterable[tuple[Lane, int]]) -> Effect:
+    found: dict[Lane, tuple[int, int]] = {}
+    for lane, weight in weighted:
+        terms, weights = found.get(lane, (0, 0))
+        found[lane] = (terms + 1, weights + weight)
+    return tuple((lane, terms, weights) for lane, (terms, weights) in found.items())
+
+
+def _lane(demand: PodDemand) -> Lane:
+    kind = DemandKind.PREFERRED if demand.kind is DemandKind.ANTI_PREFERRED else demand.kind
+    return Lane(kind, demand.topology_key)
+
+
+def _weight(demand: PodDemand) -> int:
+    return -demand.weight if demand.kind is DemandKind.ANTI_PREFERRED else demand.weight

@@ -1,0 +1,139 @@
+"""Whether a pod or a node counts in the cache as the API server shows it: amounts, ports, labels, terms, claims, taints.
+
+The API's side is read by the judge (`multisched.verify`), which shares no code with the decoder: a decoder that forgets what a
+pod holds would forget it here, too. Pure; called by the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+import orjson
+
+from multisched.model.decode_metadata import with_valid_text
+from multisched.model.objects import Node, Pod
+from multisched.model.resources import REQUEST_MAX
+from multisched.verify.demands import ANY_ADDRESS
+from multisched.verify.fields import Json, Unreadable, mapping, objects, text
+from multisched.verify.objects import Problems, read_node, read_pod
+
+SHOWN_MAX: Final = 200
+"""Characters of each side in a message."""
+
+
+class PodContent(msgspec.Struct, frozen=True):
+    """What others are placed by."""
+
+    requests: dict[str, int] | None
+    """None while the pod is being resized: what counts then is a matter of three sides."""
+    ports: list[tuple[str, int, str]]
+    labels: dict[str, str]
+    affinity_terms: int
+    """Required ones."""
+    anti_affinity_terms: int
+    """Required ones."""
+    claims: list[str]
+
+
+class NodeContent(msgspec.Struct, frozen=True):
+    """What pods are placed by."""
+
+    labels: dict[str, str]
+    taints: list[tuple[str, str, str]]
+    is_unschedulable: bool
+    allocatable: dict[str, int]
+
+
+C = TypeVar("C", PodContent, NodeContent)
+
+
+def pod_fault(pod: Pod, raw: bytes | msgspec.Raw) -> str:
+    """Where the cache's pod differs from the document of the same version; empty where it does not, or where nobody can say."""
+    return _fault(_counted(pod), _read(raw, _pod_content))
+
+
+def node_fault(node: Node, raw: bytes | msgspec.Raw) -> str:
+    """As `pod_fault`."""
+    taints = sorted((one.key, one.value, one.effect) for one in node.taints)
+    here = NodeContent(dict(node.labels), taints, node.is_unschedulable, _positive(node.allocatable))
+    return "" if node.malformed else _fault(here, _read(raw, _node_content))
+
+
+def _fault(here: C, there: C | None) -> str:
+    if there is None:
+        return ""
+    differing = [
+        name
+        for name in here.__struct_fields__
+        if getattr(here, name) != getattr(there, name) and getattr(there, name) is not None
+    ]
+    return "; ".join(f"{name} {_shown(here, name)} here, {_shown(there, name)} in the API" for name in differing)
+
+
+def _shown(content: msgspec.Struct, name: str) -> str:
+    return str(getattr(content, name))[:SHOWN_MAX]
+
+
+def _positive(amounts: Mapping[str, int]) -> dict[str, int]:
+    return {name: min(amount, REQUEST_MAX) for name, amount in amounts.items() if amount}
+
+
+def _read(raw: bytes | msgspec.Raw, read: Callable[[Json, Problems], C]) -> C | None:
+    """None for a document of which the judge cannot read every part: the decoder may take such a part for something else."""
+    problems = Problems()
+    try:
+        document = orjson.loads(with_valid_text(raw))
+        content = read(document, problems) if isinstance(document, dict) else None
+    except (orjson.JSONDecodeError, Unreadable):
+        return None
+    return None if problems.found else content
+
+
+def _counted(pod: Pod) -> PodContent:
+    affinity = pod.spec.pod_affinity
+    claims = [one.claim or f"{pod.name}-{one.name}" for one in pod.spec.volumes if one.claim or one.is_ephemeral]
+    return PodContent(
+        _positive(pod.requests),
+        sorted((one.protocol, one.port, one.ip) for one in pod.spec.host_ports),
+        dict(pod.labels),
+        len(affinity.required) if affinity is not None else 0,
+        len(affinity.anti_required) if affinity is not None else 0,
+        sorted(claims),
+    )
+
+
+def _pod_content(document: Json, problems: Problems) -> PodContent:
+    pod = read_pod(document, problems)
+    return PodContent(
+        None if _is_being_resized(document) else _positive(pod.demand.most),
+        sorted((one.protocol, one.port, "" if one.address == ANY_ADDRESS else one.address) for one in pod.ports),
+        dict(pod.labels),
+        len(pod.affinity),
+        len(pod.anti_affinity),
+        sorted(pod.claims),
+    )
+
+
+def _is_being_resized(document: Json) -> bool:
+    """True if the kubelet tells of a resize, or of other amounts than the spec asks for."""
+    spec, status = mapping(document, "spec"), mapping(document, "status")
+    if any(text(one, "type").startswith("PodResize") for one in objects(status, "conditions")):
+        return True
+    containers = {text(one, "name"): one for field in ("containers", "initContainers") for one in objects(spec, field)}
+    told = [one for field in ("containerStatuses", "initContainerStatuses") for one in objects(status, field)]
+    pairs = [(containers.get(text(one, "name"), spec), one) for one in told]
+    return any(_differ(asked, given) for asked, given in [*pairs, (spec, status)])
+
+
+def _differ(asked: Json, given: Json) -> bool:
+    wanted = mapping(mapping(asked, "resources"), "requests")
+    sides = mapping(mapping(given, "resources"), "requests"), mapping(given, "allocatedResources")
+    return any(side and side != wanted for side in sides)
+
+
+def _node_content(document: Json, problems: Problems) -> NodeContent:
+    node = read_node(document, problems)
+    taints = sorted((one.key, one.value, one.effect) for one in node.taints)
+    return NodeContent(dict(node.labels), taints, node.is_unschedulable, _positive(node.allocatable or {}))

@@ -1,0 +1,191 @@
+"""Where leases are renewed: on the program's own loop, or in a thread beside it, which a busy loop does not hold up.
+
+Binds are sent by the program's loop alone. Right before each it compares the lease's deadline with the monotonic clock
+(`LeaseKeeper.may_bind`, I9); the thread only moves that deadline on, after a renewal that succeeded, counted from its request.
+So a thread that stops, late or not, ends the binds in time. The thread in turn renews only while the loop comes around:
+a process that hangs loses its leases, by the bound by which `/livez` fails. What the thread has to tell comes to the loop by
+`tell`. Owned by `Program`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
+
+import anyio
+import anyio.abc
+
+from multisched.client.lease import LeaseKeeper
+from multisched.framework.ports import Clock
+from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response, Transport
+from multisched.observe.health import HEARTBEAT_AGE_MAX_S, HEARTBEAT_PERIOD_S
+
+logger = logging.getLogger(__name__)
+
+END_S: Final = 3.0
+"""How long the end waits for the thread; then it is left to itself, and its leases run out."""
+
+
+class LeaseRunner(Protocol):
+    """Runs the keepers of one program."""
+
+    transport: Transport
+    """What the keepers send through."""
+
+    def is_alive(self) -> bool:
+        """False: the program hangs, and must not hold its leases any longer."""
+        ...
+
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        """Calls a function on the program's loop."""
+        ...
+
+    async def run(self, keepers: Sequence[LeaseKeeper]) -> None:
+        """Until every lease was given back, or cancelled: then what is held runs out."""
+        ...
+
+    async def release(self, keeper: LeaseKeeper) -> None:
+        """Gives a lease back."""
+        ...
+
+
+class LeasesOnLoop:
+    """On the program's own loop, where time may be virtual."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def is_alive(self) -> bool:
+        return True
+
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        function(*args)
+
+    async def run(self, keepers: Sequence[LeaseKeeper]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for keeper in keepers:
+                tasks.start_soon(keeper.run)
+
+    async def release(self, keeper: LeaseKeeper) -> None:
+        await keeper.release()
+
+
+class LeasesInThread:
+    """In a thread with a loop and connections of its own."""
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Transport]], clock: Clock) -> None:
+        """`connect`: called on the thread's loop."""
+        self._connect = connect
+        self._clock = clock
+        self.transport: Transport = _Line(self)
+        self.connected: Transport | None = None
+        self._beaten_s = clock.monotonic()
+        self._program: asyncio.AbstractEventLoop | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._begun: asyncio.Future[None] | None = None
+
+    def is_alive(self) -> bool:
+        return self._clock.monotonic() - self._beaten_s <= HEARTBEAT_AGE_MAX_S
+
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        try:
+            if self._program is not None:
+                self._program.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            logger.debug("the lease thread outlived the program's loop")
+
+    async def run(self, keepers: Sequence[LeaseKeeper]) -> None:
+        self._program = asyncio.get_running_loop()
+        self._begun, self._ended = self._program.create_future(), self._program.create_future()
+        threading.Thread(target=self._work, args=(keepers,), name="leases", daemon=True).start()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._beat)
+            try:
+                await asyncio.shield(self._ended)
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
+                    await self._end(self._begun, self._ended)
+            tasks.cancel_scope.cancel()
+
+    async def release(self, keeper: LeaseKeeper) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(keeper.release(), self._loop))
+
+    async def _beat(self) -> None:
+        while True:
+            self._beaten_s = self._clock.monotonic()
+            await asyncio.sleep(HEARTBEAT_PERIOD_S)
+
+    async def _end(self, begun: asyncio.Future[None], ended: asyncio.Future[None]) -> None:
+        """Has the thread end, if it has not."""
+        await asyncio.wait([begun, ended], return_when=asyncio.FIRST_COMPLETED)
+        if ended.done() or self._loop is None or self._tasks is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._tasks.cancel_scope.cancel)
+        except RuntimeError:
+            logger.debug("the lease thread ends by itself")
+        await asyncio.wait([ended])
+
+    # -- in the thread ---------------------------------------------------------------------------------------------
+
+    def _work(self, keepers: Sequence[LeaseKeeper]) -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(self._keep(keepers))
+        except BaseException as raised:  # noqa: BLE001 - told to the program, which ends with it
+            error = raised
+        self.tell(_settle, self._ended, error)
+
+    async def _keep(self, keepers: Sequence[LeaseKeeper]) -> None:
+        async with anyio.create_task_group() as tasks:
+            self._loop, self._tasks = asyncio.get_running_loop(), tasks
+            self.tell(_settle, self._begun, None)
+            async with self._connect() as transport:
+                self.connected = transport
+                async with anyio.create_task_group() as kept:
+                    for keeper in keepers:
+                        kept.start_soon(keeper.run)
+
+
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+class _Line:
+    """The thread's transport, for keepers that are built before there is one."""
+
+    def __init__(self, runner: LeasesInThread) -> None:
+        self._runner = runner
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        if self._runner.connected is None:
+            raise ConnectFailedError("the lease thread has no connection yet")
+        return await self._runner.connected.request(
+            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
+        )
+
+    def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AbstractAsyncContextManager[LineStream]:
+        raise NotImplementedError("leases are not watched")

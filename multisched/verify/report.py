@@ -1,0 +1,77 @@
+"""The judge's report on one look at a cluster: a plain document, the same for people's tables and programs' JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from multisched.verify.fields import Json
+from multisched.verify.findings import Finding
+from multisched.verify.judge import Judge
+from multisched.verify.objects import Problem
+from multisched.verify.placement_rules import Domain
+
+PROBLEMS_MAX = 1_000
+"""Problems with the input that a report names; the rest is counted."""
+
+
+class Unjudged(NamedTuple):
+    """A rule, or a part of it, that nothing was said about."""
+
+    rule: str
+    reason: str
+
+
+class Report(NamedTuple):
+    violations: list[Finding]
+    maybe: list[Finding]
+    """May have been right when the pod was placed."""
+    unreadable: list[Problem]
+    not_judged: list[Unjudged]
+    nodes: int
+    pods: int
+
+    def document(self) -> dict[str, Any]:
+        """As `-o json` prints it."""
+        return {
+            "violations": [_shown(finding) for finding in self.violations],
+            "maybe": [_shown(finding) for finding in self.maybe],
+            "unreadable": [problem._asdict() for problem in self.unreadable[:PROBLEMS_MAX]],
+            "notJudged": [one._asdict() for one in self.not_judged],
+            "checked": {"nodes": self.nodes, "pods": self.pods, "unreadable": len(self.unreadable)},
+        }
+
+
+def report(
+    objects: Iterable[tuple[str, Json]], domains: Sequence[Domain] = (), unreadable: Sequence[Problem] = ()
+) -> Report:
+    """Judges a cluster given as (kind, document), in the order of `KINDS`."""
+    told = Judge(domains)
+    for kind, document in objects:
+        told.tell(kind, document)
+    return report_of(told, unreadable, has_domains=bool(domains))
+
+
+def report_of(told: Judge, unreadable: Sequence[Problem] = (), *, has_domains: bool) -> Report:
+    """By a judge that knows the cluster."""
+    found = told.findings()
+    not_judged = [] if has_domains else [Unjudged("domain", "needs --config FILE")]
+    if told.lacks_claims:
+        not_judged.append(Unjudged("volumes", "pods have claims and the input has none; add pv,pvc,sc,csinodes"))
+    strays = [
+        Problem(f"pod {pod.key}", f"spec.nodeName: node {pod.node} is not in the input")
+        for pod in told.pods.values()
+        if pod.node not in told.nodes
+    ]
+    return Report(
+        [finding for finding in found if finding.is_sure],
+        [finding for finding in found if not finding.is_sure],
+        [*unreadable, *told.problems, *strays],
+        not_judged,
+        len(told.nodes),
+        len(told.pods),
+    )
+
+
+def _shown(finding: Finding) -> dict[str, str]:
+    return {"pod": finding.pod, "node": finding.node, "rule": finding.rule, "message": finding.message}

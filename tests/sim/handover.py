@@ -1,0 +1,387 @@
+"""Replicas that lead different domains of one cluster, while nodes move between the domains and binds take seconds.
+
+A focused simulation beside the general one: real programs, real leases, the embedded API server, virtual time, one seed. Every
+replica may write the leases of its own domains only, so that leaders differ; all of them read all leases, as replicas do.
+Each bind that takes effect is judged at once by the server's own store: no node holds more CPU than it has (I1), and a pod's
+node is its domain's, or was when the sender could last know (I8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import orjson
+
+from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.config_nodes import NodeRouter
+from multisched.config_schema import Configuration
+from multisched.model.decode import Decoder
+from multisched.model.objects import CPU
+from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
+from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.testing.scenario import QuietObserver
+from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
+
+NODES = 3
+BIND_MIN_S, BIND_MAX_S = 0.2, 4.5
+"""How long a bind is on its way to the server: within its deadline, and longer than it takes to tell of a node."""
+STORM_S, QUIET_S = 60.0, 40.0
+PODS_PATH = "/api/v1/namespaces/default/pods"
+
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n"
+TWO = HEAD + "- name: forecast\n- name: gpu\n"
+THREE = HEAD + "- name: forecast\n- name: gpu\n- name: edge\n  nodes: {rule: labelled}\n"
+BY_LABEL = HEAD + "- name: forecast\n- name: gpu\n  nodes: {selector: {matchLabels: {pool: old}}}\n"
+BY_NEW_LABEL = HEAD + "- name: forecast\n- name: gpu\n  nodes: {selector: {matchLabels: {pool: new}}}\n"
+
+
+class LateLines:
+    """A watch whose lines come `late_s` late."""
+
+    def __init__(self, inner: LineStream, cable: Cable, *, is_about_pods: bool) -> None:
+        self._inner, self._cable, self._is_about_pods = inner, cable, is_about_pods
+        self.status, self.headers = inner.status, inner.headers
+
+    async def read_body(self) -> bytes:
+        return await self._inner.read_body()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        loop, awake_s = asyncio.get_running_loop(), float("-inf")
+        async for line in self._inner:
+            self._cable.check()
+            deaf_until_s = self._cable.pods_deaf_until_s if self._is_about_pods else self._cable.deaf_until_s
+            if deaf_until_s > loop.time():
+                await asyncio.sleep(deaf_until_s - loop.time())
+            if loop.time() - awake_s > self._cable.late_s:  # what comes together is late together
+                await asyncio.sleep(self._cable.late_s)
+            awake_s = loop.time()
+            self._cable.check()
+            yield line
+
+
+class Cable(DirectTransport):
+    """Between one replica and the server. Binds take seconds, and go on if the replica dies."""
+
+    def __init__(self, site: Site, leads: frozenset[str], late_s: float) -> None:
+        super().__init__(site.server)
+        self._site = site
+        self.leads = leads
+        self.late_s = late_s
+        self.deaf_until_s = 0.0
+        """Until then its watches tell nothing, without a word."""
+        self.pods_deaf_until_s = 0.0
+        self.bind_s: float | None = None
+        """How long its binds take; None: drawn."""
+        self.is_cut = False
+        self._wire = contextvars.copy_context()
+        self._travelling: set[asyncio.Task[Response]] = set()
+
+    def check(self) -> None:
+        if self.is_cut:
+            raise ConnectFailedError("cut")
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        self.check()
+        async with super().stream(path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s) as lines:
+            yield LateLines(lines, self, is_about_pods="/pods" in path)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        self.check()
+        if "/leases" in path and method != "GET" and not self._may_lead(body):
+            return Response(409, b"{}", {})
+        sent = super().request(method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s)
+        if "/binding" not in path:
+            answer = await sent
+            self.check()
+            return answer
+
+        async def travel() -> Response:
+            drawn_s = self._site.rng.uniform(BIND_MIN_S, BIND_MAX_S)
+            await asyncio.sleep(drawn_s if self.bind_s is None else self.bind_s)
+            answer = await sent
+            self._site.judge(path, body or b"", answer)
+            return answer
+
+        task = asyncio.get_running_loop().create_task(travel(), context=self._wire)
+        self._travelling.add(task)
+        task.add_done_callback(self._travelling.discard)
+        return await asyncio.shield(task)
+
+    def _may_lead(self, body: bytes | None) -> bool:
+        return str(orjson.loads(body or b"{}")["metadata"]["name"]).removeprefix("multisched-") in self.leads
+
+
+@dataclass
+class Replica:
+    program: Program
+    cable: Cable
+    task: asyncio.Task[None]
+    leads: frozenset[str]
+    text: str
+
+
+@dataclass
+class Site:
+    """The cluster, its replicas, and what was found wrong."""
+
+    loop: SimLoop
+    seed: int
+    broken: list[str] = field(default_factory=list)
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.clock = SimClock(self.loop)
+        self.server = ApiServer(self.clock, rbac=False, seed=self.seed)
+        self.api = DirectTransport(self.server)
+        self.replicas: list[Replica] = []
+        self.pods = 0
+        self.started = 0
+
+    # -- the cluster -----------------------------------------------------------------------------------------------
+
+    async def send(self, method: str, path: str, document: dict[str, Any] | None = None, kind: str = JSON) -> Response:
+        body = orjson.dumps(document) if document is not None else None
+        return await self.api.request(method, path, body=body, content_type=kind)
+
+    async def add_node(self, name: str, labels: dict[str, str] | None = None, gpus: int = 0) -> None:
+        amounts = {"cpu": "8", "memory": "64Gi", "pods": "100", "nvidia.com/gpu": str(gpus)}
+        node = {"kind": "Node", "metadata": {"name": name, "labels": labels or {}}}
+        await self.send("POST", "/api/v1/nodes", {**node, "status": {"allocatable": amounts, "capacity": amounts}})
+
+    async def set_gpus(self, name: str, gpus: int) -> None:
+        amounts = {"nvidia.com/gpu": str(gpus)}
+        patch = {"status": {"allocatable": amounts, "capacity": amounts}}
+        await self.send("PATCH", f"/api/v1/nodes/{name}/status", patch, MERGE_PATCH)
+
+    async def label(self, name: str, **labels: str | None) -> None:
+        patch = {"metadata": {"labels": {key.replace("_", "/"): value for key, value in labels.items()}}}
+        await self.send("PATCH", f"/api/v1/nodes/{name}", patch, MERGE_PATCH)
+
+    async def add_pod(self, domain: str, cpu: str = "1") -> str:
+        self.pods += 1
+        name = f"{domain}-{self.pods}"
+        containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}]
+        spec = {"schedulerName": f"{domain}-scheduler", "containers": containers}
+        await self.send("POST", PODS_PATH, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        return name
+
+    def node_of(self, name: str) -> str:
+        return next(str(pod.node) for pod in self.stored("pods") if pod.name == name)
+
+    async def delete_pod(self, name: str) -> None:
+        await self.send("DELETE", f"{PODS_PATH}/{name}?gracePeriodSeconds=0")
+
+    def stored(self, resource: str) -> list[Any]:
+        decoder = Decoder()
+        decode = decoder.pod if resource == "pods" else decoder.node
+
+        objects = self.server.store.collection(resource).items()
+        return [decode(msgspec.Raw(orjson.dumps(stored.document()))) for stored in dict(objects).values()]
+
+    # -- the judge -------------------------------------------------------------------------------------------------
+
+    def judge(self, path: str, body: bytes, answer: Response) -> None:
+        if answer.status != 201:
+            return
+        self.happened["bound"] += 1
+        name = orjson.loads(body)["target"]["name"]
+        held = sum(pod.requests.get(CPU, 0) for pod in self.stored("pods") if pod.node == name)
+        if held > 8000 and any(node.name == name for node in self.stored("nodes")):
+            self.broken.append(f"I1: {name} holds {held} of 8000 mCPU at {self.loop.time():.1f} s")
+
+    # -- replicas --------------------------------------------------------------------------------------------------
+
+    def start(self, leads: Iterable[str], text: str) -> Replica:
+        self.started += 1
+        identity = f"replica-{self.started}"
+        cable = Cable(self, frozenset(leads), self.rng.choice([0.0, 0.02, 0.5]))
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, identity)
+        outside = Surroundings(
+            cable,
+            self.clock,
+            random.Random(self.rng.random()),
+            identity,
+            "kube-system",
+            observer=lambda domain: QuietObserver(),
+        )
+        program = context.run(Program, config.parse(text, "handover"), outside)
+        task = self.loop.create_task(self._keep(program), context=context)
+        replica = Replica(program, cable, task, frozenset(leads), text)
+        self.replicas.append(replica)
+        return replica
+
+    async def _keep(self, program: Program) -> None:
+        """As a kubelet does with a container that ends because its lease is lost."""
+        try:
+            await program.run()
+        except* LeaseLostError:
+            self.happened["lease lost"] += 1
+            replica = next(r for r in self.replicas if r.program is program)
+            replica.cable.is_cut = True
+            self.replicas.remove(replica)
+            self.start(replica.leads, replica.text)
+
+    async def kill(self, replica: Replica) -> None:
+        replica.cable.is_cut = True
+        self.replicas.remove(replica)
+        replica.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await replica.task
+
+    async def stop(self, replica: Replica) -> None:
+        replica.program.stop()
+        await replica.task
+        self.replicas.remove(replica)
+
+    async def end(self) -> None:
+        for replica in list(self.replicas):
+            await self.stop(replica)
+
+
+class Storm:
+    """What happens to the cluster and its replicas for `STORM_S`, drawn from the seed."""
+
+    def __init__(self, site: Site, domains: tuple[str, ...], moves: str) -> None:
+        self.site, self.domains, self.moves = site, domains, moves
+
+    async def run(self) -> None:
+        site, loop = self.site, self.site.loop
+        end_s = loop.time() + STORM_S
+        while loop.time() < end_s:
+            await asyncio.sleep(site.rng.uniform(0.02, 1.2))
+            what = site.rng.choices(
+                [self._move, self._burst, self._delete_pods, self._heartbeat, self._recreate, self._deafen, self._fail],
+                [6, 8, 6, 2, 1, 1, 0.5],
+            )[0]
+            site.happened[what.__name__.strip("_")] += 1
+            await what()
+
+    def _node(self) -> str:
+        return f"node-{self.site.rng.randrange(NODES)}"
+
+    async def _move(self) -> None:
+        rng, name = self.site.rng, self._node()
+        if self.moves == "gpus":
+            await self.site.set_gpus(name, rng.choice([0, 4]))
+        elif self.moves == "pool":
+            await self.site.label(name, pool=rng.choice(["old", "new", "none"]))
+        else:
+            await self.site.label(name, **{"multisched.io_domain": rng.choice(self.domains)})
+
+    async def _burst(self) -> None:
+        for _ in range(self.site.rng.randrange(1, 9)):
+            await self.site.add_pod(self.site.rng.choice(self.domains), self.site.rng.choice(["500m", "1", "3"]))
+
+    async def _delete_pods(self) -> None:
+        pods = sorted(pod.name for pod in self.site.stored("pods"))
+        for name in self.site.rng.sample(pods, len(pods) // 2):
+            await self.site.delete_pod(name)
+
+    async def _heartbeat(self) -> None:
+        await self.site.label(self._node(), beat=str(self.site.rng.random()))
+
+    async def _recreate(self) -> None:
+        name = self._node()
+        await self.site.send("DELETE", f"/api/v1/nodes/{name}")
+        for pod in self.site.stored("pods"):
+            if pod.node == name:
+                await self.site.delete_pod(pod.name)
+        await self.site.add_node(name, {"multisched.io/domain": self.site.rng.choice(self.domains)})
+
+    async def _deafen(self) -> None:
+        """A leader that hears nothing for a while, longer than any bind takes, and does not know it."""
+        cable = self.site.rng.choice(self.site.replicas).cable
+        until_s = self.site.loop.time() + self.site.rng.uniform(1.0, 12.0)
+        cable.deaf_until_s = self.site.rng.choice([0.0, until_s])
+        cable.pods_deaf_until_s = until_s
+
+    async def _fail(self) -> None:
+        replica = self.site.rng.choice(self.site.replicas)
+        if self.site.rng.random() < 0.5:
+            await self.site.kill(replica)
+        else:
+            await self.site.stop(replica)
+        self.site.start(replica.leads, replica.text)
+
+
+@dataclass(frozen=True)
+class Found:
+    broken: tuple[str, ...]
+    happened: Counter[str]
+    stranded: tuple[str, ...]
+    """Pods that wait although a node of their domain has been empty for a long time."""
+
+
+def run(seed: int, texts: dict[tuple[str, ...], str], moves: str) -> Found:
+    """`texts`: what each replica may lead -> its configuration. `moves`: what moves nodes between domains."""
+    loop = SimLoop(seed)
+    site = Site(loop, seed)
+    configuration = config.parse(next(iter(texts.values())), "handover")
+
+    async def main() -> Found:
+        for number in range(NODES):
+            await site.add_node(f"node-{number}", {"pool": "old"} if moves == "pool" else {}, gpus=4 * (number % 2))
+        for leads, text in texts.items():
+            site.start(leads, text)
+        await asyncio.sleep(10.0)
+        domains = tuple(domain.name for domain in configuration.domains)
+        await Storm(site, domains, moves).run()
+        stranded = await _calm(site, configuration) if len(set(texts.values())) == 1 else ()
+        await site.end()
+        return Found(tuple(site.broken), site.happened, tuple(stranded))
+
+    return simulate(main(), loop)
+
+
+def play(scene: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
+    """A scene on node n, which has GPUs."""
+    loop = SimLoop(seed=1)
+    site = Site(loop, seed=1)
+
+    async def main() -> None:
+        await site.add_node("n", gpus=4)
+        await scene(site)
+        await site.end()
+        assert site.broken == []
+
+    simulate(main(), loop)
+
+
+async def _calm(site: Site, configuration: Configuration) -> list[str]:
+    """After the storm every node is used again by the domain whose it is."""
+    for pod in site.stored("pods"):
+        await site.delete_pod(pod.name)
+    await asyncio.sleep(QUIET_S)
+    router, wanted = NodeRouter(configuration), {}
+    for node in site.stored("nodes"):
+        home = router.home(node)
+        if home is not None:
+            for _ in range(2):
+                wanted[await site.add_pod(home, "3")] = home
+    await asyncio.sleep(QUIET_S)
+    return [pod.name for pod in site.stored("pods") if pod.name in wanted and not pod.node]

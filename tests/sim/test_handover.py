@@ -1,0 +1,180 @@
+"""Nodes that change their domain while different replicas lead: never overcommitted, and used again soon (I1, I3, I8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.handover import BY_LABEL, BY_NEW_LABEL, THREE, TWO, Site, play, run
+
+SEEDS = 4
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    ("texts", "moves"),
+    [
+        ({("forecast",): TWO, ("gpu",): TWO}, "gpus"),
+        ({("forecast",): THREE, ("gpu",): THREE, ("edge",): THREE}, "labels"),
+        ({("forecast", "gpu"): TWO, ("gpu", "forecast", "none"): TWO}, "gpus"),
+    ],
+    ids=["two leaders", "three leaders", "two that take over from each other"],
+)
+def test_a_node_that_changes_its_domain_is_never_overcommitted(
+    seed: int, texts: dict[tuple[str, ...], str], moves: str
+) -> None:
+    found = run(seed, texts, moves)
+
+    assert found.broken == ()
+    assert found.stranded == ()
+    assert found.happened["move"] > 10
+    assert found.happened["bound"] > 20
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_two_configurations_during_a_rollout_do_not_share_a_node(seed: int) -> None:
+    """The old one gives the gpu domain other nodes than the new one."""
+    found = run(seed, {("forecast",): BY_LABEL, ("gpu",): BY_NEW_LABEL}, "pool")
+
+    assert found.broken == ()
+    assert found.happened["bound"] >= 10
+
+
+def test_the_next_leader_waits_for_a_bind_that_is_under_way_to_the_node() -> None:
+    async def scene(site: Site) -> None:
+        old, _ = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        old.cable.bind_s = 5.0
+        first = await site.add_pod("gpu", "6")
+        await asyncio.sleep(1.0)
+        await site.set_gpus("n", 0)
+        second = await site.add_pod("forecast", "6")
+        await asyncio.sleep(20.0)
+
+        assert site.node_of(first) == "n", "what was sent while the node was the domain's takes effect"
+        assert site.node_of(second) == ""
+
+    play(scene)
+
+
+def test_the_next_leader_waits_until_it_counts_what_the_last_one_bound() -> None:
+    async def scene(site: Site) -> None:
+        _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        second = await site.add_pod("forecast", "6")
+        await asyncio.sleep(1.0)
+        new.cable.pods_deaf_until_s = site.loop.time() + 20.0
+        first = await site.add_pod("gpu", "6")
+        await asyncio.sleep(6.0)
+        assert site.node_of(first) == "n"
+        await site.set_gpus("n", 0)
+        await asyncio.sleep(40.0)
+
+        assert site.node_of(second) == ""
+
+    play(scene)
+
+
+def test_a_leader_that_takes_over_waits_for_the_binds_of_other_domains_to_what_became_its_nodes() -> None:
+    async def scene(site: Site) -> None:
+        old, dead = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        await site.kill(dead)
+        site.start(["forecast"], TWO)
+        await asyncio.sleep(19.0)  # the lease has run out, and the bind deadline nearly
+        old.cable.bind_s = 5.0
+        await site.add_pod("gpu", "6")
+        await asyncio.sleep(0.3)
+        await site.set_gpus("n", 0)
+        second = await site.add_pod("forecast", "6")
+        await asyncio.sleep(30.0)
+
+        assert site.node_of(second) == ""
+
+    play(scene)
+
+
+@pytest.mark.parametrize("how", ["released", "killed"])
+def test_a_node_of_a_leader_that_is_gone_is_used(how: str) -> None:
+    async def scene(site: Site) -> None:
+        old, _ = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        await (site.stop(old) if how == "released" else site.kill(old))
+        await site.set_gpus("n", 0)
+        name = await site.add_pod("forecast", "6")
+        await asyncio.sleep(8.0 if how == "released" else 30.0)
+
+        assert site.node_of(name) == "n"
+
+    play(scene)
+
+
+def test_a_leader_that_sees_nothing_keeps_its_node_from_others_as_long_as_it_leads() -> None:
+    """Its watch is open and silent: it goes on binding there, in good faith."""
+
+    async def scene(site: Site) -> None:
+        old, _ = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        old.cable.deaf_until_s = site.loop.time() + 60.0
+        await site.set_gpus("n", 0)
+        await asyncio.sleep(30.0)
+        in_good_faith = await site.add_pod("gpu", "6")
+        late = await site.add_pod("forecast", "6")
+        await asyncio.sleep(50.0)
+
+        assert site.node_of(in_good_faith) == "n"
+        assert site.node_of(late) == ""
+
+    play(scene)
+
+
+def test_between_domains_of_one_process_a_node_goes_at_once() -> None:
+    async def scene(site: Site) -> None:
+        only = site.start(["gpu", "forecast"], TWO)
+        await asyncio.sleep(10.0)
+        only.cable.bind_s = 4.0
+        await site.add_pod("gpu", "3")
+        await asyncio.sleep(0.3)
+        await site.set_gpus("n", 0)
+        only.cable.bind_s = 0.01
+        name = await site.add_pod("forecast", "5")
+        await asyncio.sleep(0.3)
+
+        assert site.node_of(name) == "n"
+
+    play(scene)
+
+
+def test_a_node_that_two_configurations_give_to_two_leaders_is_left_alone_and_said_so() -> None:
+    async def scene(site: Site) -> None:
+        _, new = site.start(["forecast"], BY_LABEL), site.start(["gpu"], BY_NEW_LABEL)
+        await asyncio.sleep(10.0)
+        await site.label("n", pool="new")
+        names = [await site.add_pod(domain, "6") for domain in ("gpu", "forecast")]
+        await asyncio.sleep(20.0)
+
+        assert [site.node_of(name) for name in names] == ["", "n"], "who had it keeps it"
+        assert "1 nodes wait for another leader" in new.program.handover.waiting()
+
+    play(scene)
+
+
+def test_who_takes_over_every_domain_lists_once_and_not_node_by_node() -> None:
+    async def scene(site: Site) -> None:
+        for number in range(40):
+            await site.add_node(f"node-{number}", gpus=number % 2)
+        old = site.start(["gpu", "forecast"], TWO)
+        await asyncio.sleep(10.0)
+        site.start(["gpu", "forecast"], TWO)
+        await asyncio.sleep(10.0)
+        await site.kill(old)
+        listed: list[str] = []
+        site.server.request_log = lambda method, path, user, status: listed.append(path)
+        names = [await site.add_pod(domain, "6") for domain in ("gpu", "forecast") * 3]
+        await asyncio.sleep(30.0)  # lease, bind deadline, a retry period, a bind
+
+        assert all(site.node_of(name) for name in names)
+        assert not [path for path in listed if "spec.nodeName" in path]
+
+    play(scene)

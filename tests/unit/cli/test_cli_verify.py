@@ -1,0 +1,110 @@
+"""`multisched verify` as users and scripts meet it: exit codes, forms of output, wrong arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from multisched.cli import app
+from tests.unit.verify.clusters import GPU, Told, affinity, make_node, make_pod, term
+
+CONFIGURATION = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+
+
+def call(*arguments: str, stdin: str | None = None) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["verify", *arguments], input=stdin)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def dump(*objects: Told) -> str:
+    return json.dumps({"kind": "List", "apiVersion": "v1", "items": [d | {"kind": kind} for kind, d in objects]})
+
+
+CLEAN = dump(make_node("n1"), make_pod("fits", "n1", requests={"cpu": "1"}))
+OVER = dump(make_node("n1"), make_pod("large", "n1", requests={"cpu": "5"}))
+ONCE = dump(make_node("n1"), make_pod("alone", "n1", affinity=affinity(term())))
+
+
+def test_a_clean_cluster_is_0_and_a_violation_1() -> None:
+    assert call("--snapshot", "-", stdin=CLEAN)[0] == 0
+    code, text, _ = call("--snapshot", "-", stdin=OVER)
+    assert code == 1
+    head, row = text.splitlines()[:2]
+    assert head.split() == ["POD", "NODE", "RULE", "MESSAGE"]
+    assert row.split()[:3] == ["default/large", "n1", "resources"]
+    assert "1 violations, 0 that may have been right once; 1 pods on 1 nodes" in text
+
+
+def test_json_says_it_all(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(OVER)
+    code, text, _ = call("--snapshot", str(path), "-o", "json")
+    assert code == 1
+    assert json.loads(text) == {
+        "violations": [
+            {
+                "pod": "default/large",
+                "node": "n1",
+                "rule": "resources",
+                "message": "with it the node's pods ask for 5000 of 4000 milli-CPU cpu",
+            }
+        ],
+        "maybe": [],
+        "unreadable": [],
+        "notJudged": [{"rule": "domain", "reason": "needs --config FILE"}],
+        "checked": {"nodes": 1, "pods": 1, "unreadable": 0},
+    }
+
+
+def test_what_may_have_been_right_once_is_told_apart_and_fails_on_demand_only() -> None:
+    code, text, _ = call("--snapshot", "-", "-o", "json", stdin=ONCE)
+    found = json.loads(text)
+    assert (code, found["violations"], [one["rule"] for one in found["maybe"]]) == (0, [], ["podAffinity"])
+    assert call("--snapshot", "-", "--strict", stdin=ONCE)[0] == 1
+    assert "May have been right when the pod was placed:" in call("--snapshot", "-", stdin=ONCE)[1]
+
+
+def test_a_configuration_makes_it_judge_domains(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIGURATION)
+    pod = make_pod("lost", "n1", schedulerName="forecast-scheduler")
+    listed = dump(make_node("n1", more={GPU: "4"}), pod)
+    assert call("--snapshot", "-", stdin=listed)[0] == 0
+    code, text, _ = call("--snapshot", "-", "--config", str(config), stdin=listed)
+    assert (code, "the node is of domain gpu" in text) == (1, True)
+
+
+def test_what_is_unreadable_is_listed_and_fails_nothing() -> None:
+    odd = make_pod("odd", "n1", requests={"cpu": "lots"})
+    code, text, _ = call("--snapshot", "-", stdin=dump(make_node("n1"), odd))
+    assert code == 0
+    assert "unreadable: pod default/odd: requests.cpu: 'lots' is no quantity" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--snapshot", "-"), "-: it is no JSON (line 1, column 1"),
+        (("--snapshot", "/none.json"), "/none.json cannot be read: No such file"),
+        (("--snapshot", "-", "--kubeconfig", "k"), "--snapshot goes without --kubeconfig"),
+        (("--snapshot", "-", "--config", "/none.yaml"), "/none.yaml"),
+        (("--snapshot", "-", "-o", "xml"), "'xml' is not one of"),
+    ],
+)
+def test_bad_input_is_2(arguments: tuple[str, ...], message: str) -> None:
+    code, text, errors = call(*arguments, stdin="nonsense")
+    assert (code, text) == (2, "")
+    assert message in errors
+
+
+def test_no_cluster_is_3(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\n"
+        "users: [{name: c, user: {token: t}}]\ncontexts: [{name: c, context: {cluster: c, user: c}}]\n"
+    )
+    assert call("--kubeconfig", str(kubeconfig))[0] == 3

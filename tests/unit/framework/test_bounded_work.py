@@ -1,0 +1,100 @@
+"""What other tenants' pods demand or carry makes no pod's attempt dear: counted in what is looked at, not in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from multisched.framework.pod_counts import NARROW_GROUPS_MAX, PodCounts
+from multisched.framework.row_sums import DenseSum, PodCount
+from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm, PodQuery, PodScope, WeightedPodTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.state.node_table import NodeTable
+
+TERMS = 50
+NO_LABELS: dict[str, str] = {}
+EVERYWHERE = LabelSelector()
+
+
+def hostile(number: int, key: str = "app", topology: str = "zone") -> Pod:
+    """A pod with preferred terms about nearly everybody, all different."""
+    terms = tuple(
+        WeightedPodTerm(
+            1, PodAffinityTerm(topology, LabelSelector((_not(key, f"{number}-{at}"),)), frozenset(), EVERYWHERE)
+        )
+        for at in range(TERMS)
+    )
+    uid = f"hostile-{number}"
+    return Pod("tenant", uid, uid, 1, spec=PodSpec(pod_affinity=PodAffinity(preferred=terms)), labels={"n": uid})
+
+
+def _not(key: str, value: str) -> Requirement:
+    return Requirement(key, Operator.NOT_IN, (value,))
+
+
+def filled(pods: int) -> PodCounts:
+    counts = PodCounts()
+    for number in range(pods):
+        counts.account(number % 8, hostile(number), 1)
+    return counts
+
+
+@pytest.mark.parametrize("pods", [10, 500])
+def test_a_pod_asked_about_before_costs_what_came_since_however_much_there_is(pods: int) -> None:
+    counts, labels = filled(pods), {"app": "web"}
+    counts.concern("victim", labels, NO_LABELS)
+    before = counts.demands.terms_looked_at
+    counts.account(3, hostile(pods), 1)
+    concern = counts.concern("victim", labels, NO_LABELS)
+    assert counts.demands.terms_looked_at - before == TERMS
+    assert sum(int(one.weights.sum()) for one in concern.sums.values()) == TERMS * (pods + 1)
+
+
+def test_labels_that_no_term_looks_at_make_no_pod_another_one() -> None:
+    counts = filled(10)
+    first = counts.concern("victim", {"app": "web", "job": "1"}, NO_LABELS)
+    before = counts.demands.terms_looked_at
+    assert counts.concern("victim", {"app": "web", "job": "2"}, NO_LABELS) is first
+    assert counts.demands.terms_looked_at == before
+
+
+def test_terms_by_labels_that_no_node_has_are_not_looked_at() -> None:
+    table = NodeTable()
+    table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
+    for number in range(10):
+        table.add_pod(0, hostile(number, topology=f"nowhere-{number}"))
+    table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS)
+    assert table.pod_counts.demands.terms_looked_at == 0
+
+
+def test_labels_that_only_pods_name_make_no_columns_of_nodes() -> None:
+    table = NodeTable()
+    table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
+    for number in range(100):
+        assert not table.label_codes(f"nowhere-{number}").any()
+    assert [key for key, _ in table.label_columns()] == []
+
+
+def queries() -> Iterator[PodQuery]:
+    for number in range(TERMS):
+        yield PodQuery((PodScope(LabelSelector((_not("n", f"{number}"),))),))
+
+
+def test_a_query_about_many_groups_is_put_to_all_at_once_and_then_catches_up() -> None:
+    counts = filled(NARROW_GROUPS_MAX + 1)
+    for query in queries():
+        assert isinstance(counts.matching(query), DenseSum)
+    counts.account(1, hostile(10_000), 1)
+    for query in queries():
+        assert sum(counts.matching(query).held.values()) == NARROW_GROUPS_MAX + 2
+    assert counts.groups_looked_at == 0
+
+
+def test_a_query_about_one_namespace_looks_at_its_groups_alone() -> None:
+    counts = filled(200)
+    counts.account(0, Pod("victim", "v", "v", 1, labels={"app": "web"}), 1)
+    own = PodQuery((PodScope(LabelSelector((_not("n", "x"),)), frozenset({"victim"})),))
+    assert isinstance(counts.matching(own), PodCount)
+    assert counts.groups_looked_at == 1

@@ -1,0 +1,195 @@
+"""A whole program over the embedded API server, with a transport that a test may bend, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.model.wire import JSON, LineStream, Response
+from multisched.shell.program import Program, Surroundings
+from multisched.testing.invariants import differences
+from multisched.testing.scenario import QuietObserver
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+
+CONFIGURATION = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: forecast
+- name: gpu
+lease: {enabled: false}
+"""
+PODS = "/api/v1/namespaces/default/pods"
+
+Document = dict[str, Any]
+
+
+class BentTransport:
+    """Every answer of the server goes through `said` on its way to the program, every request through `asked`.
+
+    A watch line of which nothing is left is lost.
+    """
+
+    def __init__(self, server: ApiServer) -> None:
+        self.inner = DirectTransport(server)
+        self.said: Callable[[bytes], bytes] = lambda text: text
+        self.asked: Callable[[bytes], bytes] = lambda text: text
+        self.requests: list[tuple[str, str]] = []
+        self.answer: Callable[[str, str], Response | None] = lambda method, path: None
+        """An answer from here keeps the request from the server."""
+        self.list_s = self.bind_s = 0.0
+        """So long the answer to a list, and a request to bind, are on their way."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        self.requests.append((method, path))
+        if path.partition("?")[0].endswith("/binding"):
+            await asyncio.sleep(self.bind_s)
+        answer = self.answer(method, path)
+        if answer is None:
+            answer = await self.inner.request(
+                method,
+                self.asked(path.encode()).decode(),
+                body=None if body is None else self.asked(body),
+                content_type=content_type,
+                accept=accept,
+                timeout_s=timeout_s,
+            )
+        if method == "GET" and "?limit=" in path:
+            await asyncio.sleep(self.list_s)
+        return Response(answer.status, self.said(answer.body), answer.headers)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        self.requests.append(("WATCH", path))
+        path = self.asked(path.encode()).decode()
+        async with self.inner.stream(path, idle_timeout_s=idle_timeout_s) as lines:
+            yield _BentLines(lines, self)
+
+
+class _BentLines:
+    def __init__(self, inner: LineStream, transport: BentTransport) -> None:
+        self.status, self.headers = inner.status, inner.headers
+        self._inner = inner
+        self._transport = transport
+
+    async def read_body(self) -> bytes:
+        return self._transport.said(await self._inner.read_body())
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for line in self._inner:
+            said = self._transport.said(line)
+            if said:
+                yield said
+
+
+class Cluster:
+    """An API to act on, and a program that watches it."""
+
+    def __init__(self, loop: SimLoop, configuration: str) -> None:
+        clock = SimClock(loop)
+        self.loop = loop
+        self.server = ApiServer(clock, rbac=False)
+        self.api = DirectTransport(self.server)
+        self.transport = BentTransport(self.server)
+        surroundings = Surroundings(
+            self.transport, clock, random.Random(1), "tester", "kube-system", observer=lambda domain: QuietObserver()
+        )
+        self.program = Program(config.parse(configuration, "test"), surroundings)
+
+    async def send(
+        self, method: str, path: str, document: Document | None = None, *, content_type: str = JSON
+    ) -> Document:
+        body = orjson.dumps(document) if document is not None else None
+        answer = await self.api.request(method, path, body=body, content_type=content_type)
+        assert answer.status < 300, answer.body
+        found: Document = orjson.loads(answer.body)
+        return found
+
+    async def add_node(self, name: str, *, cpu: str = "4", labels: dict[str, str] | None = None) -> None:
+        allocatable = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+        metadata = {"name": name, "labels": labels or {}}
+        status = {"allocatable": allocatable, "capacity": allocatable}
+        await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": metadata, "status": status})
+
+    async def add_pod(
+        self,
+        name: str,
+        *,
+        cpu: str = "1",
+        scheduler: str = "forecast-scheduler",
+        metadata: Document | None = None,
+        port: int = 0,
+        **spec: Any,
+    ) -> None:
+        container: Document = {"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+        if port:
+            container["ports"] = [{"containerPort": port, "hostPort": port}]
+        spec = {"schedulerName": scheduler, "containers": [container], **spec}
+        document = {"kind": "Pod", "metadata": {"name": name, **(metadata or {})}, "spec": spec}
+        await self.send("POST", PODS, document)
+
+    async def bind(self, name: str, node: str) -> None:
+        await self.send("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": {"name": node}})
+
+    async def delete_pod(self, name: str) -> None:
+        await self.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+
+    async def nodes_of_pods(self) -> dict[str, str]:
+        """Name -> node, of every pod of the API; empty where it waits."""
+        listed = await self.send("GET", PODS)
+        return {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in listed["items"]}
+
+    @property
+    def placed(self) -> dict[str, str]:
+        """Name -> node, of every pod on a node as the cache has it."""
+        return {entry.pod.name: entry.node for entry in self.program.cache}
+
+    async def settle(self, seconds: float = 5.0) -> None:
+        await asyncio.sleep(seconds)
+
+    @property
+    def differences(self) -> list[str]:
+        return differences(self.program, self.server)
+
+
+def play(
+    scene: Callable[[Cluster], Coroutine[Any, Any, None]],
+    *,
+    prepare: Callable[[Cluster], Coroutine[Any, Any, None]] | None = None,
+    configuration: str = CONFIGURATION,
+) -> None:
+    """Runs a scene beside a program that has started; `prepare` comes before it."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> None:
+        cluster = Cluster(loop, configuration)
+        if prepare is not None:
+            await prepare(cluster)
+        running = loop.create_task(cluster.program.run())
+        await cluster.settle()
+        try:
+            await scene(cluster)
+        finally:
+            cluster.program.stop()
+            await running
+
+    simulate(main(), loop)

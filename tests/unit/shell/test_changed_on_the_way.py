@@ -1,0 +1,255 @@
+"""Pods that change between the pop from the queue and the watch's word that they are bound: they count as they are now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency, PermitResult, Plugin
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import CPU, Pod
+from multisched.queueing.transitions import Place
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+HELD_S = 5.0
+
+
+class Holding:
+    """Keeps pods at Permit or at PreBind for a while, as their names say."""
+
+    name = "Holding"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        is_held = pod.name == "permit"
+        return PermitResult(Status(Code.WAIT), HELD_S + 5) if is_held else PermitResult(SUCCESS)
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        if pod.name == "prebind":
+            await asyncio.sleep(HELD_S)
+        return SUCCESS
+
+
+class Remote:
+    """A filter that asks outside and lets all rows pass, after a while."""
+
+    name = "Remote"
+    depends_on = Dependency.ATTEMPT
+    answer_timeout_s = 10.0
+    reasons = ReasonTable(name)
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        self.asked.append(f"{pod.name} {pod.requests.get(CPU, 0)}m")
+        return "?"
+
+    async def answer(self, question: object) -> object:
+        await asyncio.sleep(HELD_S)
+        return "yes"
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.zeros(len(rows), np.uint8)
+
+
+def play(scene: Callable[[House], Coroutine[Any, Any, None]], *, plugins: Sequence[Plugin] = ()) -> None:
+    """A domain with one bind worker, over node a with 4 CPUs."""
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, plugins=plugins or [Holding()], bind_workers=1, filters=("NodePorts", "InterPodAffinity"))
+        house.see_node("a", cpu="4", labels={"zone": "z"})
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            await scene(house)
+            tasks.cancel_scope.cancel()
+        house.cache.validate()
+
+    simulate(main(), loop)
+
+
+def used(house: House) -> int:
+    return int(house.cache.nodes.requested(CPU)[house.domain.row("a")])
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued", "sent"])
+def test_what_is_known_of_an_assumed_pod_counts_at_once(where: str) -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [] if where in ("permit", "prebind") else [HELD_S]
+        if where == "queued":
+            house.see_pod("first", cpu="100m")
+            await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="1")
+        await asyncio.sleep(0.1)
+        assert house.node_of(where) == "a"
+        before = used(house)
+        house.see_pod(where, cpu="3")
+        assert used(house) == before + 2000
+        for number in range(3):
+            house.see_pod(f"later-{number}", cpu="1")
+        await asyncio.sleep(0.1)
+        assert used(house) <= 4000
+        house.see_pod(where, cpu="2")
+        await asyncio.sleep(0.1)
+        assert used(house) <= 4000
+
+    play(scene)
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
+def test_a_pod_that_outgrew_its_node_before_anything_was_sent_is_decided_anew(where: str) -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S] if where == "queued" else []
+        house.see_pod("first", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="4")
+        await asyncio.sleep(HELD_S + 0.1)
+
+        assert house.node_of(where) is None
+        assert house.desk.posts == [("first", "a")]
+        assert house.worker.queue.where(f"uid-{where}") in (Place.BACKOFF, Place.UNSCHEDULABLE)
+        assert used(house) == 1000
+
+    play(scene)
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
+def test_a_pod_that_grew_and_still_fits_keeps_its_place(where: str) -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S] if where == "queued" else []
+        house.see_pod("first", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="3")
+        await asyncio.sleep(HELD_S + 0.1)
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == [("first", "a"), (where, "a")]
+        assert used(house) == 4000
+
+    play(scene)
+
+
+def test_labels_of_an_assumed_pod_count_as_they_are_now() -> None:
+    """A pod that is relabelled into the reach of a standing pod's anti-affinity is not sent."""
+    term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+    async def scene(house: House) -> None:
+        house.see_pod("loner", cpu="1", nodeName="a", affinity=anti, phase="Running")
+        house.see_pod("permit", cpu="1", metadata={"labels": {"role": "follower"}})
+        await asyncio.sleep(0.1)
+        assert house.node_of("permit") == "a"
+        house.see_pod("permit", cpu="1", metadata={"labels": {"role": "leader"}})
+        await asyncio.sleep(0.1)
+        assert house.node_of("permit") is None
+        assert house.desk.posts == []
+
+    play(scene)
+
+
+def test_a_status_that_changes_costs_nobody_his_place() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("permit", cpu="1")
+        await asyncio.sleep(0.1)
+        entry = house.cache.placed("uid-permit")
+        house.see_pod("permit", cpu="1", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
+        assert house.cache.placed("uid-permit") is entry
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("permit", "a")]
+
+    play(scene)
+
+
+def test_a_pod_that_changes_while_answers_are_awaited_is_decided_as_it_is_now() -> None:
+    remote = Remote()
+
+    async def scene(house: House) -> None:
+        house.see_pod("p", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod("standing", cpu="1", nodeName="a")
+        house.see_pod("p", cpu="4")
+        await asyncio.sleep(HELD_S + 0.1)
+        assert house.node_of("p") is None
+        house.lose_pod("standing")
+        await asyncio.sleep(4 * HELD_S)
+        assert house.desk.posts == [("p", "a")]
+        assert used(house) == 4000
+
+    play(scene, plugins=[remote])
+    assert remote.asked[0] == "p 1000m"
+    assert remote.asked[-1] == "p 4000m"
+
+
+def test_room_that_an_assumed_pod_gives_back_wakes_who_waits_for_it() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("permit", cpu="4")
+        await asyncio.sleep(0.1)
+        house.see_pod("waits", cpu="1")
+        await asyncio.sleep(3.0)
+        assert house.worker.queue.where("uid-waits") is Place.UNSCHEDULABLE
+        house.see_pod("permit", cpu="3")
+        await asyncio.sleep(2.0)
+        assert house.node_of("waits") == "a"
+
+    play(scene)
+
+
+def test_a_pod_that_cannot_be_scheduled_any_more_is_not_sent() -> None:
+    """It was read well when it was decided; what it holds counts until it is given up."""
+
+    async def scene(house: House) -> None:
+        house.see_pod("permit", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod("permit", cpu="1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
+        await asyncio.sleep(0.1)
+        assert house.node_of("permit") is None
+        assert used(house) == 0
+        assert house.desk.posts == []
+
+    play(scene)
+
+
+def test_a_domain_that_is_held_decides_nothing_and_goes_on_with_what_came_meanwhile() -> None:
+    async def scene(house: House) -> None:
+        house.worker.hold()
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        assert house.node_of("p") is None
+        house.worker.go_on()
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
+def test_what_was_decided_by_another_history_is_decided_anew(where: str) -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S] if where == "queued" else []
+        house.see_pod("first", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="1")
+        await asyncio.sleep(0.1)
+        house.worker.hold()
+        house.worker.go_on("the server's history went back")
+        await asyncio.sleep(0.2)
+        assert (house.node_of(where) is None) is (where != "queued"), "a bind worker turns it back when it comes to it"
+        assert house.desk.posts == [("first", "a")]
+
+    play(scene)

@@ -1,0 +1,162 @@
+"""The judge on a live cluster: its own lists, its own process, what it tells, and what becomes of it when things fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.framework.ports import Event
+from multisched.model.wire import Response
+from multisched.options import ExitCode
+from multisched.shell.cluster_judge import EVENTS_MAX, FACTORY, ClusterJudge, JudgeError, judge_cluster
+from multisched.shell.duty_processes import ChildProcess
+from multisched.verify import Domain
+from tests.unit.verify.clusters import GPU, make_node, make_pod
+
+PODS, NODES = "/api/v1/namespaces/default/pods", "/api/v1/nodes"
+DOMAINS = (Domain("work", frozenset({"work-scheduler"}), "rest"), Domain("gpu", frozenset({"gpu-scheduler"}), "gpu"))
+
+
+class Clock:
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return 7.0
+
+
+class Answers:
+    """A transport that answers some paths by itself."""
+
+    def __init__(self, server: ApiServer, refused: Mapping[str, int]) -> None:
+        self._direct = DirectTransport(server)
+        self._refused = refused
+        self.limits: list[str] = []
+
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
+        for part, status in self._refused.items():
+            if path.startswith(part) and method == "GET":
+                return Response(status, orjson.dumps({"kind": "Status", "code": status, "message": "no"}))
+        return await self._direct.request(method, path, **rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._direct, name)
+
+
+class Town:
+    def __init__(self, refused: Mapping[str, int] | None = None) -> None:
+        self.server = ApiServer(Clock(), seed=0, rbac=False)
+        self.transport = Answers(self.server, refused or {})
+        self.events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def create(self, path: str, document: dict[str, Any]) -> None:
+        document["metadata"].pop("uid", None)
+        answer = await self.transport.request("POST", path, body=orjson.dumps(document))
+        assert answer.status == 201, answer.body
+
+    async def build(self, *pods: tuple[str, str, str]) -> None:
+        """(name, node, cpu)"""
+        await self.create(NODES, make_node("n1")[1])
+        for name, node, cpu in pods:
+            _, pod = make_pod(name, node, requests={"cpu": cpu}, schedulerName="work-scheduler")
+            pod["spec"]["containers"][0]["image"] = "app"
+            await self.create(PODS, pod)
+
+    def judge(self, process: ChildProcess) -> ClusterJudge:
+        transport: Any = self.transport
+        return ClusterJudge(
+            transport, process, self, Clock(), every_s=10.0, reporter="work-scheduler", may_look=lambda: True
+        )
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[ChildProcess]:
+    child = ChildProcess(FACTORY, DOMAINS, seed=0)
+    yield child
+    await child.close()
+
+
+async def test_a_look_counts_by_rule_and_tells_the_pods(process: ChildProcess) -> None:
+    town = Town()
+    await town.build(("fits", "n1", "1"), ("over", "n1", "4"))
+    judge = town.judge(process)
+
+    await judge.look()
+
+    assert {rule: pods for rule, pods in judge.statistics.violations.items() if pods} == {"resources": 1}
+    assert (judge.statistics.runs, judge.statistics.failures) == (1, 0)
+    assert [(event.regarding.name, event.type, event.reporter) for event in town.events] == [
+        ("over", "Warning", "work-scheduler")
+    ]
+    assert "resources: with it the node's pods ask for 5000 of 4000" in town.events[0].note
+    assert process.pid is None, "its memory is given back between looks"
+
+
+async def test_each_look_begins_anew(process: ChildProcess) -> None:
+    town = Town()
+    await town.build(("over", "n1", "5"))
+    judge = town.judge(process)
+    await judge.look()
+    await town.transport.request("DELETE", f"{PODS}/over?gracePeriodSeconds=0")
+    await judge.look()
+    assert set(judge.statistics.violations.values()) == {0}
+    assert judge.statistics.runs == 2
+
+
+async def test_it_knows_the_domains(process: ChildProcess) -> None:
+    town = Town()
+    await town.create(NODES, make_node("cards", more={GPU: "4"})[1])
+    await town.build(("lost", "cards", "1"))
+    judge = town.judge(process)
+    await judge.look()
+    assert judge.statistics.violations["domain"] == 1
+
+
+async def test_events_are_bounded(process: ChildProcess) -> None:
+    town = Town()
+    await town.build(*((f"over-{n}", "n1", "5") for n in range(EVENTS_MAX + 5)))
+    judge = town.judge(process)
+    await judge.look()
+    assert judge.statistics.violations["resources"] == EVENTS_MAX + 5
+    assert len(town.events) == EVENTS_MAX
+
+
+async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_read() -> None:
+    town = Town({"/api/v1/persistentvolumeclaims": 403})
+    await town.build(("over", "n1", "5"))
+    transport: Any = town.transport
+    found = await judge_cluster(transport, ())
+    assert [one.pod for one in found.violations] == ["default/over"]
+    assert [(one.rule, one.reason.split(":")[0]) for one in found.not_judged] == [
+        ("domain", "needs --config FILE"),
+        ("volumes", "PersistentVolumeClaim cannot be listed"),
+    ]
+
+
+@pytest.mark.parametrize(("path", "status"), [(NODES, 403), ("/api/v1/pods", 500), ("/api/v1/pods", 410)])
+async def test_without_nodes_or_pods_there_is_no_verdict(path: str, status: int) -> None:
+    town = Town({path: status})
+    await town.build(("over", "n1", "5"))
+    transport: Any = town.transport
+    with pytest.raises(JudgeError) as refused:
+        await judge_cluster(transport, ())
+    assert refused.value.code == ExitCode.NO_CLUSTER
+
+
+async def test_a_look_that_fails_leaves_the_last_verdict_and_no_process(process: ChildProcess) -> None:
+    town = Town({"/api/v1/pods": 500})
+    await town.build()
+    judge = town.judge(process)
+    with pytest.raises(JudgeError):
+        await judge.look()
+    assert judge.statistics.runs == 0
+    assert process.pid is None

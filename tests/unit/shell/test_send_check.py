@@ -1,0 +1,187 @@
+"""Binds of which nothing was sent yet, while their node changes, goes, or leaves the domain (reference: reliability 4, class 11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+
+from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.plugin import CycleView, PermitResult
+from multisched.framework.ports import BindAnswer, BindReply, PodTruth
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
+from multisched.queueing.transitions import Place
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+HELD_S = 5.0
+NO_EXECUTE = [{"key": "maintenance", "effect": "NoExecute"}]
+NO_SCHEDULE = [{"key": "maintenance", "effect": "NoSchedule"}]
+
+
+class Holding:
+    """Keeps pods at Permit or at PreBind for a while, as their names say."""
+
+    name = "Holding"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        is_held = pod.name == "permit"
+        return PermitResult(Status(Code.WAIT), HELD_S + 5) if is_held else PermitResult(SUCCESS)
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        if pod.name == "prebind":
+            await asyncio.sleep(HELD_S)
+        return SUCCESS
+
+
+def play(scene: Callable[[House], Coroutine[Any, Any, None]]) -> None:
+    """A domain with one bind worker, over node a with room for four pods."""
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, plugins=[Holding()], bind_workers=1, filters=("NodeUnschedulable", "NodeAffinity"))
+        house.see_node("a", cpu="4")
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            await scene(house)
+            tasks.cancel_scope.cancel()
+        house.cache.validate()
+
+    simulate(main(), loop)
+
+
+CHANGES: dict[str, Callable[[House], object]] = {
+    "cordoned": lambda house: house.see_node("a", cpu="4", unschedulable=True),
+    "tainted NoExecute": lambda house: house.see_node("a", cpu="4", taints=NO_EXECUTE),
+    "tainted NoSchedule": lambda house: house.see_node("a", cpu="4", taints=NO_SCHEDULE),
+    "shrunk": lambda house: house.see_node("a", cpu="500m"),
+    "relabelled": lambda house: house.see_node("a", cpu="4", labels={"disk": "slow"}),
+    "deleted": lambda house: house.lose_node("a"),
+    "created anew": lambda house: house.see_node("a", cpu="4", uid="another"),
+    "moved to another domain": lambda house: house.see_node("a", cpu="4", labels={"disk": "fast", "domain": "other"}),
+    "filled by somebody else": lambda house: house.see_pod("foreign", cpu="4", scheduler="them", nodeName="a"),
+}
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_nothing_is_sent_to_a_node_that_would_not_take_the_pod_any_more(
+    where: str, change: Callable[[House], object]
+) -> None:
+    async def scene(house: House) -> None:
+        house.see_node("a", cpu="4", labels={"disk": "fast"})
+        house.desk.replies = [HELD_S] if where == "queued" else []
+        house.see_pod("first")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, nodeSelector={"disk": "fast"})
+        await asyncio.sleep(0.1)
+        assert house.node_of(where) == "a"
+        assert house.desk.posts == [("first", "a")]
+
+        change(house)
+        await asyncio.sleep(HELD_S)
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == [("first", "a")]
+        assert house.node_of(where) is None
+        assert house.worker.queue.where(f"uid-{where}") is not None
+
+    play(scene)
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind"])
+def test_who_waits_at_permit_or_prebind_is_turned_back_when_the_node_changes_and_not_later(where: str) -> None:
+    async def scene(house: House) -> None:
+        house.see_pod(where)
+        await asyncio.sleep(0.1)
+        house.see_node("a", cpu="4", unschedulable=True)
+        await asyncio.sleep(0.1)
+
+        assert house.node_of(where) is None
+        assert house.worker.queue.where(f"uid-{where}") is Place.BACKOFF
+        assert "unschedulable" in house.told(where)[0]
+        assert house.worker.is_drained
+
+    play(scene)
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
+def test_a_change_that_bothers_no_filter_costs_nobody_his_place(where: str) -> None:
+    """The pod itself fills the node: it does not stand in its own way when the filters are asked again."""
+
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S] if where == "queued" else []
+        house.see_pod("first", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod(where, cpu="3")
+        await asyncio.sleep(0.1)
+        house.see_node("a", cpu="4", labels={"colour": "blue"})
+        house.see_node("a", cpu="4", labels={"colour": "green"})
+        await asyncio.sleep(HELD_S)
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == [("first", "a"), (where, "a")]
+
+    play(scene)
+
+
+def test_a_node_that_left_the_domain_and_came_back_is_looked_at_anew() -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S]
+        for name in ("first", "second", "third"):
+            house.see_pod(name)
+        await asyncio.sleep(0.1)
+        assert [house.node_of(name) for name in ("first", "second", "third")] == ["a"] * 3
+        house.see_node("a", cpu="4", labels={"domain": "other"})
+        house.see_pod("theirs", cpu="2", scheduler="them", nodeName="a")
+        house.see_node("a", cpu="4")
+        await asyncio.sleep(2 * HELD_S)
+
+        assert len(house.desk.posts) == 2, "one of the waiting two has no room any more"
+
+    play(scene)
+
+
+def test_a_throttled_bind_is_not_sent_again_to_a_cordoned_node() -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        house.see_node("a", cpu="4", unschedulable=True)
+        await asyncio.sleep(10.0)
+
+        assert house.desk.posts == [("p", "a")]
+        assert ("outcome", Outcome.REFUSED) in house.desk.ends
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_what_became_of_an_unknown_bind_is_only_read_once_its_node_left(*, is_bound: bool) -> None:
+    """The first POST may still take effect; a second one must not follow it to a node of another leader (I2, I8)."""
+
+    async def scene(house: House) -> None:
+        nowhere = PodTruth("uid-p", "", is_deleting=False, is_gated=False)
+        bound = PodTruth("uid-p", "a", is_deleting=False, is_gated=False)
+        house.desk.replies = [1.0, BindReply(BindAnswer.UNKNOWN)]
+        house.desk.truths = [nowhere, bound if is_bound else nowhere]
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        house.see_node("a", cpu="4", labels={"domain": "other"})
+        await asyncio.sleep(4.0)
+        assert house.node_of("p") == "a", "its room is held until no POST can land any more"
+        await asyncio.sleep(4.0)
+
+        assert house.desk.posts == [("p", "a")]
+        assert ("outcome", Outcome.BOUND if is_bound else Outcome.REFUSED) in house.desk.ends
+        assert house.node_of("p") == ("a" if is_bound else None)
+
+    play(scene)
