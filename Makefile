@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist worksteal
 # On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock demo test check sim sim-coverage mutants soak oracle controlplane real bench
+.PHONY: venv lock demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -49,6 +49,9 @@ sim-coverage: venv # lines and branches of the core that 200 seeds execute, and 
 
 mutants: venv # deliberate defects, each of which the simulation must catch
 	$(BIN)/python -m tests.sim.mutants $(ARGS)
+
+mutation: venv # defects drawn at random, each against tests and 100 seeds; ARGS="--seed N --sample 100"; an hour
+	$(BIN)/python -m tests.mutation.run $(ARGS)
 
 soak: venv # the property tests with 10,000 examples each instead of 300
 	$(PYTEST) $(SPREAD) --hypothesis-profile=soak --timeout=7200 tests/unit tests/conformance $(ARGS)

@@ -216,6 +216,7 @@ class Program:
             self.pods,
             self.reflectors["nodes"],
             RUNNING_PODS,
+            self._see_all_binds_before,
         )
         self.handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
         self.objects = ObjectWatch(
