@@ -229,7 +229,8 @@ class Door(Books):
         if self.ground_of(pod.uid, decision_of(body)[1]) is None:
             self._check_domain(pod, decision_of(body)[1])
         for finding in self._judge.findings(pod.uid):
-            if finding.rule not in SHARED:
+            # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
+            if finding.rule not in SHARED and not self.was_rewound:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def assumed(self, uid: str, node: str) -> None:
