@@ -140,7 +140,7 @@ class Handover:
 
     @property
     def _is_alone(self) -> bool:
-        """True if nobody else can bind by any lease."""
+        """True if nobody else can bind by any lease, and what others bound by them is counted here."""
         return self._leases <= self._settled
 
     def is_settled(self, domain: str) -> bool:
@@ -208,11 +208,12 @@ class Handover:
             return
         others = await self._read(set())
         free = [(one, node) for one in waiting if (node := self._free_node(one, others)) is not None]
-        are_listed = len(free) > NODES_LISTED_MAX
-        if are_listed:
+        are_counted = self._is_alone
+        if not are_counted and len(free) > NODES_LISTED_MAX:
             await self._relist(self._clock.monotonic())
+            are_counted = True
         for one, node in free:
-            if are_listed or await self._counts_all_on(node.name):
+            if are_counted or await self._counts_all_on(node.name):
                 self._let_in(one, node.uid)
 
     def _free_node(self, one: _Withheld, others: Mapping[str, Holding | None]) -> Node | None:
