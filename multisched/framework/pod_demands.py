@@ -257,7 +257,8 @@ class PodDemands:
         if demander is None:
             return effect_on(asker, affinity, namespace)
         concern = self.concern(*asker)
-        return concern.kinds[self._kind(concern, demander)]
+        kind = self._kind(concern, demander)  # first: it may make the concern's kinds anew
+        return concern.kinds[kind]
 
     # -- checking --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from multisched.framework import group_columns, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import Lane, held_by_lane
 from multisched.framework.row_sums import CHANGES_KEPT
+from multisched.framework.term_columns import Asker
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import (
     DemandKind,
@@ -238,6 +239,17 @@ def test_a_reader_that_missed_too_much_is_told() -> None:
         counts.account(0, pod, 1)
         counts.account(0, pod, -1)
     assert counts.matching(query).changes_since(version) is None
+
+
+def test_an_effect_is_the_demanders_own_when_those_remembered_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_demands, "EFFECTS_MAX", 2)
+    counts, asker = PodCounts(), Asker("a", LABELS[1], NAMESPACE_LABELS["a"])
+    terms = [WeightedPodTerm(weight, PodAffinityTerm("zone", SELECTORS[0])) for weight in (1, 2, 3)]
+    affinities = [PodAffinity(preferred=(one,)) for one in terms]
+    for number, affinity in enumerate(affinities):
+        counts.account(0, Pod("a", f"p{number}", f"p{number}", 1, spec=PodSpec(pod_affinity=affinity)), 1)
+    told = [counts.effect(asker, affinity, "a") for affinity in affinities]
+    assert told == [((Lane(DemandKind.PREFERRED, "zone"), 1, weight),) for weight in (1, 2, 3)]
 
 
 def test_two_states_never_have_one_version() -> None:
