@@ -182,7 +182,8 @@ def test_counts_equal_a_recount_after_any_sequence_of_events(taken: list[Step]) 
 @given(steps)
 def test_counts_stay_true_when_little_is_kept(taken: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pod_counts, "QUERIES_MAX", 2)
+        for name in ("QUERIES_MAX", "QUERIES_MIN"):
+            patch.setattr(pod_counts, name, 2)
         for name in ("LOG_KEPT", "MATCHES_KEPT", "NARROW_GROUPS_MAX"):
             patch.setattr(pod_counts, name, 1)
         patch.setattr(group_columns, "DEAD_MIN", 1)
@@ -239,6 +240,18 @@ def test_a_reader_that_missed_too_much_is_told() -> None:
         counts.account(0, pod, 1)
         counts.account(0, pod, -1)
     assert counts.matching(query).changes_since(version) is None
+
+
+def test_what_one_pod_asks_for_stands_side_by_side_however_much_others_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All counts have been used of late, and the oldest is one of the pod's own: what is dropped for the next is not that."""
+    monkeypatch.setattr(pod_counts, "QUERIES_MAX", 2 * pod_counts.QUERIES_MIN)
+    counts = PodCounts()
+    counts.account(1, Pod("a", "p", "p", 1), 1)
+    everybodys = [PodQuery((PodScope(LabelSelector(), frozenset(("a", f"n-{n}"))),)) for n in range(1_000)]
+    for query in everybodys[: pod_counts.QUERIES_MAX]:
+        counts.matching(query)
+    own = [counts.matching(query) for query in (everybodys[0], *everybodys[-pod_counts.QUERIES_MIN + 1 :])]
+    assert [count.held for count in own] == [{1: 1}] * len(own)
 
 
 def test_an_effect_is_the_demanders_own_when_those_remembered_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
