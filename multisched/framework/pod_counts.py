@@ -23,6 +23,9 @@ from multisched.model.placement import PodAffinity, PodQuery
 QUERIES_MAX: Final = 4_096
 """Queries kept; those unused for longest go first."""
 
+QUERIES_MIN: Final = 128
+"""The latest queries, which are kept whatever they take: more than one pod asks for, as its counts are read side by side."""
+
 QUERY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory for the counts of queries; those unused for longest go first."""
 
@@ -117,13 +120,15 @@ class PodGroup:
 class KeptQuery:
     """A query with its count, as far as it has caught up."""
 
-    __slots__ = ("_matches", "count", "is_kept", "is_used", "query", "seen", "size_bytes")
+    __slots__ = ("_matches", "count", "is_kept", "is_used", "query", "seen", "size_bytes", "used_at")
 
     def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
         self.query = query
         self.is_kept = True
         """A reader that holds on to the query asks for it again when it is not kept."""
         self.is_used = True
+        self.used_at = 0
+        """When it was asked for last, in questions to all queries."""
         self._matches: dict[PodGroup, bool] = {}
         self.size_bytes = 0
         self.counted(count, seen)
@@ -163,7 +168,7 @@ class PodCounts:
         self._sequence = 0
         self._groups: dict[str, dict[tuple[int, bool], PodGroup]] = {}
         self._queries: dict[PodQuery, KeptQuery] = {}
-        self._bytes = 0
+        self._uses = self._bytes = 0
         self._columns: GroupColumns | None = None
         self._log: list[tuple[PodGroup, int, int]] = []
         """Group, row, and how many of its pods came or went."""
@@ -188,7 +193,8 @@ class PodCounts:
 
     def refresh(self, kept: KeptQuery) -> None:
         """Catches up with what came and went since the query was last asked for."""
-        kept.is_used = True
+        self._uses += 1
+        kept.is_used, kept.used_at = True, self._uses
         if kept.seen == self._end:
             return
         if kept.seen < self._log_start:
@@ -363,11 +369,13 @@ class PodCounts:
         return PodCount(self._tick(), held)
 
     def _make_room(self) -> None:
-        """Those that nobody used since they were last passed over here go first."""
-        while self._queries and (len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX):
+        """Those that nobody used since they were last passed over here go first; the latest stay: somebody reads them now."""
+        while len(self._queries) >= QUERIES_MIN and (
+            len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX
+        ):
             query = next(iter(self._queries))
             kept = self._queries.pop(query)
-            if kept.is_used:
+            if kept.is_used or self._uses - kept.used_at < QUERIES_MIN - 1:
                 kept.is_used = False
                 self._queries[query] = kept
             else:
