@@ -19,6 +19,7 @@ from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
 from multisched.model.selectors import Toleration
+from multisched.queueing.entry import Placement
 from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
@@ -240,6 +241,8 @@ class PodIngest:
         if pod.is_deleting:
             if before is not None:
                 self._forget_pending(worker, pod.uid)
+            if self._cache.is_assumed(pod.uid):
+                self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
             return
         refusal = _refusal(pod)
         if refusal:
@@ -272,7 +275,7 @@ class PodIngest:
             if before is None:
                 self._offer(pod)
         now_s = self._clock.monotonic()
-        placement = worker.queue.add(pod, now_s) if before is None else worker.queue.update(before, pod, now_s)
+        placement = self._enqueue(worker, pod, before, now_s)
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
             worker.report(pod, "SchedulingGated", placement.status.message)
         worker.wake()
@@ -280,6 +283,13 @@ class PodIngest:
             self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
         elif before.nominated_node not in ("", pod.nominated_node):
             self._router.tell_promise_ended(before, now_s)
+
+    def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
+        if before is not None:
+            return worker.queue.update(before, pod, now_s)
+        if self._cache.is_assumed(pod.uid) and pod.uid not in worker.queue:
+            return None  # its bind was answered: it was refused and mended before the watch could tell of it
+        return worker.queue.add(pod, now_s)
 
     def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
         """A pod that cannot be scheduled at all is told so once, and costs nothing more."""

@@ -24,6 +24,7 @@ from multisched.client.evictor import ApiEvictor
 from multisched.client.history import History
 from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
+from multisched.client.lease_record import Holding
 from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.reflector import Reflector, ReflectorHandler
@@ -79,6 +80,8 @@ DRAIN_S = 10.0
 EVENTS_DRAIN_S = 3.0
 LEASES_FIRST_S = 0.5
 """How long the first list waits for free leases; with them held it need not be read a second time."""
+LEASE_LOOK_MIN_S, LEASE_LOOK_MAX_S = 0.05, 1.0
+"""Between two looks at a lease that is held and may not be bound by yet."""
 
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """Ended pods hold nothing; the server sends their end as a deletion under this selector."""
@@ -216,6 +219,7 @@ class Program:
             self.pods,
             self.reflectors["nodes"],
             RUNNING_PODS,
+            self._see_all_binds_before,
         )
         self.handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
         self.objects = ObjectWatch(
@@ -510,18 +514,31 @@ class Program:
         if keeper is None:
             worker.lead()
             return
-        await self._held[self._groups[worker.name]].wait()
-        await anyio.sleep(keeper.may_bind_in_s())
-        if not self.handover.is_settled(worker.name):
-            others = await self.handover.others(worker.name)
-            await self._see_all_binds_before(self.clock.monotonic())
-            self.handover.open(worker, others)
-        else:
-            self.handover.open(worker, {})
+        await self._open(worker, keeper)
         worker.lead()
         await self._lost[self._groups[worker.name]].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
+
+    async def _open(self, worker: DomainWorker, keeper: LeaseKeeper) -> None:
+        """Returns once the lease is held, and all is known that was bound by it before."""
+        term = 0
+        while term != keeper.term or not term:
+            await self._until_may_bind(worker.name, keeper)
+            term = keeper.term  # it may be lost and won again while lists are read
+            others: Mapping[str, Holding | None] = {}
+            if not self.handover.is_settled(worker.name):
+                others = await self.handover.others(worker.name)
+                await self._see_all_binds_before(self.clock.monotonic())
+        self.handover.open(worker, others)
+
+    async def _until_may_bind(self, domain: str, keeper: LeaseKeeper) -> None:
+        """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
+        held = self._held[self._groups[domain]]
+        await held.wait()
+        while not keeper.may_bind():
+            await anyio.sleep(min(max(keeper.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
+            await held.wait()
 
     async def _carry_out_duties(self, worker: DomainWorker) -> None:
         """Begun once the caches are true: what a duty learns before it knows the pods stays in force until it learns again."""

@@ -14,6 +14,7 @@ from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency, PermitResult, Plugin
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.decode import LABELS_MAX
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -251,5 +252,25 @@ def test_what_was_decided_by_another_history_is_decided_anew(where: str) -> None
         await asyncio.sleep(0.2)
         assert (house.node_of(where) is None) is (where != "queued"), "a bind worker turns it back when it comes to it"
         assert house.desk.posts == [("first", "a")]
+
+    play(scene)
+
+
+def test_a_bound_pod_that_was_unreadable_for_a_moment_is_not_decided_again() -> None:
+    """Its labels went past what is read and back, as anybody may write them, before the watch told of its binding."""
+    too_many = {"labels": {f"key-{number}": "x" for number in range(LABELS_MAX + 1)}}
+
+    async def scene(house: House) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("p", "a")]
+        house.see_pod("p", metadata=too_many)
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("p", "a")]
+        assert used(house) == 1000
+        house.pods.unbind("uid-p")  # a read has shown that the answer was false
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("p", "a")] * 2
 
     play(scene)

@@ -16,6 +16,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.config_nodes import lease_groups
 from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
+from multisched.shell.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.invariants import differences
@@ -58,6 +59,7 @@ class SlowDoor(DirectTransport):
         super().__init__(server)
         self.hold_s = 0.0
         self.bindings = 0
+        self.lists_of_nodes_pods = 0
         self.was_used = asyncio.Event()
         self.is_cut = False
         self.hears = asyncio.Event()
@@ -88,11 +90,26 @@ class SlowDoor(DirectTransport):
             words = self.denied.get(path.split("/pods/")[1].split("/")[0])
             if words is not None:
                 return Response(403, orjson.dumps({"kind": "Status", "status": "Failure", "message": words}), {})
+        self.lists_of_nodes_pods += "fieldSelector=spec.nodeName" in path
         if self.is_cut and "/leases" in path:
             raise ConnectFailedError("cut")
         return await super().request(
             method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
         )
+
+
+class LateWord(LeasesOnLoop):
+    """What becomes of leases is told late, as from a thread to a busy loop."""
+
+    def __init__(self, transport: DirectTransport, late_s: float) -> None:
+        super().__init__(transport)
+        self._late_s = late_s
+
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        if self._late_s:
+            asyncio.get_running_loop().call_later(self._late_s, function, *args)
+        else:
+            function(*args)
 
 
 class Site:
@@ -129,10 +146,18 @@ class Site:
         leases = await self.send("GET", LEASES)
         return {lease["spec"].get("holderIdentity") or "" for lease in leases["items"]}
 
-    def program(self, identity: str = "me", configuration: str = CONFIGURATION) -> tuple[Program, SlowDoor]:
+    def program(
+        self, identity: str = "me", configuration: str = CONFIGURATION, *, leases_late_s: float = 0.0
+    ) -> tuple[Program, SlowDoor]:
         door = SlowDoor(self.server)
         outside = Surroundings(
-            door, self.clock, random.Random(1), identity, "kube-system", observer=lambda name: QuietObserver()
+            door,
+            self.clock,
+            random.Random(1),
+            identity,
+            "kube-system",
+            observer=lambda name: QuietObserver(),
+            lease_runner=LateWord(door, leases_late_s),
         )
         return Program(config.parse(configuration, "test"), outside), door
 
@@ -298,6 +323,48 @@ def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None
         waited = site.loop.time() - died
         assert waited >= 15.0 + 5.0
         assert waited < 15.0 + 5.0 + 6.0
+        second.stop()
+        await waiting
+
+    play(scene)
+
+
+def test_a_lease_that_was_lost_before_the_program_heard_of_it_is_led_by_when_it_comes_back() -> None:
+    async def scene(site: Site) -> None:
+        program, _ = site.program(leases_late_s=4.0)
+        running = site.loop.create_task(program.run())
+        await asyncio.sleep(1.0)
+        assert await site.holders() == {"me"}
+        for lease in (await site.send("GET", LEASES))["items"]:
+            lease["spec"]["holderIdentity"] = "another"
+            await site.send("PUT", f"{LEASES}/{lease['metadata']['name']}", lease)
+        await asyncio.sleep(60.0)
+        await site.add_pod("p")
+        await asyncio.sleep(5.0)
+        assert await site.holders() == {"me"}
+        assert await site.node_of("p") == "a"
+        program.stop()
+        await running
+
+    play(scene)
+
+
+def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
+    """Its own list has all binds of the last leader. With thousands of nodes a question about each would take minutes."""
+
+    async def scene(site: Site) -> None:
+        first, _ = site.program("first")
+        leading = site.loop.create_task(first.run())
+        await asyncio.sleep(2.0)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+        second, door = site.program("second")
+        waiting = site.loop.create_task(second.run())
+        await site.add_pod("p")
+        await asyncio.sleep(30.0)
+        assert await site.node_of("p") == "a"
+        assert door.lists_of_nodes_pods == 0
         second.stop()
         await waiting
 
