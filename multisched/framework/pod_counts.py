@@ -33,7 +33,10 @@ NARROW_GROUPS_MAX: Final = 32
 """Groups that a query is put to one by one; where its namespaces hold more, it is put to all groups at once."""
 
 LOG_KEPT: Final = 4_096
-"""Pods that came or went that a query can catch up with; beyond, it is counted anew."""
+"""Pods that came or went that a query can catch up with; beyond, it is counted anew. One with many labels counts for several."""
+
+LABELS_OF_ONE: Final = 16
+"""As many labels more make a pod in the log count for one more: the log keeps the labels of pods that are gone."""
 
 MATCHES_KEPT: Final = 256
 """Groups of which a query remembers whether they match."""
@@ -44,6 +47,7 @@ QUERIES_CHECKED: Final = 16
 _GroupKey = tuple[str, int, bool]
 """Namespace, identity of the labels, whether the pods are being deleted."""
 _QUERY_BYTES: Final = 1_000
+_TEXT_BYTES = 150
 _SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
 
 
@@ -140,7 +144,7 @@ class KeptQuery:
         rows = (
             _DENSE_ROW_BYTES * len(count.terms) if isinstance(count, DenseSum) else _SPARSE_ROW_BYTES * len(count.held)
         )
-        self.size_bytes = _QUERY_BYTES + rows
+        self.size_bytes = _QUERY_BYTES + _TEXT_BYTES * sum(scope.texts for scope in self.query.scopes) + rows
 
     def drop(self) -> None:
         """Nobody keeps it true any more: who reads it asks for it again."""
@@ -172,7 +176,7 @@ class PodCounts:
         self._columns: GroupColumns | None = None
         self._log: list[tuple[PodGroup, int, int]] = []
         """Group, row, and how many of its pods came or went."""
-        self._log_start = 0
+        self._log_start = self._log_weight = 0
         self.groups_looked_at = 0
         """Groups that queries were put to one by one so far."""
 
@@ -341,13 +345,20 @@ class PodCounts:
     def _note(self, group: PodGroup, row: int, sign: int) -> None:
         """For queries and columns, if there are any."""
         self._log.append((group, row, sign))
-        if len(self._log) >= 2 * LOG_KEPT:
-            self._log_start += LOG_KEPT
-            del self._log[:LOG_KEPT]
+        self._log_weight += _weight(group)
+        if self._log_weight >= 2 * LOG_KEPT:
+            self._shorten_log()
         if self._columns is not None:
             self._columns.change(group, row, sign)
             if self._columns.is_stale:
                 self._drop_columns()
+
+    def _shorten_log(self) -> None:
+        """Drops the older half."""
+        dropped = (len(self._log) + 1) // 2
+        self._log_start += dropped
+        del self._log[:dropped]
+        self._log_weight = sum(_weight(group) for group, _, _ in self._log)
 
     def _counted(self, query: PodQuery) -> AnySum:
         """The query's pods by row, from the groups as they are."""
@@ -395,6 +406,10 @@ class PodCounts:
         for groups in self._groups.values():
             for group in groups.values():
                 group.column = -1
+
+
+def _weight(group: PodGroup) -> int:
+    return 1 + len(group.labels) // LABELS_OF_ONE
 
 
 def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:

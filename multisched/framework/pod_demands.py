@@ -35,6 +35,9 @@ CONCERNS_MIN: Final = 8
 ASKERS_MAX: Final = 16_384
 """Labels by identity whose concern is remembered; past it all are looked up anew."""
 
+ASKERS_LABELS_MAX: Final = 262_144
+"""Labels in all of these together, which may be those of pods that are gone; some 200 bytes each."""
+
 EFFECTS_MAX: Final = 1_024
 """Distinct effects of demanders that one concern remembers."""
 
@@ -195,7 +198,7 @@ class PodDemands:
         self._log_start = 0
         self._concerns: dict[_Seen, Concern] = {}
         self._by_labels: dict[tuple[int, str], tuple[object, object, Concern]] = {}
-        self._bytes = 0
+        self._labels_known = self._bytes = 0
         self._numbers_given = 0
         self._sequence = 0
         self.terms_looked_at = 0
@@ -266,8 +269,10 @@ class PodDemands:
             concern = known[2]
         else:
             concern = self._looked_up(namespace, labels, namespace_labels)
-            if len(self._by_labels) >= ASKERS_MAX:
+            if len(self._by_labels) >= ASKERS_MAX or self._labels_known > ASKERS_LABELS_MAX:
                 self._by_labels.clear()
+                self._labels_known = 0
+            self._labels_known += len(labels)
             self._by_labels[key] = (labels, namespace_labels, concern)  # kept so that their ids stay their own
         concern.is_used = True
         if concern.seen != self._log_start + len(self._log):

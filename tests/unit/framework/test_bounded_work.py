@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from multisched.framework import group_columns, pod_demands
+from multisched.framework import group_columns, pod_counts, pod_demands
 from multisched.framework.group_columns import GroupColumns
 from multisched.framework.pod_counts import NARROW_GROUPS_MAX, PodCounts, PodGroup
 from multisched.framework.row_sums import DenseSum, PodCount
@@ -154,3 +156,37 @@ def test_labels_of_groups_that_are_gone_count_for_when_they_are_forgotten(monkey
         columns.change(group, 0, 1)
         columns.change(group, 0, -1)
         assert columns.is_stale == (1_001 * (number + 1) > 10_000)
+
+
+class Labels(dict[str, str]):
+    """Whether somebody still holds them can be seen."""
+
+
+def test_pods_that_are_gone_leave_few_labels_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest are kept for who catches up; a hundred pods with a thousand labels each are more than that."""
+    monkeypatch.setattr(pod_counts, "LOG_KEPT", 1_000)
+    monkeypatch.setattr(pod_demands, "ASKERS_LABELS_MAX", 10_000)
+    counts = filled(1)
+    counts.matching(PodQuery((PodScope(LabelSelector()),)))
+    seen = []
+    for number in range(100):
+        uid, labels = f"labelled-{number}", Labels({f"{number}-{at}": "x" for at in range(1_000)})
+        seen.append(weakref.ref(labels))
+        pod = Pod("tenant", uid, uid, 1, labels=labels)
+        counts.account(0, pod, 1)
+        counts.concern(pod.namespace, pod.labels, NO_LABELS)
+        counts.account(0, pod, -1)
+        del pod, labels
+    gc.collect()
+    assert sum(one() is not None for one in seen) <= 50
+
+
+@pytest.mark.parametrize(("values", "names"), [(1_000, 1), (1, 1_000)])
+def test_queries_count_for_what_they_name(values: int, names: int) -> None:
+    """A hundred thousand texts are more than a megabyte, in however few queries."""
+    counts = PodCounts()
+    for number in range(100):
+        requirement = Requirement("app", Operator.IN, tuple(f"{number}-{at}" for at in range(values)))
+        spaces = frozenset(f"{number}-{at}" for at in range(names))
+        kept = counts.kept(PodQuery((PodScope(LabelSelector((requirement,)), spaces),)))
+        assert kept.size_bytes >= 100 * 1_000

@@ -226,7 +226,7 @@ def little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pod_counts, name, 2)
     monkeypatch.setattr(pod_counts, "QUERIES_MIN", QUERIES)
     monkeypatch.setattr(affinity_rules, "RULES_KEPT", 2)
-    monkeypatch.setattr(affinity_rules, "SOURCES_KEPT", 8)
+    monkeypatch.setattr(affinity_rules, "TEXTS_KEPT", 8)
 
 
 @pytest.mark.parametrize("seed", range(40))
