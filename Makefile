@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist worksteal
 # On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock demo test check sim mutants soak oracle controlplane real bench
+.PHONY: venv lock demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -44,8 +44,14 @@ check: venv # style, types, layers
 sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
 	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)
 
+sim-coverage: venv # lines and branches of the core that 200 seeds execute, and a reason for each that none does
+	$(BIN)/python -m tests.sim.coverage --seeds 200 --jobs 2 $(ARGS)
+
 mutants: venv # deliberate defects, each of which the simulation must catch
 	$(BIN)/python -m tests.sim.mutants $(ARGS)
+
+mutation: venv # defects drawn at random, each against tests and 100 seeds; ARGS="--seed N --sample 100"; an hour
+	$(BIN)/python -m tests.mutation.run $(ARGS)
 
 soak: venv # the property tests with 10,000 examples each instead of 300
 	$(PYTEST) $(SPREAD) --hypothesis-profile=soak --timeout=7200 tests/unit tests/conformance $(ARGS)

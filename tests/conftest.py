@@ -25,8 +25,11 @@ gc.set_threshold(10_000, 20, 50)
 
 TEST_EXAMPLES = 300
 SOAK_EXAMPLES = 10_000
+MUTATION_EXAMPLES = 50
+"""Under mutmut every call costs ten times as much; fewer examples make the tests weaker, never stronger."""
 
 settings.register_profile("test", max_examples=TEST_EXAMPLES, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("mutation", max_examples=MUTATION_EXAMPLES, derandomize=True, deadline=None, database=None)
 settings.register_profile("soak", max_examples=SOAK_EXAMPLES, deadline=None, print_blob=True)
 settings.load_profile("test")
 

@@ -57,6 +57,8 @@ BATCH_ITEMS: Final = 128
 """So many objects are handed on before other tasks get their turn."""
 RESUMES_MAX: Final = 3
 """Failed resumes in a row without progress (garbage, in-stream 5xx) before the reflector lists again."""
+STALE_LIST_PAUSE_S: Final = 4.0
+"""Between lists that are older than what was seen: nothing is decided meanwhile, so an outage's long backoff would be too much."""
 STALE_LISTS_MAX: Final = 5
 """So many lists in a row that are older than what was seen mean that the server's history itself went back (restored backup)."""
 REFUSALS_MAX: Final = 3
@@ -263,6 +265,9 @@ class Reflector:
             try:
                 if await self._list_once(page_items):
                     return
+                self._counters.list_failures += 1
+                await self._pause(STALE_LIST_PAUSE_S * (1 + self._rng.random() / 4))
+                continue
             except (Gone, TornListError) as error:
                 # The continue token expired: the rest of that list is lost. The next one is asked for in one piece.
                 self._counters.expired += isinstance(error, Gone)

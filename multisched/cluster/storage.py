@@ -158,6 +158,12 @@ class Collection:
         self.compacted = version
         self._snapshots.clear()
 
+    def restore(self, objects: dict[str, Stored], version: int) -> None:
+        """Everything as a backup has it; history after `version` never was."""
+        self.objects, self._sorted = objects, None
+        self.changed_at = min(self.changed_at, version)
+        self._snapshots.clear()
+
     def _forget_snapshots(self) -> None:
         for version in [version for version in self._snapshots if version < self.compacted]:
             del self._snapshots[version]

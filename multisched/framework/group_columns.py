@@ -18,7 +18,7 @@ from multisched.model.placement import PodQuery, PodScope
 from multisched.model.selectors import Operator, Requirement
 
 DEAD_MIN: Final = 1 << 16
-"""Groups without pods, before the columns are to be made anew."""
+"""Groups without pods and their labels, before the columns are to be made anew."""
 
 BUCKETS: Final = 1 << 10
 """Label keys are spread over so many lists, so that a question looks at few labels but those of its key."""
@@ -59,14 +59,17 @@ class GroupColumns:
         self._places: dict[tuple[int, int], int] = {}
         """(group, row) -> where it stands in the three below."""
         self._place_group, self._place_row, self._place_pods = array("i"), array("i"), array("i")
-        self._living = 0
+        self._size = self._living = 0
+        """Groups and labels; those of groups with pods."""
+        self._sizes = array("i")
+        """By group: itself and its labels."""
         self._pods_of = array("i")
         """By group: rows with pods of it."""
 
     @property
     def is_stale(self) -> bool:
         """Most groups have no pods any more: time to begin anew."""
-        dead = len(self._namespaces) - self._living
+        dead = self._size - self._living
         return dead > DEAD_MIN and dead > self._living
 
     def change(self, group: LabelledGroup, row: int, pods: int) -> None:
@@ -80,7 +83,8 @@ class GroupColumns:
             self._place_group.append(number)
             self._place_row.append(row)
             self._place_pods.append(pods)
-            self._living += not self._pods_of[number]
+            if not self._pods_of[number]:
+                self._living += self._sizes[number]
             self._pods_of[number] += 1
             return
         self._place_pods[place] += pods
@@ -102,6 +106,8 @@ class GroupColumns:
         self._namespaces.append(texts.setdefault(group.namespace, len(texts)))
         self._deleting.append(group.is_deleting)
         self._pods_of.append(0)
+        self._sizes.append(1 + len(group.labels))
+        self._size += 1 + len(group.labels)
         for key, value in group.labels.items():
             at = texts.setdefault(key, len(texts))
             bucket = self._buckets.get(at % BUCKETS)
@@ -119,7 +125,8 @@ class GroupColumns:
             self._place_group[place], self._place_row[place], self._place_pods[place] = moved
             self._places[moved[0], moved[1]] = place
         self._pods_of[number] -= 1
-        self._living -= not self._pods_of[number]
+        if not self._pods_of[number]:
+            self._living -= self._sizes[number]
 
     def _selected(self, query: PodQuery) -> _Bools:
         """bool[groups]"""

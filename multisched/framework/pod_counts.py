@@ -23,6 +23,9 @@ from multisched.model.placement import PodAffinity, PodQuery
 QUERIES_MAX: Final = 4_096
 """Queries kept; those unused for longest go first."""
 
+QUERIES_MIN: Final = 128
+"""The latest queries, which are kept whatever they take: more than one pod asks for, as its counts are read side by side."""
+
 QUERY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory for the counts of queries; those unused for longest go first."""
 
@@ -30,7 +33,10 @@ NARROW_GROUPS_MAX: Final = 32
 """Groups that a query is put to one by one; where its namespaces hold more, it is put to all groups at once."""
 
 LOG_KEPT: Final = 4_096
-"""Pods that came or went that a query can catch up with; beyond, it is counted anew."""
+"""Pods that came or went that a query can catch up with; beyond, it is counted anew. One with many labels counts for several."""
+
+LABELS_OF_ONE: Final = 16
+"""As many labels more make a pod in the log count for one more: the log keeps the labels of pods that are gone."""
 
 MATCHES_KEPT: Final = 256
 """Groups of which a query remembers whether they match."""
@@ -41,6 +47,7 @@ QUERIES_CHECKED: Final = 16
 _GroupKey = tuple[str, int, bool]
 """Namespace, identity of the labels, whether the pods are being deleted."""
 _QUERY_BYTES: Final = 1_000
+_TEXT_BYTES = 150
 _SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
 
 
@@ -117,13 +124,15 @@ class PodGroup:
 class KeptQuery:
     """A query with its count, as far as it has caught up."""
 
-    __slots__ = ("_matches", "count", "is_kept", "is_used", "query", "seen", "size_bytes")
+    __slots__ = ("_matches", "count", "is_kept", "is_used", "query", "seen", "size_bytes", "used_at")
 
     def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
         self.query = query
         self.is_kept = True
         """A reader that holds on to the query asks for it again when it is not kept."""
         self.is_used = True
+        self.used_at = 0
+        """When it was asked for last, in questions to all queries."""
         self._matches: dict[PodGroup, bool] = {}
         self.size_bytes = 0
         self.counted(count, seen)
@@ -135,7 +144,7 @@ class KeptQuery:
         rows = (
             _DENSE_ROW_BYTES * len(count.terms) if isinstance(count, DenseSum) else _SPARSE_ROW_BYTES * len(count.held)
         )
-        self.size_bytes = _QUERY_BYTES + rows
+        self.size_bytes = _QUERY_BYTES + _TEXT_BYTES * sum(scope.texts for scope in self.query.scopes) + rows
 
     def drop(self) -> None:
         """Nobody keeps it true any more: who reads it asks for it again."""
@@ -163,11 +172,11 @@ class PodCounts:
         self._sequence = 0
         self._groups: dict[str, dict[tuple[int, bool], PodGroup]] = {}
         self._queries: dict[PodQuery, KeptQuery] = {}
-        self._bytes = 0
+        self._uses = self._bytes = 0
         self._columns: GroupColumns | None = None
         self._log: list[tuple[PodGroup, int, int]] = []
         """Group, row, and how many of its pods came or went."""
-        self._log_start = 0
+        self._log_start = self._log_weight = 0
         self.groups_looked_at = 0
         """Groups that queries were put to one by one so far."""
 
@@ -188,7 +197,8 @@ class PodCounts:
 
     def refresh(self, kept: KeptQuery) -> None:
         """Catches up with what came and went since the query was last asked for."""
-        kept.is_used = True
+        self._uses += 1
+        kept.is_used, kept.used_at = True, self._uses
         if kept.seen == self._end:
             return
         if kept.seen < self._log_start:
@@ -335,13 +345,20 @@ class PodCounts:
     def _note(self, group: PodGroup, row: int, sign: int) -> None:
         """For queries and columns, if there are any."""
         self._log.append((group, row, sign))
-        if len(self._log) >= 2 * LOG_KEPT:
-            self._log_start += LOG_KEPT
-            del self._log[:LOG_KEPT]
+        self._log_weight += _weight(group)
+        if self._log_weight >= 2 * LOG_KEPT:
+            self._shorten_log()
         if self._columns is not None:
             self._columns.change(group, row, sign)
             if self._columns.is_stale:
                 self._drop_columns()
+
+    def _shorten_log(self) -> None:
+        """Drops the older half."""
+        dropped = (len(self._log) + 1) // 2
+        self._log_start += dropped
+        del self._log[:dropped]
+        self._log_weight = sum(_weight(group) for group, _, _ in self._log)
 
     def _counted(self, query: PodQuery) -> AnySum:
         """The query's pods by row, from the groups as they are."""
@@ -363,11 +380,13 @@ class PodCounts:
         return PodCount(self._tick(), held)
 
     def _make_room(self) -> None:
-        """Those that nobody used since they were last passed over here go first."""
-        while self._queries and (len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX):
+        """Those that nobody used since they were last passed over here go first; the latest stay: somebody reads them now."""
+        while len(self._queries) >= QUERIES_MIN and (
+            len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX
+        ):
             query = next(iter(self._queries))
             kept = self._queries.pop(query)
-            if kept.is_used:
+            if kept.is_used or self._uses - kept.used_at < QUERIES_MIN - 1:
                 kept.is_used = False
                 self._queries[query] = kept
             else:
@@ -387,6 +406,10 @@ class PodCounts:
         for groups in self._groups.values():
             for group in groups.values():
                 group.column = -1
+
+
+def _weight(group: PodGroup) -> int:
+    return 1 + len(group.labels) // LABELS_OF_ONE
 
 
 def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:

@@ -35,16 +35,23 @@ CONCERNS_MIN: Final = 8
 ASKERS_MAX: Final = 16_384
 """Labels by identity whose concern is remembered; past it all are looked up anew."""
 
+ASKERS_LABELS_MAX: Final = 262_144
+"""Labels in all of these together, which may be those of pods that are gone; some 200 bytes each."""
+
 EFFECTS_MAX: Final = 1_024
 """Distinct effects of demanders that one concern remembers."""
 
 DEAD_MIN: Final = 1 << 16
-"""Terms and demanders that no pod has any more, before the columns are made anew without them."""
+"""Demanders that no pod has any more, their terms and what these name, before the columns are made anew without them."""
 
 UNKNOWN: Final = -1
 """Stands for the effect of a demander that was not asked yet."""
 
 _CONCERN_BYTES: Final = 1_000
+_LABEL_BYTES: Final = 500
+"""Of a label that an asker is known by: it stands in two mappings, with texts of its own."""
+_ROW_BYTES: Final = 16
+_EFFECT_BYTES: Final = 300
 
 
 class Lane(NamedTuple):
@@ -64,7 +71,18 @@ _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
 class Concern:
     """What all demanders say of the pods of one asker."""
 
-    __slots__ = ("_kinds_at", "asker", "effects", "is_kept", "is_used", "kinds", "number", "seen", "sums")
+    __slots__ = (
+        "_kinds_at",
+        "asker",
+        "effects",
+        "is_kept",
+        "is_used",
+        "kinds",
+        "number",
+        "seen",
+        "sums",
+        "weighed_bytes",
+    )
 
     def __init__(self, asker: Asker, number: int) -> None:
         self.asker = asker
@@ -74,6 +92,8 @@ class Concern:
         """Read only. A lane that is there stays there, even when nobody demands anything of it any more."""
         self.is_kept = True
         self.is_used = True
+        self.weighed_bytes = 0
+        """What its owner counted for it last."""
         self.seen = 0
         self.effects: array[int] = array("i")
         """Demander -> place in `kinds` of what one pod of it says; 0: nothing, UNKNOWN: not asked yet."""
@@ -102,7 +122,9 @@ class Concern:
     @property
     def size_bytes(self) -> int:
         """Roughly."""
-        return _CONCERN_BYTES + 4 * len(self.effects) + sum(16 * len(one.terms) for one in self.sums.values())
+        sums = sum(_ROW_BYTES * len(one.terms) for one in self.sums.values())
+        effects = 4 * len(self.effects) + _EFFECT_BYTES * len(self.kinds)
+        return _CONCERN_BYTES + _LABEL_BYTES * len(self.asker.labels) + sums + effects
 
     def drop(self) -> None:
         """Nobody keeps it true any more: who asked for it asks again, and what still refers to it holds nothing."""
@@ -129,15 +151,17 @@ class Concern:
 class _Demander:
     """One affinity in one namespace, and where its pods stand."""
 
-    __slots__ = ("affinity", "block", "is_partial", "namespace", "number", "places")
+    __slots__ = ("affinity", "block", "left_out", "namespace", "number", "places")
 
-    def __init__(self, affinity: PodAffinity, namespace: str, number: int, block: Block, *, is_partial: bool) -> None:
+    def __init__(
+        self, affinity: PodAffinity, namespace: str, number: int, block: Block, left_out: frozenset[str]
+    ) -> None:
         self.affinity = affinity
         self.namespace = namespace
         self.number = number
         self.block = block
-        self.is_partial = is_partial
-        """Some of its terms go by labels that no node has, and are left out."""
+        self.left_out = left_out
+        """Topology keys that no node has: its terms by these are left out."""
         self.places: dict[int, int] = {}
         """Row -> where it stands in the columns of places."""
 
@@ -147,8 +171,8 @@ class _Demander:
 
     @property
     def size(self) -> int:
-        """What it counts for when it is dead: one without terms takes room, too."""
-        return self.terms + 1
+        """What it takes of the columns: itself, terms, requirements and their values."""
+        return 1 + self.terms + sum(s.end - s.start + s.values_end - s.values_start for s in self.block.spans)
 
 
 class PodDemands:
@@ -167,13 +191,14 @@ class PodDemands:
         self._by_identity: dict[tuple[int, str], _Demander] = {}
         self._place_demander, self._place_row, self._place_pods = Column(np.int32), Column(np.int32), Column(np.int32)
         """By place: one for each demander and row."""
-        self._living = self._dead = 0
+        self._living = self._size = self._dead = 0
+        """Demanders with pods and terms; what all take of the columns, and those without pods."""
         self._log: list[tuple[int, int, int]] = []
         """Demander, row, and whether a pod came or went."""
         self._log_start = 0
         self._concerns: dict[_Seen, Concern] = {}
         self._by_labels: dict[tuple[int, str], tuple[object, object, Concern]] = {}
-        self._bytes = 0
+        self._labels_known = self._bytes = 0
         self._numbers_given = 0
         self._sequence = 0
         self.terms_looked_at = 0
@@ -208,7 +233,7 @@ class PodDemands:
             if len(self._log) >= 2 * LOG_KEPT:
                 self._log_start += LOG_KEPT
                 del self._log[:LOG_KEPT]
-        if self._dead > DEAD_MIN and 2 * self._dead > self._columns.terms + len(self._numbered):
+        if self._dead > DEAD_MIN and 2 * self._dead > self._size:
             self._compact()
 
     def forget_row(self, row: int) -> None:
@@ -219,8 +244,9 @@ class PodDemands:
 
     def topology_added(self) -> None:
         """A node has a label that none had: terms that go by it count from now on."""
-        partial = [one for one in self._demanders.values() if one.is_partial]
-        for before in partial:
+        is_topology = self._is_topology
+        moved = [d for d in self._demanders.values() if is_topology is not None and any(map(is_topology, d.left_out))]
+        for before in moved:
             del self._demanders[before.affinity, before.namespace]
             after = self._added(before.affinity, before.namespace)
             after.places, before.places = before.places, {}
@@ -229,7 +255,7 @@ class PodDemands:
             if after.places:
                 self._living += bool(after.terms) - bool(before.terms)
                 self._dead += before.size - after.size
-        if partial:
+        if moved:
             self._by_identity.clear()
             self._drop_all_concerns()
 
@@ -243,12 +269,15 @@ class PodDemands:
             concern = known[2]
         else:
             concern = self._looked_up(namespace, labels, namespace_labels)
-            if len(self._by_labels) >= ASKERS_MAX:
+            if len(self._by_labels) >= ASKERS_MAX or self._labels_known > ASKERS_LABELS_MAX:
                 self._by_labels.clear()
+                self._labels_known = 0
+            self._labels_known += len(labels)
             self._by_labels[key] = (labels, namespace_labels, concern)  # kept so that their ids stay their own
         concern.is_used = True
         if concern.seen != self._log_start + len(self._log):
             self._catch_up(concern)
+            self._make_room(concern)
         return concern
 
     def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
@@ -257,7 +286,9 @@ class PodDemands:
         if demander is None:
             return effect_on(asker, affinity, namespace)
         concern = self.concern(*asker)
-        return concern.kinds[self._kind(concern, demander)]
+        kind = self._kind(concern, demander)  # first: it may make the concern's kinds anew
+        self._weigh(concern)
+        return concern.kinds[kind]
 
     # -- checking --------------------------------------------------------------------------------------------------
 
@@ -293,23 +324,27 @@ class PodDemands:
         at = (namespace, frozenset(seen.items()), frozenset(namespace_labels.items()))
         concern = self._concerns.get(at)
         if concern is None:
-            self._make_room()
             self._numbers_given += 1
             concern = self._concerns[at] = Concern(Asker(namespace, seen, namespace_labels), self._numbers_given)
             self._make(concern)
-            self._bytes += concern.size_bytes
+            self._weigh(concern)
+            self._make_room(concern)
         return concern
 
-    def _make_room(self) -> None:
-        """Those that nobody used since they were last passed over here go first."""
+    def _weigh(self, concern: Concern) -> None:
+        self._bytes += concern.size_bytes - concern.weighed_bytes
+        concern.weighed_bytes = concern.size_bytes
+
+    def _make_room(self, asked: Concern) -> None:
+        """Those that nobody used since they were last passed over here go first; the one that is asked for stays."""
         while self._bytes >= CONCERN_BYTES_MAX and len(self._concerns) > CONCERNS_MIN:
             at, concern = next(iter(self._concerns.items()))
             del self._concerns[at]
-            if concern.is_used:
+            if concern.is_used or concern is asked:
                 concern.is_used = False
                 self._concerns[at] = concern
             else:
-                self._bytes -= concern.size_bytes
+                self._bytes -= concern.weighed_bytes
                 concern.drop()
 
     def _drop_all_concerns(self) -> None:
@@ -347,10 +382,9 @@ class PodDemands:
 
     def _catch_up(self, concern: Concern) -> None:
         """Applies what came and went since the concern was last asked for."""
-        before = concern.size_bytes
         if not self._caught_up(concern):
             self._make(concern)
-        self._bytes += concern.size_bytes - before
+        self._weigh(concern)
 
     def _caught_up(self, concern: Concern) -> bool:
         """False if too much has happened."""
@@ -423,9 +457,11 @@ class PodDemands:
         self._lane_of.extend([lanes.setdefault(_lane(one), len(lanes)) for one in demands])
         self._weights.extend([_weight(one) for one in demands])
         self._demander_of.extend([number] * len(demands))
-        demander = _Demander(affinity, namespace, number, block, is_partial=len(demands) < len(every))
+        left_out = frozenset(one.topology_key for one in every) - {one.topology_key for one in demands}
+        demander = _Demander(affinity, namespace, number, block, left_out)
         self._numbered.append(demander)
         self._demanders[affinity, namespace] = demander
+        self._size += demander.size
         self._dead += demander.size
         return demander
 
@@ -469,6 +505,7 @@ class PodDemands:
         self._numbered = living
         self._demanders = {(one.affinity, one.namespace): one for one in living}
         self._by_identity.clear()
+        self._size -= self._dead
         self._dead = 0
         self._log_start += len(self._log)
         self._log.clear()

@@ -68,6 +68,12 @@ class PodScope(msgspec.Struct, frozen=True, gc=False):
     namespaces: frozenset[str] | None = None
     """None: all of them."""
 
+    @property
+    def texts(self) -> int:
+        """Keys, values and names in it: what it takes in memory."""
+        named = 0 if self.namespaces is None else len(self.namespaces)
+        return named + sum(1 + len(one.values) for one in self.selector.requirements)
+
     def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
         return (self.namespaces is None or namespace in self.namespaces) and self.selector.matches(labels)
 

@@ -3,7 +3,8 @@
 aiohttp reads and writes on them; this module accepts them and ends them. It promises that at most `connections` are open,
 and that each has a deadline for what it does next: to send a whole request (the TLS handshake counts), to wait for its
 answer, to take the answer, to stay idle. When all places are taken, the connection that has been idle longest goes, then
-the one whose request has been on its way longest; answers under way are finished. Used on one event loop.
+the one whose request has been on its way longest, then the one that has been taking its answer longest; answers that are being
+made are finished. Used on one event loop.
 """
 
 from __future__ import annotations
@@ -81,10 +82,11 @@ class _Connection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Its last answer has been taken, and it has sent nothing since."""
-        return self.state is _State.ANSWERED and not self._is_sending
+        return self.state is _State.ANSWERED and not self.is_sending
 
     @property
-    def _is_sending(self) -> bool:
+    def is_sending(self) -> bool:
+        """Its client has not taken all of the last answer."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def received(self) -> None:
@@ -244,7 +246,8 @@ class Connections:
         """Ends the connection that is missed least; False if all are being answered."""
         idle = [one for one in self._open.values() if one.is_idle]
         receiving = [one for one in self._open.values() if one.state is _State.RECEIVING]
-        least = min(idle or receiving, key=lambda one: one.since, default=None)
+        sending = [one for one in self._open.values() if one.state is _State.ANSWERED and one.is_sending]
+        least = min(idle or receiving or sending, key=lambda one: one.since, default=None)
         if least is not None:
             least.abort()
         return least is not None

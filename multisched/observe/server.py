@@ -231,7 +231,7 @@ class _Routes:
             return _text(403, "this server answers to no page of another origin")
         if request.method in ("GET", "HEAD") or request.path == WHAT_IF_PATH:
             return None
-        if self.own_token and hmac.compare_digest(token.encode(), self.own_token.encode()):
+        if self.own_token and hmac.compare_digest(token.encode(errors="surrogateescape"), self.own_token.encode()):
             return None
         return _text(401, CHANGES_REFUSED)
 

@@ -23,8 +23,9 @@ from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 RULES_KEPT: Final = 16_384
 """Pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
 
-SOURCES_KEPT: Final = 32_768
-"""Counts that remembered rules refer to, at most; past it all rules are forgotten. About 300 bytes each."""
+TEXTS_KEPT: Final = 262_144
+"""Counts that remembered rules refer to, labels of their pods, and keys, values and names in their terms, at most; past it all
+rules are forgotten. Some 200 bytes each, and the pods may be gone."""
 
 _NOTHING: Final = PodScope(LabelSelector(), frozenset())
 _NO_LABELS: Mapping[str, str] = {}
@@ -116,7 +117,7 @@ class AffinityRuleBook:
         self._counts = counts
         self._remembered: dict[tuple[int, int, str], tuple[Hashable, AffinityRules | None, object]] = {}
         self._rules: dict[Hashable, AffinityRules] = {}
-        self._numbers_given = self._sources_kept = 0
+        self._numbers_given = self._texts_kept = 0
         self._latest: tuple[Pod | None, Hashable, AffinityRules | None] = (None, None, None)
         """The pod that was asked about last, what its rules hung on, and these: an attempt asks for them several times."""
 
@@ -153,6 +154,7 @@ class AffinityRuleBook:
         rules = self._made(pod, concern, is_kept=True)
         if len(self._remembered) >= RULES_KEPT:
             self._remembered.clear()
+        self._make_room(len(pod.labels))
         self._remembered[key] = (hangs_on, rules, (affinity, pod.labels))  # kept so that their ids stay their own
         return rules
 
@@ -207,13 +209,17 @@ class AffinityRuleBook:
                 unknown=unknown,
             )
             if is_kept:
-                self._sources_kept += 1 + len(rules.sources)
-                if self._sources_kept > SOURCES_KEPT:
-                    self._rules.clear()
-                    self._remembered.clear()
-                    self._sources_kept = 1 + len(rules.sources)
+                scopes = (*near, *far, *((key, scope) for key, query, _ in liked for scope in query.scopes))
+                self._make_room(1 + len(rules.sources) + sum(scope.texts for _, scope in scopes))
                 self._rules[key] = rules
         return rules
+
+    def _make_room(self, texts: int) -> None:
+        self._texts_kept += texts
+        if self._texts_kept > TEXTS_KEPT:
+            self._rules.clear()
+            self._remembered.clear()
+            self._texts_kept = texts
 
     def _preferences(self, pod: Pod) -> Iterable[_Weighted]:
         own = pod.spec.pod_affinity or PodAffinity()

@@ -35,8 +35,6 @@ POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
 
 POLL_GROWTH = 1.5
 
-"""Of a write whose answer, or of a server whose versions, cannot be read: an object without it may be an older one."""
-
 
 class BindError(Exception):
     """The pod's volumes cannot be bound as promised; the text is for its owner."""

@@ -250,7 +250,7 @@ class Audit:
                 self._check_time(side, version, position)
                 for raws in _slices(page.items, SLICE_ITEMS):
                     for raw in raws:
-                        here = self._compare_one(side, raw, listed, now)
+                        here = self._compare_one(side, raw, version, listed, now)
                         if here is not None and now.is_sampled(here.uid):
                             self._check_content(side, here, raw, now)
                             await asyncio.sleep(0)
@@ -281,8 +281,8 @@ class Audit:
             now.content.append(Difference(side.kind, here.key, fault, (f"{side.kind} content", here.uid, here.version)))
             side.take_anew(here, raw)
 
-    def _compare_one(self, side: Side, raw: msgspec.Raw, listed: set[str], now: _Round) -> Here | None:
-        """One listed object. Newer here than in the list is right; the same version must be on the same node.
+    def _compare_one(self, side: Side, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round) -> Here | None:
+        """One object of a list of version `as_of`. Newer here than the list is right; the same version must be on the same node.
 
         Returns what is known here of an object that is of the very same version.
         """
@@ -311,6 +311,13 @@ class Audit:
             difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
             if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
                 side.reflector.distrust(key, uid)
+        elif here.version != version and not is_older(as_of, here.version):
+            # A list that is as new as what is known shows something older: history was rewritten, and has caught up since.
+            self._history.went_back(side.path)
+            side.reflector.request_relist()
+            raise OldListError(
+                f"the list of {side.path} shows {key} at version {version}, seen before at {here.version}"
+            )
         else:
             return here if here.version == version else None
         return None

@@ -17,7 +17,7 @@ domains of one process are never withheld: one cache counts for both. Owned and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -49,6 +49,8 @@ SELECTION_CHARS_MAX: Final = 128 * 1024
 """Half of what all annotations may take. A longer one is not shown: then no other leader takes a node over from this process."""
 PERIOD_S: Final = 0.5
 """Between two looks; a lease is renewed, and so shown to others, each retry period."""
+NODES_LISTED_MAX: Final = 16
+"""So many nodes that are to be admitted at once are listed one by one; for more of them everything is."""
 SELECTIONS_MAX: Final = 16
 """Other configurations that are kept compiled."""
 TOLD_MAX: Final = 1_000
@@ -90,7 +92,10 @@ class Handover:
         pods: PodIngest,
         nodes: Reflector,
         pod_selector: str,
+        relist: Callable[[float], Awaitable[None]],
     ) -> None:
+        """`relist`: returns once nodes and pods are as new as that moment."""
+        self._relist = relist
         self._configuration = configuration
         self._transport = transport
         self._clock = clock
@@ -143,9 +148,15 @@ class Handover:
         return self._groups[domain] in self._settled and self._is_alone
 
     async def others(self, domain: str) -> Mapping[str, Holding | None]:
-        """Before a new leader's list: who else may bind now. What they have seen by then is in the list."""
+        """Before a new leader's list: who else may bind now. What they have seen by then is in the list.
+
+        Leases that this process has taken as well are waited for, a bind deadline at most: who takes over several domains takes
+        their rows at once.
+        """
         group = self._groups[domain]
         self._discover(self._keepers[group].inherited)
+        waits_s = (keeper.may_bind_in_s() for keeper in self._keepers.values())
+        await anyio.sleep(max((wait_s for wait_s in waits_s if wait_s < float("inf")), default=0.0))
         return await self._read({group})
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
@@ -196,15 +207,24 @@ class Handover:
         if not waiting:
             return
         others = await self._read(set())
-        for one in waiting:
-            node = self._cache.nodes.node_at(one.row)
-            if node is None or one.rows.withheld.get(one.row) != one.version:
-                continue
-            obstacle = self._obstacle(one.domain, node, one.version, others)
-            if obstacle:
-                self._tell(one, node, obstacle)
-            elif self._is_alone or await self._counts_all_on(node.name):
+        free = [(one, node) for one in waiting if (node := self._free_node(one, others)) is not None]
+        are_counted = self._is_alone
+        if not are_counted and len(free) > NODES_LISTED_MAX:
+            await self._relist(self._clock.monotonic())
+            are_counted = True
+        for one, node in free:
+            if are_counted or await self._counts_all_on(node.name):
                 self._let_in(one, node.uid)
+
+    def _free_node(self, one: _Withheld, others: Mapping[str, Holding | None]) -> Node | None:
+        """The row's node, if it still waits and nobody else may be binding to it."""
+        node = self._cache.nodes.node_at(one.row)
+        if node is None or one.rows.withheld.get(one.row) != one.version:
+            return None
+        obstacle = self._obstacle(one.domain, node, one.version, others)
+        if obstacle:
+            self._tell(one, node, obstacle)
+        return None if obstacle else node
 
     def _let_in(self, one: _Withheld, uid: str) -> None:
         node = self._cache.nodes.node_at(one.row)
@@ -251,7 +271,8 @@ class Handover:
     async def _read_one(self, group: str) -> Holding | None:
         keeper = self._keepers.get(group)
         if keeper is not None and keeper.state is LeaseState.LEADING:
-            return Holding("this process, which has not listed yet", {})
+            # Once it may be bound by, nothing of its former holder is on its way; whoever asks lists after that.
+            return None if keeper.may_bind() else Holding("this process, which waits for the former holder's binds", {})
         watcher = self._watchers.get(group)
         if watcher is None:
             settings = self._configuration.lease

@@ -242,6 +242,8 @@ class PodIngest:
         if pod.is_deleting:
             if before is not None:
                 self._forget_pending(worker, pod.uid)
+            if self._cache.is_assumed(pod.uid):
+                self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
             return
         refusal = _refusal(pod)
         if refusal:

@@ -244,6 +244,7 @@ class Program:
             self.pods,
             self.reflectors["nodes"],
             RUNNING_PODS,
+            self._see_all_binds_before,
         )
         handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
         return handover

@@ -14,9 +14,9 @@ import orjson
 
 from multisched.cluster.server import ApiServer
 from multisched.cluster.storage import Collection, Stored
-from multisched.model.decode import Decoder
-from multisched.model.objects import PODS, Node, Pod
+from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
+from multisched.testing.knowledge import Ground, Reader, wants
 from multisched.testing.relations import bears_not
 from multisched.testing.storage import Storage
 
@@ -37,6 +37,11 @@ class _Decoded(Generic[T]):
         self._read_at = -1
         """The collection's version at the last look."""
         self._shown: Mapping[str, T] = {}
+
+    def forget(self) -> None:
+        """The collection was replaced as a whole."""
+        self._read_at = -1
+        self._known.clear()
 
     def as_stored(self, collection: Collection) -> Mapping[str, T]:
         """By key, in the order of keys; stays as it is when the collection changes."""
@@ -62,14 +67,18 @@ class Books:
     def __init__(self, server: ApiServer, broken: list[str]) -> None:
         self._server = server
         self._broken = broken
-        decoder = Decoder()
-        self._pods = _Decoded(decoder.pod)
-        self._nodes = _Decoded(decoder.node)
+        self.reader = Reader()
+        self._pods = _Decoded(self.reader.pod)
+        self._nodes = _Decoded(self.reader.node)
+        self._devices: dict[str, tuple[str, tuple[str, ...], int]] = {}
+        """uid -> node, devices and milli of each, as each binding gave them: what is edited later gives nothing back."""
         self.bound: dict[str, str] = {}
         """uid -> node of every successful binding."""
         self.faked: set[tuple[str, str]] = set()
-        """(uid, node) of bindings that were answered with success and never arrived: nobody can know at once."""
+        """(uid, node) of bindings that were answered and never arrived, or that a restored backup took back: nobody can know at once."""
         self.history: list[tuple[str, str]] = []
+        self.was_rewound = False
+        """A backup was restored."""
         self.storage: Storage | None = None
         """Where there are volumes: judges bindings of pods with claims."""
 
@@ -92,76 +101,103 @@ class Books:
             self.complain(f"I7: {key} was bound while gated or being deleted")
         if wanted != pod.uid:
             self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
-        self._check_node(node, pods)
-        self._check_selector(pod, node)
-        self._check_ports(pod, node, pods)
+        self._judge_node(pod, node, pods)
+
+    def _judge_node(self, pod: Pod, node: str, pods: Mapping[str, Pod]) -> None:
+        ground = self.ground_of(pod.uid, node)
+        others = [one for one in pods.values() if one.node == node and one.uid != pod.uid and not one.is_terminal]
+        counted = [one for one in others if not self.is_excused(one, ground)]
+        self._note_devices(pod, node)
+        self._check_node(pod, node, counted, ground)
+        self._check_selector(pod, node, ground)
+        self._check_ports(pod, node, counted)
         self._check_volumes(pod, node)
-        self._check_neighbours(pod, node, pods)
+        self._check_neighbours(pod, node, counted)
+
+    def ground_of(self, uid: str, node: str) -> Ground | None:
+        """What the binding was decided on; None: its sender knew everything."""
+        return None
 
     def bind_faked(self, body: bytes) -> None:
         self.faked.add(decision_of(body))
 
-    def is_news(self, pod: Pod) -> bool:
-        """True for a pod that somebody else bound a moment ago: nobody here can know of it yet."""
+    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
+        """True for a pod of which the sender cannot have known that it is there."""
         return False
 
-    def _check_node(self, name: str, pods: Mapping[str, Pod]) -> None:
+    def _check_node(self, pod: Pod, name: str, others: list[Pod], ground: Ground | None) -> None:
+        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender was told."""
         node = self.nodes().get(name)
         if node is None:
             return  # it was deleted a moment ago: nothing of it can be overcommitted
-        here = [p for p in pods.values() if p.node == name and not p.is_terminal and not self.is_news(p)]
+        room = node.allocatable
+        if ground is not None and ground.node is not None and ground.node.uid == node.uid:
+            room = {r: max(node.allocatable.get(r, 0), a) for r, a in ground.node.allocatable.items()}
+        sizes = [pod.requests if ground is None else _smaller(pod.requests, ground.size)]
+        sizes += [self._size(other, ground) for other in others]
         sums: dict[str, int] = {}
-        for pod in here:
-            for resource, amount in {**pod.requests, PODS: 1}.items():
+        for size in sizes:
+            for resource, amount in {**size, PODS: 1}.items():
                 sums[resource] = sums.get(resource, 0) + amount
-        for resource, amount in sums.items():
-            if amount > node.allocatable.get(resource, 0):
-                self.complain(f"I1: {name} holds {amount} of {node.allocatable.get(resource, 0)} {resource}")
-        self._check_devices(node, here)
+        for resource in {**pod.requests, PODS: 1}:
+            amount = sums[resource]
+            if amount > room.get(resource, 0):
+                self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
+        self._check_devices(node, room.get(GPU, 0), [pod, *others])
 
-    def _check_neighbours(self, pod: Pod, name: str, pods: Mapping[str, Pod]) -> None:
+    @staticmethod
+    def _size(other: Pod, ground: Ground | None) -> Requests:
+        if ground is None:
+            return other.requests
+        told = ground.pods.get(other.uid)
+        return other.requests if told is None else _smaller(other.requests, told.requests)
+
+    def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """I1 of anti-affinity: no host holds a pod and one that it bears not."""
-        for other in pods.values():
-            is_beside = other.node == name and other.uid != pod.uid and not other.is_terminal
-            if is_beside and not self.is_news(other) and (bears_not(pod, other) or bears_not(other, pod)):
+        for other in others:
+            if bears_not(pod, other) or bears_not(other, pod):
                 self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
 
-    def _check_selector(self, pod: Pod, name: str) -> None:
-        """I1 of places: the pod is where it wanted to be; no label that pods ask for ever changes here."""
-        node = self.nodes().get(name)
-        if node is not None and not all(
-            r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector
-        ):
+    def _check_selector(self, pod: Pod, name: str, ground: Ground | None) -> None:
+        """I1 of places: the pod is where it wanted to be, by the labels that its sender was told of."""
+        node = self.nodes().get(name) if ground is None or ground.node is None else ground.node
+        if node is not None and not wants(pod, node):
             self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
 
-    def _check_ports(self, pod: Pod, name: str, pods: Mapping[str, Pod]) -> None:
+    def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """I1 of host ports: nobody else has them. All are on all addresses here."""
         wanted = {(port.protocol, port.port) for port in pod.spec.host_ports}
-        for other in pods.values() if wanted else ():
-            if other.node == name and other.uid != pod.uid and not other.is_terminal and not self.is_news(other):
-                both = wanted & {(port.protocol, port.port) for port in other.spec.host_ports}
-                if both:
-                    self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port {min(both)[1]}")
+        for other in others if wanted else ():
+            both = wanted & {(port.protocol, port.port) for port in other.spec.host_ports}
+            if both:
+                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port {min(both)[1]}")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """I1 of volumes: what a pod was promised is there before it is."""
         node = self.nodes().get(name)
-        if self.storage is None or node is None:
-            return
+        if self.storage is None or node is None or self.was_rewound:
+            return  # which claims a restored backup has unbound, nobody is told for a while
         fault = self.storage.fault_of_bind(pod, node)
         if fault:
             self.complain(f"I1: {fault}")
 
-    def _check_devices(self, node: Node, pods: list[Pod]) -> None:
-        """I1 per device, counted from the annotations that the node's device plugin would read."""
+    def _note_devices(self, pod: Pod, node: str) -> None:
+        """What the binding has given, from the annotations that the node's device plugin reads."""
+        milli = pod.annotations.get(GPU_MILLI)
+        if milli is not None:
+            self._devices[pod.uid] = node, tuple(pod.annotations.get(GPU_DEVICES, "").split(",")), int(milli)
+
+    def _check_devices(self, node: Node, count: int, pods: list[Pod]) -> None:
+        """I1 per device, counted from what bindings gave."""
         used: dict[int, int] = {}
-        shared = [pod for pod in pods if GPU_MILLI in pod.annotations]
+        shared = [pod for pod in pods if self._devices.get(pod.uid, ("",))[0] == node.name]
         for pod in shared:
-            for text in pod.annotations.get(GPU_DEVICES, "").split(","):
-                if not text.isdigit() or int(text) >= node.allocatable.get(GPU, 0):
+            _, devices, milli = self._devices[pod.uid]
+            for text in devices:
+                if pod is pods[0] and (not text.isdigit() or int(text) >= count):
                     self.complain(f"I1: {pod.key} is to use device {text!r} of {node.name}")
-                    continue
-                used[int(text)] = used.get(int(text), 0) + int(pod.annotations[GPU_MILLI])
+                elif text.isdigit():
+                    used[int(text)] = used.get(int(text), 0) + milli
         for device, milli in used.items():
             if milli > 1000:
                 self.complain(f"I1: device {device} of {node.name} is given out for {milli} milli")
@@ -191,6 +227,10 @@ class Books:
             node = str(event.get("note") or event.get("message")).rsplit(" ", 1)[-1]
             if self.bound.get(uid) != node and (uid, node) not in self.faked:
                 self.complain(f"I2: users were told that {uid} went to {node}; it is on {self.bound.get(uid)}")
+
+
+def _smaller(size: Requests, other: Requests) -> Requests:
+    return {resource: min(amount, other.get(resource, 0)) for resource, amount in size.items()}
 
 
 def target_of(path: str) -> tuple[str, float]:

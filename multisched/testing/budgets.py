@@ -97,7 +97,8 @@ def spared_for_certain(budgets: Collection[PodDisruptionBudget], lower: Collecti
 def is_plain(pod: Pod) -> bool:
     """What keeps it off a node is room, the labels and taints of nodes, and other pods' rules: pods more do not help it."""
     spec = pod.spec
-    return not (spec.pod_affinity or spec.spread or spec.volumes or spec.host_ports or pod.annotations)
+    takes_devices = pod.annotations or spec.requests.get("nvidia.com/gpu")
+    return not (spec.pod_affinity or spec.spread or spec.volumes or spec.host_ports or takes_devices)
 
 
 def would_do(

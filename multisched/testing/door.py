@@ -18,15 +18,15 @@ from multisched.cluster.watch import WatchStream
 from multisched.config_nodes import NodeRouter, lease_groups
 from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.wire import Response
-from multisched.testing.bind_judge import NEWS_S, BindJudge
+from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
+from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows
 
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
-LOAN_GRACE_S = 15.0
-"""How long a bind may still be on its way to a node whose loan ended: a watch is broken, a Permit waits."""
 
 
 @dataclass(slots=True)
@@ -75,15 +75,19 @@ class Door(Books):
             d.name: min(d.concurrency.bind_workers, d.concurrency.max_in_flight_binds) for d in configuration.domains
         }
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
+        self.policy_tolerations = {d.name: d.policy.compile() for d in configuration.domains}
         self._posts: dict[str, list[_Post]] = {}
         self._open: dict[tuple[str, str], str] = {}
         """(sender, uid) -> domain of each binding that waits for its answer."""
         self._placed_by: dict[str, tuple[str, str]] = {}
         """uid -> (process, group of domains) that sent its latest binding."""
         self._terms: dict[str, _Term] = {}
-        self._strangers: dict[str, float] = {}
-        """uid -> when somebody else bound it."""
-        self._usable_until: dict[tuple[str, str], float] = {}
+        self._strangers: set[str] = set()
+        """uids of pods that somebody else bound."""
+        self.told: dict[str, Told] = {}
+        """Sender -> what it has been told."""
+        self._grounds: dict[tuple[str, str], Ground] = {}
+        """(uid, node) -> what the last binding of the pod to the node was decided on."""
         self._judge = BindJudge(server, configuration, now_s, self._is_known, news_s)
         server.interceptors.append(_LeaseLog(self))
 
@@ -94,6 +98,7 @@ class Door(Books):
         self._judge.follow()
         key, timeout_s = target_of(path)
         uid, node = decision_of(body)
+        is_first = not any(post.sender == sender and not post.is_definite for post in self._posts.get(uid, ()))
         self._check_same_node(sender, key, uid, node, timeout_s)
         pod = self.pods().get(key)
         if pod is None or pod.uid != uid:
@@ -102,9 +107,15 @@ class Door(Books):
         if domain is None:
             self.complain(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
             return
-        if pod.gates:
+        told = self.told.get(sender)
+        if pod.gates and (told is None or uid not in told.pods or told.pods[uid].gates):
             self.complain(f"I7: a binding was sent for {key}, which is gated")
         self._check_lease(sender, domain, f"a binding for {key}")
+        if told is not None:
+            self._grounds[uid, node] = told.ground(sender, pod, node)
+            fault = told.fault_of_bind(pod, domain, node) if is_first else ""
+            if fault:
+                self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
         self._open[sender, uid] = domain
         self._placed_by[uid] = (sender, self._groups[domain])
         on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
@@ -141,31 +152,44 @@ class Door(Books):
                 self.complain(f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)")
         self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
 
+    def _domains_at(self, sender: str, pod: Pod) -> list[str]:
+        """The pod's own domain, and those that may use its node as the sender was told of it."""
+        own = self._domain_of.get(pod.spec.scheduler_name)
+        told = self.told.get(sender)
+        node = told.nodes.get(pod.node) if told is not None else self.nodes().get(pod.node)
+        found = [own] if own is not None else []
+        return found + [d for d in self._groups if d != own and node is not None and self._router.usable_by(d)(node)]
+
     def _check_lease(self, sender: str, domain: str, what: str) -> None:
-        """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for."""
+        fault = self._fault_of_lease(sender, domain)
+        if fault:
+            self.complain(f"I9: {sender} sent {what} {fault}")
+
+    def _fault_of_lease(self, sender: str, domain: str) -> str:
+        """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for; empty if it is."""
         term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}")
         now_s = self._now_s()
         if term is None or term.holder != sender:
             held_by = term.holder if term is not None else "nobody"
-            self.complain(f"I9: {sender} sent {what} while {held_by} held the lease of {domain}")
-        elif now_s >= term.renewed_s + self._renew_deadline_s:
-            late_s = now_s - term.renewed_s
-            self.complain(f"I9: {sender} sent {what} {late_s:.2f} s after it renewed the lease")
-        elif now_s < term.bind_from_s:
-            early_s = term.bind_from_s - now_s
-            self.complain(f"I9: {sender} sent {what} {early_s:.2f} s before the last leader's binds had run out")
+            return f"while {held_by} held the lease of {domain}"
+        if now_s >= term.renewed_s + self._renew_deadline_s:
+            return f"{now_s - term.renewed_s:.2f} s after it renewed the lease"
+        if now_s < term.bind_from_s:
+            return f"{term.bind_from_s - now_s:.2f} s before the last leader's binds had run out"
+        return ""
 
     def victim_sent(self, sender: str, path: str) -> None:
         """Who preempts leads (I9), and nobody goes for a pod that is no more urgent than itself.
 
-        Domains that may displace each other's pods share nodes here, and so a lease: the victim's is the preemptor's.
+        It leads the victim's domain, or one that may use the node on which the victim stands: nodes move between domains.
         """
         victim = self.pods().get(pod_of(path))
         if victim is None:
             return  # it went a moment ago
-        domain = self._domain_of.get(victim.spec.scheduler_name)
-        if domain is not None:
-            self._check_lease(sender, domain, f"the deletion of {victim.key}")
+        domains = self._domains_at(sender, victim)
+        faults = [self._fault_of_lease(sender, domain) for domain in domains]
+        if faults and all(faults):
+            self.complain(f"I9: {sender} sent the deletion of {victim.key} {faults[0]}")
         if victim.spec.priority:
             self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
 
@@ -194,12 +218,19 @@ class Door(Books):
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        """What the books check, I8, and every required rule by the judge."""
+        """What the books check, every required rule by the judge, and I8 where nothing tells what the sender knew.
+
+        Rules that hang on pods which are on their way are judged where each pod is assumed, by what was told (`Witness`).
+        """
         super().bind_seen(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
-        if answer.status == 201 and pod is not None:
+        if answer.status != 201 or pod is None:
+            return
+        if self.ground_of(pod.uid, decision_of(body)[1]) is None:
             self._check_domain(pod, decision_of(body)[1])
-            for finding in self._judge.findings(pod.uid):
+        for finding in self._judge.findings(pod.uid):
+            # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
+            if finding.rule not in SHARED and not self.was_rewound:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def assumed(self, uid: str, node: str) -> None:
@@ -218,25 +249,47 @@ class Door(Books):
 
     def bound_from_outside(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
-        self._strangers[uid] = self._now_s()
+        self._strangers.add(uid)
         self.bound[uid] = node
 
-    def is_news(self, pod: Pod) -> bool:
-        return self._now_s() < self._strangers.get(pod.uid, float("-inf")) + NEWS_S
+    def ground_of(self, uid: str, node: str) -> Ground | None:
+        return self._grounds.get((uid, node))
+
+    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
+        if ground is None:
+            return False
+        if pod.uid in ground.unknowable:
+            return True
+        known = ground.pods.get(pod.uid)
+        return pod.uid in self._strangers and (known is None or known.node != pod.node)
+
+    def line_lost(self, sender: str, uid: str) -> None:
+        if sender in self.told:
+            self.told[sender].unknowable.add(uid)
+
+    def bind_faked(self, body: bytes) -> None:
+        """What the sender does for another node from now on is no fault of its own."""
+        super().bind_faked(body)
+        self._posts.pop(decision_of(body)[0], None)
+
+    def rewound(self) -> None:
+        """The store is as it was some time ago: bindings of since then never were, and nobody has been told yet."""
+        self.was_rewound = True
+        self._pods.forget()
+        self._nodes.forget()
+        there = {pod.uid: pod for pod in self.pods().values()}
+        self.faked.update((uid, node) for uid, node in self.bound.items() if uid not in there or not there[uid].node)
+        self.bound = {uid: node for uid, node in self.bound.items() if uid in there and there[uid].node == node}
+        self._posts.clear()
+        for told in self.told.values():
+            told.rewound(there)
 
     def _check_domain(self, pod: Pod, name: str) -> None:
-        """I8, with a grace for what was decided while a loan still ran."""
+        """I8, as the node is now."""
         domain = self._domain_of.get(pod.spec.scheduler_name)
         node = self.nodes().get(name)
-        if domain is None or node is None:
-            return
-        if self._router.usable_by(domain)(node):
-            return
-        if self._usable_until.get((domain, name), float("-inf")) + LOAN_GRACE_S < self._now_s():
+        if domain is not None and node is not None and not self._router.usable_by(domain)(node):
             self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
-
-    def loan_ended(self, domain: str, node: str) -> None:
-        self._usable_until[domain, node] = self._now_s()
 
     # -- at rest ---------------------------------------------------------------------------------------------------
 
@@ -283,11 +336,27 @@ class Door(Books):
 
     def _would_take(self, pod: Pod, node: Node) -> bool:
         """Whatever room there is."""
-        if node.is_unschedulable:
+        if node.is_unschedulable or not wants(pod, node) or not self._tolerates(pod, node):
             return False
-        if any(not r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
+        if any(self._clashes(pod, one) for one in self.pods().values() if one.node == node.name):
             return False
         return self.storage is None or self.storage.allows(pod, node)
+
+    def _tolerates(self, pod: Pod, node: Node) -> bool:
+        tolerations = (
+            *pod.spec.tolerations,
+            *self.policy_tolerations.get(self._domain_of[pod.spec.scheduler_name], ()),
+        )
+        hard = [taint for taint in node.taints if taint.effect in (NO_SCHEDULE, NO_EXECUTE)]
+        return all(any(one.tolerates(taint) for one in tolerations) for taint in hard)
+
+    @staticmethod
+    def _clashes(pod: Pod, other: Pod) -> bool:
+        """Both want a port of their host."""
+        if not pod.spec.host_ports or other.is_terminal:
+            return False
+        wanted = {(port.protocol, port.port) for port in pod.spec.host_ports}
+        return any((port.protocol, port.port) in wanted for port in other.spec.host_ports)
 
 
 class _LeaseLog:

@@ -11,9 +11,11 @@ import contextvars
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from multisched.model.wire import JSON, AnswerLostError, ConnectFailedError, LineStream, Response, Transport
 
@@ -23,6 +25,10 @@ EARLIER_LINES, REPLAYED_LINES = 64, 8
 """Lines of a watch that may come again: after a deletion of their object, and at any time."""
 
 _UID = re.compile(rb'"uid":"([^"]+)"')
+_LIMIT = re.compile(r"limit=\d+")
+_TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
+MARK = b"GARBLED"
+"""What stands in the labels of an object that no answer tells in UTF-8."""
 FOREIGN = "foreign-"
 """Names of pods that others bind start so. Their lines are never lost silently: nobody can know of such a bind then."""
 
@@ -44,6 +50,10 @@ class BindWatcher(Protocol):
 
     def victim_sent(self, sender: str, path: str) -> None:
         """The sender asks a pod to go."""
+        ...
+
+    def line_lost(self, sender: str, uid: str) -> None:
+        """The sender's watch has dropped a line about this pod without a word."""
         ...
 
     def claim_answered(self, sender: str, path: str, answer: Response) -> None:
@@ -77,6 +87,21 @@ class Faults:
         """After a deletion an older line of the same object comes again."""
         self.bind_rejected = 0.03
         """A webhook refuses the binding: nothing happened."""
+        self.timed_out = 0.01
+        """Any other write is answered 504, and applied or not."""
+        self.cut = 0.005
+        """The same, with no answer at all."""
+        self.page_expired = 0.05
+        """The rest of a list is not to be had any more."""
+        self.bind_missing = 0.0
+        """The binding never arrived; the client is told that there is no such pod."""
+        self.page_items = 0
+        """So many objects come with each page of a list; 0: as many as were asked for."""
+        self.older_by = 0
+        """Lists are so many versions old, counted from `newest`."""
+        self.newest: Callable[[], int] = lambda: 0
+        self.bind_max_s = 0.0
+        """Beside its way, a binding takes up to so long."""
         self.unheard: set[str] = set()
         """Names of pods of which no watch tells anything."""
         self.injected: Counter[str] = Counter()
@@ -103,8 +128,8 @@ class FaultyTransport:
         """Until then lines of open watches are on their way."""
         self.pods_late_until_s = 0.0
         """The same for watches of pods alone: each kind has its own, and falls behind by itself."""
-        self.loses_leases = False
-        """While true, no request about a lease arrives: a partition that hits the elector alone."""
+        self.lost_leases: Sequence[str] = ()
+        """No request about a lease of such a name arrives: a partition that hits the elector alone."""
 
     def cut(self) -> None:
         self._is_cut = True
@@ -158,14 +183,47 @@ class FaultyTransport:
         early = self._refused(method)
         if early is not None:
             return early
-        if self.loses_leases and "/leases" in path:
+        if "/leases" in path and any(name in path for name in self.lost_leases):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, leases unreachable)")
-        answer = await self._inner.request(
-            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
-        )
+        if method != "GET":
+            return await self._write(method, path, body, content_type, accept, timeout_s)
+        if "continue=" in path and self._faults.strikes("page expired", self._faults.page_expired):
+            return Response(410, b'{"kind":"Status","status":"Failure","code":410,"reason":"Expired"}')
+        path = self._as_served(path)
+        answer = await self._inner.request(method, path, accept=accept, timeout_s=timeout_s)
+        await self._travel()
+        return replace(answer, body=garbled(answer.body)) if MARK in answer.body else answer
+
+    async def _write(
+        self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
+    ) -> Response:
+        """Of a write whose answer says nothing nobody knows whether it was applied."""
+        faults = self._faults
+        is_timed_out = faults.strikes("504", faults.timed_out)
+        is_cut = not is_timed_out and faults.strikes("write cut", faults.cut)
+        answer = Response(504, _TIMED_OUT)
+        if not (is_timed_out or is_cut) or faults.rng.random() < 0.5:
+            told = await self._inner.request(
+                method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
+            )
+            answer = answer if is_timed_out else told
+        if is_cut:
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected)")
         await self._travel()
         return answer
+
+    def _as_served(self, path: str) -> str:
+        """Pages as small as this server's, and the state of a server that is behind."""
+        if self._faults.page_items:
+            path = _LIMIT.sub(f"limit={self._faults.page_items}", path)
+        if "limit=" in path and "continue=" not in path and self._faults.older_by:
+            version = self._faults.newest() - self._faults.older_by
+            if version > 0:
+                self._faults.injected["older list"] += 1
+                path = f"{path}&resourceVersion={version}&resourceVersionMatch=Exact"
+        return path
 
     def _refused(self, method: str) -> Response | None:
         if self._faults.strikes("refused connection", self._faults.refused):
@@ -180,6 +238,11 @@ class FaultyTransport:
         early = self._refused("POST")
         if early is not None:
             return early
+        if faults.strikes("false 404", faults.bind_missing):
+            self._watcher.bind_faked(body)
+            return Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound"}')
+        if faults.bind_max_s:
+            await asyncio.sleep(faults.rng.uniform(0.0, faults.bind_max_s))
         if faults.strikes("bind rejected", faults.bind_rejected):
             return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
         if faults.strikes("false answer", faults.bind_faked):
@@ -200,7 +263,7 @@ class FaultyTransport:
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, applied)")
         await self._travel()
-        return answer
+        return Response(504, _TIMED_OUT) if faults.strikes("504 to a bind", faults.timed_out) else answer
 
     async def _apply_late(self, path: str, body: bytes, content_type: str, delay_s: float) -> Response:
         await asyncio.sleep(delay_s)
@@ -224,6 +287,9 @@ class FaultyTransport:
         if late_s > 0:
             await asyncio.sleep(late_s)
             self._check_uncut()
+
+    def lost(self, uid: bytes) -> None:
+        self._watcher.line_lost(self._sender, uid.decode())
 
     def _check_uncut(self) -> None:
         if self._is_cut:
@@ -265,7 +331,10 @@ class _FaultyLines:
                 yield line[: len(line) // 2]
                 raise AnswerLostError("connection reset (injected)")
             if self._may_lose(line) and faults.strikes("lost line", self._loss_of(line)):
+                self._transport.lost(_uid(line))
                 continue
+            if MARK in line:
+                line = garbled(line)
             yield line
             if faults.strikes("duplicated line", faults.line_duplicated):
                 yield line
@@ -285,6 +354,11 @@ class _FaultyLines:
     def _may_lose(self, line: bytes) -> bool:
         is_word = b'"BOOKMARK"' in line or b'"ERROR"' in line
         return self._is_about_pods and not is_word and f'"name":"{FOREIGN}'.encode() not in line
+
+
+def garbled(body: bytes) -> bytes:
+    """Not UTF-8 where it says MARK."""
+    return body.replace(MARK, b"\xff\xfe")
 
 
 def _uid(line: bytes) -> bytes:

@@ -140,10 +140,12 @@ class Policies:
         Answers that may be another one next time neither count nor begin the row anew; `None` is a lost one.
         """
         row = self._rows.setdefault((sender, uid), _Row(""))
-        if answer is None:
+        if (
+            answer is None or answer.status >= 500
+        ):  # it may have been applied: the sender asks again, and goes by a read
             row.is_unsure = True
             return ""
-        if answer.status in (0, 429) or answer.status >= 500:
+        if answer.status in (0, 429):
             return ""
         was_unsure, row.is_unsure = row.is_unsure, False
         words = _NODE.sub("", orjson.loads(answer.body).get("message", "")) if answer.status >= 400 else ""

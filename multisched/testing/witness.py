@@ -23,6 +23,7 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.budgets import broken_for_certain, is_plain, would_do
 from multisched.testing.door import Door
+from multisched.testing.knowledge import Told
 from multisched.testing.plugins import ReserveBooks
 from multisched.testing.relations import allows
 
@@ -47,18 +48,27 @@ class Witness:
         self._door = door
         self._identity = identity
         self._router = NodeRouter(configuration)
+        policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
+        self.told = door.told[identity] = Told(door.reader, self._router.usable_by, policies)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
+        self._was_rewound = False
         for plugin in self._reserve_books():
             plugin.on_bound = self.bound
         self._uids: dict[str, str] = {}
         self._upsert, self._delete = program.pods.upsert, program.pods.delete
         program.pods.upsert = self.upsert  # type: ignore[method-assign]
         program.pods.delete = self.delete  # type: ignore[method-assign]
-        self._assume = program.cache.assume
+        self._drop = program.pods.drop
+        program.pods.drop = self.drop  # type: ignore[method-assign]
+        self._upsert_node, self._delete_node = program.nodes.upsert, program.nodes.delete
+        program.nodes.upsert = self.upsert_node  # type: ignore[method-assign]
+        program.nodes.delete = self.delete_node  # type: ignore[method-assign]
+        self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
+        program.cache.forget = self.forget  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
 
@@ -66,11 +76,16 @@ class Witness:
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
-        metadata = _decoder.decode(raw).metadata
+        self.told.pod_told(key, raw)
+        try:
+            metadata = _decoder.decode(raw).metadata
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._upsert(key, raw)
+            return
         uid, version = metadata.uid, int(metadata.version)
-        if uid in self._gone:
+        if uid in self._gone and not self._was_rewound:
             self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
-        if version < self._versions.get(uid, 0):
+        if version < self._versions.get(uid, 0) and not self._was_rewound:
             self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
         if uid not in self._versions:
             self._door.policies.heard_of(self._identity, uid)
@@ -81,7 +96,25 @@ class Witness:
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         uid = self._uids.pop(key, "")
         self._gone.add(_decoder.decode(raw).metadata.uid if raw is not None else uid)
+        self.told.pod_gone(key)
         self._delete(key, raw)
+
+    def drop(self, uid: str) -> None:
+        self.told.drop(uid)
+        self._drop(uid)
+
+    def upsert_node(self, key: str, raw: msgspec.Raw) -> None:
+        self.told.node_told(key, raw)
+        self._upsert_node(key, raw)
+
+    def delete_node(self, key: str, raw: msgspec.Raw | None) -> None:
+        self.told.node_gone(key)
+        self._delete_node(key, raw)
+
+    def rewound(self) -> None:
+        """A backup was restored: versions go back, and what was deleted may come again."""
+        self._versions.clear()
+        self._was_rewound = True
 
     # -- each assumption -------------------------------------------------------------------------------------------
 
@@ -94,21 +127,26 @@ class Witness:
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
             if used + amount > node.allocatable.get(resource, 0):
                 self._door.complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
-        if not self._router.usable_by(domain)(node):
-            self._door.complain(f"I8: {pod.key} of {domain} was assumed on {node.name}")
-        if node.is_unschedulable and not any(t.operator == "Exists" and not t.key for t in pod.spec.tolerations):
-            self._door.complain(f"I8: {pod.key} was assumed on {node.name}, which is cordoned")
+        known = self.told.nodes.get(node.name)
+        fault = "which is gone" if known is None else self.told.fault_of_node(pod, domain, known)
+        if fault:
+            self._door.complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self.program.pods.pending.get(pod.uid)
         if pending is None:
             self._door.complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
         elif pending.gates:
             self._door.complain(f"I7: {pod.key} was assumed while gated")
-        self._check_rules(pod, node)
+        self._check_rules(pod, node, domain)
         self._door.assumed(pod.uid, node.name)
         assumption = self._assume(pod, row)
+        self.told.assumed(pod.uid, node.name)
         if pod.spec.volumes:
             self._check_promises()
         return assumption
+
+    def forget(self, uid: str) -> bool:
+        self.told.given_up(uid)
+        return self._forget(uid)
 
     def _check_promises(self) -> None:
         """I1 of volumes, before anything is written: each is promised to one claim.
@@ -130,14 +168,16 @@ class Witness:
         promises = [promise for ledger in ledgers for promise in ledger.held().values()]
         return [volume for promise in promises if isinstance(promise, Promise) for volume in promise.volumes]
 
-    def _check_rules(self, pod: Pod, node: Node) -> None:
-        """I1 of pods that relate to each other, recounted from the cache's own pods, and of room that was promised."""
-        cache, domain = self.program.cache, self._domain_of[pod.spec.scheduler_name]
-        nodes = {known.name: known for _, known in cache.nodes.live_rows()}
-        placed = [(entry.pod, entry.node) for entry in cache if not entry.pod.is_terminal]
-        standing = [(other, nodes[name]) for other, name in placed if name in nodes]
-        if not allows(pod, node, nodes.values(), standing, self._is_used_by(domain)):
-            self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
+    def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
+        """I1 of room and of pods that relate to each other, by what was told, and of room that was promised."""
+        known, standing = self.told.nodes.get(node.name), self.told.standing()
+        if known is not None:
+            lack = self.told.lack(known, self.told.pods.get(pod.uid, pod))
+            if lack:
+                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
+            if not allows(pod, known, self.told.nodes.values(), standing, self._is_used_by(domain)):
+                self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
+        cache = self.program.cache
         row = cache.nodes.row_of(node.name)
         promised = [p for p in self.program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in promised if p.spec.priority >= pod.spec.priority]

@@ -6,31 +6,43 @@ import asyncio
 import itertools
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
-from multisched.model.objects import Pod
+from multisched.model.objects import Node, Pod
+from multisched.model.selectors import NO_EXECUTE
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
+from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.budgets import Budgets
 from multisched.testing.door import Door
-from multisched.testing.faults import FOREIGN
+from multisched.testing.faults import FOREIGN, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import Relations
 from multisched.testing.storage import Storage
 
-NODES, PODS = 40, 170
+NODES = 40
+GPU_NODES = tuple(number for number in range(NODES) if number % 10 in (7, 8))
+FAVOURITE = f"node-{NODES // 4}"
+"""The node that every pod prefers where the profiles ask outside."""
+CROWDED = tuple(range(NODES - 10, NODES - 4))
+"""Numbers of nodes that crowds want: plain ones of the forecast domain."""
+NAMESPACES = ("default", "team-a", "team-b")
 INFEASIBLE_CPU = "500"
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
 """Nodes that are wanted by twos: node-20 and node-21, and so on."""
+CROWD_S, STUBBORN_EVERY = 8.0, 5
+"""How long the pods of a crowd wait; one in so many stays for ever."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
 """How often kubelets look, and how long a pod may take to end."""
-PODS_PATH = "/api/v1/namespaces/default/pods"
+GIANT_PORT = 9_900
+GIANT_TOLERATIONS = 300
+"""More than the program reads of a pod; the API has no such bound."""
 
 
 class World:
@@ -45,9 +57,12 @@ class World:
         self._door = door
         self._rng = rng
         self._names = 0
+        self._crowded: set[str] = set()
         self._pair_names = (f"pair-{number}" for number in itertools.count())
 
     async def build(self) -> None:
+        for namespace in NAMESPACES[1:]:
+            await self.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         for number in range(NODES):
             await self.add_node(number)
         await self.storage.build(NODES)
@@ -76,75 +91,180 @@ class World:
     async def delete_node(self, number: int) -> None:
         await self.send("DELETE", f"/api/v1/nodes/node-{number}")
 
+    async def set_gpus(self, name: str, count: int) -> bool:
+        """What the node's device plugin offers."""
+        amounts = {GPU: str(count)}
+        return await self.patch_node(name, {"status": {"allocatable": amounts, "capacity": amounts}})
+
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> bool:
-        answer = await self.send("PATCH", f"/api/v1/nodes/{name}", patch, MERGE_PATCH)
+        path = f"/api/v1/nodes/{name}/status" if "status" in patch else f"/api/v1/nodes/{name}"
+        answer = await self.send("PATCH", path, patch, MERGE_PATCH)
         return answer.status == 200
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    async def add_pod(self, name: str = "", *, scheduler: str = "", node: str = "", heeds_cordons: bool = True) -> None:
-        """A pod of the mixture; with a `scheduler`, a small plain one, perhaps for one node alone, perhaps cordoned."""
+    async def create(self, pod: dict[str, Any]) -> bool:
+        answer = await self.send("POST", pods_path(pod["metadata"].get("namespace", NAMESPACE)), pod)
+        if answer.status not in (201, 409):
+            raise AssertionError(answer.body)
+        return answer.status == 201
+
+    async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
+        """A pod of the mixture; with a `scheduler`, a small plain one."""
         self._names += 1
         pod = _pod(name or f"pod-{self._names}", self._rng)
         if scheduler:
-            pod["spec"] = {"schedulerName": scheduler, "containers": [{"name": "main", "image": "app-0:v1"}]}
-            pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi"}}
+            pod["spec"] = _small(scheduler, "500m")
             pod["metadata"]["annotations"] = {}
-        if node:
-            pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
-        if not heeds_cordons:
-            pod["spec"]["tolerations"] = [{"operator": "Exists"}]
-        if not scheduler:
+        else:
             self._relations.add_rules(pod)
             await self.storage.add_claims(pod)
             await self.storage.add_claim(self._door.policies.add_policy(pod))
         _add_urgency(pod)
-        answer = await self.send("POST", PODS_PATH, pod)
-        if answer.status not in (201, 409):
-            raise AssertionError(answer.body)
+        await self.create(pod)
+
+    async def crowd(
+        self,
+        node: str,
+        count: int,
+        *,
+        scheduler: str = "forecast-scheduler",
+        cpu: str = "500m",
+        prefix: str = "",
+        limits: Mapping[str, str] | None = None,
+        heeds_taints: bool = True,
+    ) -> list[str]:
+        """Small plain pods that go to this one node; their names."""
+        names = []
+        for _ in range(count):
+            self._names += 1
+            names.append(f"{prefix}pod-{self._names}")
+            self._crowded.add(names[-1])
+            spec = _small(scheduler, cpu) | {"nodeSelector": {"kubernetes.io/hostname": node}}
+            if limits:
+                spec["containers"][0]["resources"]["limits"] = dict(limits)
+            if not heeds_taints:
+                spec["tolerations"] = [{"operator": "Exists"}]
+            labels = {"app": f"app-{self._rng.randrange(5)}"}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": names[-1], "labels": labels}, "spec": spec}
+            _add_urgency(pod)
+            await self.create(pod)
+        return names
+
+    async def clear_crowds(self, now_s: float) -> None:
+        """Of crowds that have waited for CROWD_S in vain most give up: each of them is tried again at every event."""
+        for pod in self.pods():
+            is_late = pod.created_s + CROWD_S < now_s and pod.name in self._crowded
+            if is_late and not pod.node and _drawn(pod.name) % STUBBORN_EVERY:
+                await self.delete_pod(pod)
+
+    async def fill_some(self, bursts: int) -> None:
+        """Crowds on nodes that crowds want."""
+        for _ in range(bursts):
+            await self.crowd(f"node-{self._rng.choice(CROWDED)}", 3)
+
+    async def add_fractions(self, node: str, millis: Sequence[str]) -> None:
+        """Pods that share the devices of one node."""
+        for milli in millis:
+            self._names += 1
+            spec = _small("gpu-scheduler", "100m") | {"nodeSelector": {"kubernetes.io/hostname": node}}
+            metadata = {"name": f"part-{self._names}", "labels": {}, "annotations": {GPU_MILLI: milli}}
+            await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def add_garbled(self) -> None:
+        """A pod of another scheduler."""
+        self._names += 1
+        metadata = {"name": f"garbled-{self._names}", "labels": {"note": MARK.decode()}}
+        spec = _small("default-scheduler", "100m")
+        await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def place_foreign(self, node: str, *, annotations: Mapping[str, str]) -> None:
+        """A small pod of another scheduler on a node from the start, as static pods are."""
+        self._names += 1
+        metadata = {"name": f"{FOREIGN}{self._names}", "labels": {}, "annotations": dict(annotations)}
+        spec = _small("default-scheduler", "10m") | {"nodeName": node}
+        await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def _place(self, pod: dict[str, Any]) -> str:
+        """The uid of a pod that is created on its node; empty where it could not be."""
+        answer = await self.send("POST", pods_path(NAMESPACE), pod)
+        if answer.status != 201:
+            return ""
+        uid = str(orjson.loads(answer.body)["metadata"]["uid"])
+        self._door.bound_from_outside(uid, pod["spec"]["nodeName"])
+        return uid
+
+    async def place_giant(self, node: str) -> str:
+        """A placed pod with more tolerations than are read of one, which holds a port and bears no `app-0` beside it."""
+        self._names += 1
+        spec = _small("default-scheduler", "10m") | {"nodeName": node}
+        spec["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": GIANT_PORT}]
+        spec["affinity"] = _bears_not("app-0")
+        metadata = {"name": f"{FOREIGN}giant-{self._names}", "labels": {"size": "giant"}}
+        plain = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(GIANT_TOLERATIONS)]
+        return await self._place(plain | {"spec": spec | {"tolerations": tolerations}})
+
+    async def crowd_beside_giant(self, node: str) -> None:
+        """What may not be beside the giant: its port, its enemies, and who does not bear it."""
+        where = {"nodeSelector": {"kubernetes.io/hostname": node}}
+        port = _small("forecast-scheduler", "10m") | where
+        port["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": GIANT_PORT}]
+        enemy = _small("forecast-scheduler", "10m") | where
+        averse = _small("forecast-scheduler", "10m") | where
+        averse["affinity"] = _bears_not("", size="giant")
+        for spec, labels in ((port, {}), (enemy, {"app": "app-0"}), (averse, {})):
+            self._names += 1
+            metadata = {"name": f"beside-{self._names}", "labels": labels}
+            await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def add_to_pair(self, pair: str, cpu: str, app: str, *, is_urgent: bool) -> str:
         """A small plain pod that goes to these two nodes alone; its name."""
         name = next(name for name in self._pair_names if (_drawn(name) % URGENT_EVERY == 0) == is_urgent)
-        container = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
-        spec = {"schedulerName": "forecast-scheduler", "nodeSelector": {"pair": pair}, "containers": [container]}
+        spec = _small("forecast-scheduler", cpu) | {"nodeSelector": {"pair": pair}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": app}}, "spec": spec}
         _add_urgency(pod)
-        answer = await self.send("POST", PODS_PATH, pod)
-        if answer.status != 201:
-            raise AssertionError(answer.body)
+        await self.create(pod)
         return name
 
-    async def delete_pod(self, name: str) -> None:
-        await self.send("DELETE", f"{PODS_PATH}/{name}?gracePeriodSeconds=0")
+    async def delete_pod(self, pod: Pod) -> None:
+        await self.delete_named(pod.name, pod.namespace)
+
+    async def delete_named(self, name: str, namespace: str = NAMESPACE) -> None:
+        await self.send("DELETE", f"{pods_path(namespace)}/{name}?gracePeriodSeconds=0")
+
+    async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:
+        answer = await self.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}", patch, MERGE_PATCH)
+        return answer.status == 200
 
     async def end_pods(self) -> None:
-        """The kubelets, until cancelled: pods that are asked to go end a moment later, and hold their room till then."""
+        """The kubelets and the taint manager, until cancelled: pods that are asked to go end a moment later, and hold their
+        room till then; who does not tolerate a NoExecute taint goes at once."""
         asked: dict[str, float] = {}
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(KUBELET_S)
+            hostile = {node.name: node for node in self._door.nodes().values() if _drives_out(node)}
             going = {pod.uid: pod for pod in self.pods() if pod.is_deleting}
             asked = {uid: asked.get(uid, loop.time()) for uid in going}
+            for pod in self.pods() if hostile else ():
+                if pod.node in hostile and not _tolerates(pod, hostile[pod.node]):
+                    await self.delete_pod(pod)
             for uid, pod in going.items():
                 if loop.time() - asked[uid] >= LINGER_MAX_S * (zlib.crc32(uid.encode()) % 100) / 100:
-                    await self.delete_pod(pod.name)
+                    await self.delete_pod(pod)
 
     def pods(self) -> list[Pod]:
         """In order of their names."""
         return list(self._door.pods().values())
 
     async def open_gates(self, pod: Pod) -> bool:
-        patch = {"spec": {"schedulingGates": None}}
-        answer = await self.send("PATCH", f"{PODS_PATH}/{pod.name}", patch, MERGE_PATCH)
-        return answer.status == 200
+        return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})
 
     async def heed_policy(self, pod: Pod) -> bool:
         """The pod is changed so that its policy refuses it no longer."""
         self._door.policies.pod_changed(pod.uid)
-        patch = {"metadata": {"labels": {POLICY: HEEDED}}}
-        answer = await self.send("PATCH", f"{PODS_PATH}/{pod.name}", patch, MERGE_PATCH)
-        return answer.status == 200
+        return await self.patch_pod(pod, {"metadata": {"labels": {POLICY: HEEDED}}})
 
     async def trust_namespace(self) -> None:
         """One policy does not hold in this namespace any more."""
@@ -156,7 +276,7 @@ class World:
     async def resize(self, pod: Pod, cpu: str) -> bool:
         """In place, whether it is bound or waits."""
         patch = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
-        answer = await self.send("PATCH", f"{PODS_PATH}/{pod.name}/resize", patch, STRATEGIC_MERGE_PATCH)
+        answer = await self.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}/resize", patch, STRATEGIC_MERGE_PATCH)
         return answer.status == 200
 
     async def bind_from_outside(self) -> None:
@@ -168,15 +288,40 @@ class World:
         pod["spec"] = {"schedulerName": "job-scheduler", "containers": pod["spec"]["containers"]}
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
         pod["spec"]["containers"][0].pop("ports", None)
-        await self.send("POST", PODS_PATH, pod)
+        await self.send("POST", pods_path(NAMESPACE), pod)
         await asyncio.sleep(self._rng.uniform(0.0, 0.04))
         found = self._door.pods().get(f"default/{name}")
         if found is None:
             return  # another disruption has deleted it
         binding = {"metadata": {"name": name, "uid": found.uid}, "target": {"name": f"node-{virtual}"}}
-        path = f"{PODS_PATH}/{name}/binding"
+        path = f"{pods_path(NAMESPACE)}/{name}/binding"
         if (await self.send("POST", path, binding)).status == 201:
             self._door.bound_from_outside(found.uid, f"node-{virtual}")
+
+
+def pods_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def _small(scheduler: str, cpu: str) -> dict[str, Any]:
+    """The spec of a plain pod."""
+    resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
+    return {"schedulerName": scheduler, "containers": [{"name": "main", "image": "app-0:v1", "resources": resources}]}
+
+
+def _bears_not(app: str, **labels: str) -> dict[str, Any]:
+    selector = {"matchLabels": labels or {"app": app}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _drives_out(node: Node) -> bool:
+    return any(taint.effect == NO_EXECUTE for taint in node.taints)
+
+
+def _tolerates(pod: Pod, node: Node) -> bool:
+    taints = [taint for taint in node.taints if taint.effect == NO_EXECUTE]
+    return all(any(toleration.tolerates(taint) for toleration in pod.spec.tolerations) for taint in taints)
 
 
 def _add_urgency(pod: dict[str, Any]) -> None:

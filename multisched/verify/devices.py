@@ -30,6 +30,8 @@ class DeviceBook:
         self._capacity = node.capacity.get(GPU, 0)
         self._is_honoured = node.labels.get(INDICES) == "honoured"
         self._used: dict[int, int] = {}
+        self._unnamed = 0
+        """Whole devices that pods have, nobody says which."""
         self._whole = ""
         self._shared = ""
         """A pod of either kind."""
@@ -51,8 +53,10 @@ class DeviceBook:
         elif _whole(pod):
             self._whole = pod.key
         if milli or (self._is_honoured and _whole(pod)):
-            for device in self._devices(pod):
+            devices = self._devices(pod)
+            for device in devices:
                 self._used[device] = self._used.get(device, 0) + (milli or DEVICE_MILLI)
+            self._unnamed += 0 if devices else _whole(pod)
 
     def faults(self, pod: Pod) -> Iterator[Fault]:
         """At most one: a pod that stands wrong in several ways is still one pod."""
@@ -74,6 +78,16 @@ class DeviceBook:
             if held > DEVICE_MILLI:
                 yield Fault("devices", f"with it device {device} is given out for {held} of {DEVICE_MILLI} thousandths")
                 return
+        yield from self._unnamed_faults(pod, whole)
+
+    def _unnamed_faults(self, pod: Pod, whole: int) -> Iterator[Fault]:
+        """Whole devices that nobody names are some of those that nobody has."""
+        devices = self._devices(pod)
+        named = sum(device < self._count for device in {*self._used, *devices})
+        unnamed = self._unnamed + (0 if devices else whole)
+        if unnamed and named + unnamed > self._count:
+            message = f"with it {named} GPUs are named by pods and {unnamed} more held, of {self._count}"
+            yield Fault("devices", message, is_sure=named + unnamed > self._capacity)
 
 
 def shared_milli(pod: Pod) -> int:

@@ -2,6 +2,7 @@
 
     make oracle                                        100 fresh problems per family, from today's seed on
     make oracle ARGS="fresh --seed 7 --count 1000 --family spread"
+    make oracle ARGS="sequences --count 50"            pods decided one after the other, each judged beside those before it
     make oracle ARGS="recorded"                        the oracle against answers.jsonl.gz: it must say the same
     make oracle ARGS="answer FILE"                     kube-scheduler's answers to a file of problems, on stdout
     make oracle ARGS="record"                          writes answers.jsonl.gz anew, for another release
@@ -25,6 +26,7 @@ from typing import Any
 import orjson
 
 from multisched.model.decode import Decoder
+from tests.conformance import sequences
 from tests.conformance.answer import attempted
 from tests.conformance.generate import FAMILIES, problem
 from tests.conformance.slips import as_meant
@@ -37,6 +39,7 @@ BUILD_TIMEOUT_S = 1800
 ANSWER_TIMEOUT_S = 600
 BATCH = 500
 """Problems given to the oracle at once."""
+SEQUENCES_AT_ONCE = 50
 DIFFERENCES_SHOWN = 6
 """Lines per problem."""
 DAY_S = 86_400
@@ -90,6 +93,28 @@ def _keep(folder: Path | None, one: Json, ours: Json, theirs: Json) -> None:
     (folder / f"{one['id']}.json").write_bytes(text)
 
 
+def in_sequence(options: argparse.Namespace) -> bool:
+    """Sequences of pods; True if kube-scheduler would have put each where ours did, or on a node as good."""
+    oracle = built()
+    print(f"seeds {options.seed} to {options.seed + options.count - 1}, {sequences.PODS} pods each")
+    is_same = True
+    for family in options.family or sequences.FAMILIES:
+        exact = shown = total = 0
+        for first in range(options.seed, options.seed + options.count, SEQUENCES_AT_ONCE):
+            seeds = range(first, min(first + SEQUENCES_AT_ONCE, options.seed + options.count))
+            found = [step for seed in seeds for step in sequences.steps(family, seed)]
+            for step, theirs in zip(found, ask(oracle, [step.problem for step in found]), strict=True):
+                lines = sequences.faults(step, theirs)
+                exact, total, shown = exact + (not lines), total + 1, shown + bool(lines)
+                if lines:
+                    _keep(options.keep, step.problem, {"node": step.node, "message": step.message}, theirs)
+                    if shown <= options.show:
+                        print("\n".join(f"    {line}" for line in (step.problem["id"], *lines)))
+        print(f"{family:16} {exact:5}/{total:<5}", flush=True)
+        is_same &= exact == total
+    return is_same
+
+
 def recorded(options: argparse.Namespace) -> bool:
     """The oracle against the recorded answers. Scalar resources come in the order of a Go map, in both."""
     problems, answers = list(read_lines(options.problems)), {a["id"]: a for a in read_lines(options.answers)}
@@ -140,6 +165,12 @@ def parsed(arguments: Iterable[str] | None = None) -> argparse.Namespace:
         target.add_argument("--show", type=int, default=3, help="differing problems to print per family")
         target.add_argument("--keep", type=Path, help="folder for differing problems")
         target.add_argument("--warm", action="store_true", help="the product answers from caches that saw changes")
+    row = commands.add_parser("sequences", help="several pods one after the other, with families of their own")
+    row.add_argument("--family", action="append", choices=sequences.FAMILIES, help="only this one; repeatable")
+    row.add_argument("--seed", type=int, default=int(time.time() // DAY_S) * 1000, help="the first seed")
+    row.add_argument("--count", type=int, default=50, help="sequences per family")
+    row.add_argument("--show", type=int, default=3, help="differing decisions to print per family")
+    row.add_argument("--keep", type=Path, help="folder for differing decisions")
     for name, text in (("recorded", "the oracle against recorded answers"), ("record", "writes the answers file anew")):
         command = commands.add_parser(name, help=text)
         command.add_argument("--problems", type=Path, default=PROBLEMS_FILE)
@@ -151,6 +182,7 @@ def parsed(arguments: Iterable[str] | None = None) -> argparse.Namespace:
 COMMANDS: dict[str | None, Callable[[argparse.Namespace], bool]] = {
     None: fresh,
     "fresh": fresh,
+    "sequences": in_sequence,
     "recorded": recorded,
     "record": record,
     "answer": answer_file,

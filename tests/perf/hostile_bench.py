@@ -21,8 +21,9 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,18 +140,21 @@ class Round:
         return pod
 
     async def _update(self) -> None:
-        """Changes labels, evenly over each second."""
-        rate = self._shape.updates_per_s
-        for number in _paced(rate):
+        """Changes labels, evenly over each second, or as fast as the API server takes it."""
+
+        async def change(number: int) -> None:
             name = f"hostile-{number % self._options.pods:05}"
             await self._client.label(f"{TENANT_PODS}/{name}", {"turn": str(number)})
 
+        await _evenly(self._shape.updates_per_s, change)
+
     async def _replace(self) -> None:
-        for number in _paced(self._shape.replaces_per_s):
+        async def replace(number: int) -> None:
             pod = self._hostile(self._options.pods + number)
             await self._client.create(TENANT_PODS, pod)
             await self._client.delete(f"{TENANT_PODS}/{pod['metadata']['name']}")
-            await anyio.sleep(1 / self._shape.replaces_per_s)
+
+        await _evenly(self._shape.replaces_per_s, replace)
 
     async def _send_victims(self) -> None:
         """Open loop: one after the other however long the earlier ones take."""
@@ -247,12 +251,20 @@ async def _url_of(program: Program) -> str:
             await anyio.sleep(PROBE_S)
 
 
-def _paced(rate: int) -> Iterable[int]:
-    """Numbers without end, none where nothing is to be done."""
-    number = 0
-    while rate:
-        yield number
-        number += 1
+async def _evenly(rate: int, work: Callable[[int], Awaitable[None]]) -> None:
+    """Does the work so many times a second, IN_FLIGHT at once at most, until it is cancelled; never, where the rate is 0."""
+    if not rate:
+        return
+    began, numbers = time.monotonic(), count()
+
+    async def run() -> None:
+        for number in numbers:
+            await anyio.sleep(max(0.0, began + number / rate - time.monotonic()))
+            await work(number)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(IN_FLIGHT):
+            tasks.start_soon(run)
 
 
 def _quantile_ms(ordered: Sequence[float], share: float) -> float:

@@ -36,6 +36,7 @@ LOOPBACK: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 90
 POLL_INTERVAL_S: Final = 0.1
 PROBE_TIMEOUT_S: Final = 5
+STORE_GRACE_S: Final = 20.0
 KUBECTL_TIMEOUT_S: Final = 60
 REQUESTS_INFLIGHT: Final = 4_000
 MUTATIONS_INFLIGHT: Final = 2_000
@@ -192,6 +193,20 @@ class ControlPlane:
         """SIGKILL, as a crash: connections are cut, etcd keeps what was committed."""
         await self.api_server.kill()
 
+    async def stop_store(self) -> None:
+        """Ends API server and etcd; what etcd keeps lies in `store` then, whole."""
+        await self.kill_api_server()
+        await self.etcd.stop(STORE_GRACE_S)
+
+    async def restart_store(self) -> None:
+        """Starts both on what lies in `store`, and waits until they are ready."""
+        await self._start_etcd()
+        await self.restart_api_server()
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "etcd"
+
     async def restart_api_server(self) -> None:
         """Starts it on the same port and data (it must not be running) and waits until it is ready."""
         await self._start("kube-apiserver", self._api_server_flags())
@@ -232,7 +247,7 @@ class ControlPlane:
         peer = f"http://{LOOPBACK}:{self.ports.etcd_peer}"
         flags = [
             "--name=etcd",
-            f"--data-dir={self.folder / 'etcd'}",
+            f"--data-dir={self.store}",
             f"--listen-client-urls={self.etcd_url}",
             f"--advertise-client-urls={self.etcd_url}",
             f"--listen-peer-urls={peer}",

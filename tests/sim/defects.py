@@ -18,6 +18,7 @@ from multisched.client import known_objects, lease
 from multisched.client.binder import ApiBinder
 from multisched.client.known_objects import KnownObjects, Verdict
 from multisched.client.lease import LeaseKeeper
+from multisched.client.reflector import Reflector
 from multisched.cycle import scheduling_cycle
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.promised_room import PromisedRoom
@@ -51,6 +52,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
+from multisched.shell.send_check import SendCheck
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -470,7 +472,7 @@ def audit_off() -> None:
     _put(Audit, "once", _no_audit)
 
 
-async def _no_audit(self: Audit) -> list[Any]:
+async def _no_audit(self: Audit, sides: object = None) -> list[Any]:
     await asyncio.sleep(0)
     return []
 
@@ -478,8 +480,6 @@ async def _no_audit(self: Audit) -> list[Any]:
 @_defect
 def audit_mends_nothing() -> None:
     """The audit finds what is lost, and asks for no new list."""
-    from multisched.client.reflector import Reflector
-
     _put(Reflector, "request_relist", lambda self: None)
 
     async def relist(self: Reflector) -> None:
@@ -497,10 +497,15 @@ def lease_ignored() -> None:
     _put(LeaseKeeper, "may_bind", lambda self: True)
     _put(LeaseKeeper, "may_bind_in_s", lambda self: 0.0)
 
-    async def at_once(self: LeaseKeeper) -> None:
-        return
+    genuine = Program._lease
 
-    _put(LeaseKeeper, "wait_held", at_once)
+    def held(self: Program, domain: str) -> Any:
+        found = genuine(self, domain)
+        for event in self._held.values():
+            event.set()
+        return found
+
+    _put(Program, "_lease", held)
 
 
 @_defect
@@ -720,3 +725,90 @@ def gone_pods_counted() -> None:
     """A pod that goes stays in the counts."""
     account = PodCounts.account
     _put(PodCounts, "account", lambda self, row, pod, sign: account(self, row, pod, sign) if sign > 0 else None)
+
+
+# -- what is mended since issue 14 -------------------------------------------------------------------------------------
+
+
+@_defect
+def unsent_binds_not_looked_at_again() -> None:
+    """A bind goes out though its node was cordoned, tainted, shrank or left the domain meanwhile."""
+    _put(SendCheck, "refusal", lambda self, placed, seen: None)
+
+
+@_defect
+def assumed_pods_keep_their_size() -> None:
+    """A pod that is resized on its way to a node counts as it was decided."""
+    _put(ClusterCache, "revise", lambda self, pod: True)
+
+
+@_defect
+def edits_take_devices_back() -> None:
+    """What a running pod holds of its devices goes by its annotations as they are now."""
+    _put(ClusterCache, "_settled", lambda self, before, after: after)
+
+
+@_defect
+def false_answers_believed() -> None:
+    """Nobody asks about a pod that counts as bound by an answer alone."""
+
+    async def believe(self: Audit, now: Any, began_s: float) -> None:
+        del self, now, began_s
+
+    _put(Audit, "_check_answers", believe)
+
+
+@_defect
+def joined_rows_used_at_once() -> None:
+    """A node that joins a domain is used though the binds of its last domain may be under way."""
+    genuine = DomainRows.set_node
+
+    def set_node(self: DomainRows, row: int, node: Any) -> None:
+        self.may_join = lambda node: True
+        genuine(self, row, node)
+
+    _put(DomainRows, "set_node", set_node)
+
+
+@_defect
+def restored_history_forgets_first() -> None:
+    """Where history went back, all that is known goes before the new list is there."""
+    genuine = Reflector._may_use
+
+    def may_use(self: Reflector, version: str) -> bool:
+        is_used = genuine(self, version)
+        if is_used and self._history.must_start_over(self._path):
+            self._delete_unseen(list(self._known._known))
+            self._known._known.clear()
+        return is_used
+
+    _put(Reflector, "_may_use", may_use)
+
+
+@_defect
+def bad_text_ends_the_process() -> None:
+    """An object that is not UTF-8 raises where it is read."""
+    genuine = PodIngest.upsert
+
+    def upsert(self: PodIngest, key: str, raw: Any) -> None:
+        bytes(raw).decode()
+        genuine(self, key, raw)
+
+    _put(PodIngest, "upsert", upsert)
+
+
+@_defect
+def roles_left_out_of_the_signature() -> None:
+    """Pods of one spec are one class to InterPodAffinity, whether its own terms are about them or not."""
+    _put(InterPodAffinity, "sign", lambda self, pod: id(pod.spec.pod_affinity))
+
+
+@_defect
+def going_pods_spread_against() -> None:
+    """A pod that is deleted on its way to a node is counted as one that stays."""
+    genuine = ClusterCache.revise
+
+    def revise(self: ClusterCache, pod: Any) -> bool:
+        return True if pod.is_deleting else genuine(self, pod)
+
+    _put(ClusterCache, "revise", revise)

@@ -8,19 +8,22 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from multisched.garbage import collect_seldom
+from multisched.testing.disruptions import BY_NAME
 from multisched.testing.scenario import Report, run_seed
 
 FAULTS_MIN = 10
 """Faults that must have struck in every run."""
 
 
-def attempt(seed: int) -> tuple[int, Report | None, str]:
+def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report | None, str]:
     """A report, or what the run died of."""
     try:
-        return seed, run_seed(seed), ""
+        return seed, run_seed(seed, kinds=kinds), ""
     except Exception:  # noqa: BLE001 - a run ends here; its seed is what matters
         return seed, None, traceback.format_exc()
 
@@ -88,17 +91,20 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=None, help="replay one run and print its report")
+    parser.add_argument(
+        "--kinds", nargs="*", choices=sorted(BY_NAME), metavar="KIND", help="of these disruptions alone"
+    )
     options = parser.parse_args()
     summary = Summary()
     began = time.monotonic()
     if options.seed is not None:
-        seed, report, died = attempt(options.seed)
+        seed, report, died = attempt(options.seed, options.kinds)
         summary.take(seed, report, died)
         print(report)
         return 1 if summary.failed else 0
     seeds = range(options.first, options.first + options.seeds)
     with ProcessPoolExecutor(max_workers=options.jobs, initializer=quiet) as pool:
-        for seed, report, died in pool.map(attempt, seeds):
+        for seed, report, died in pool.map(partial(attempt, kinds=options.kinds), seeds):
             summary.take(seed, report, died)
     summary.tell(time.monotonic() - began)
     return 1 if summary.failed else 0

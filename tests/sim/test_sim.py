@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from multisched import config
 from multisched.testing.scenario import run_seed
+from multisched.testing.setting import drawn
 from tests.sim.run import FAULTS_MIN
 
 SEEDS = 30
@@ -20,15 +22,21 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
     assert report.broken == (), f"replay with: python -m tests.sim.run --seed {seed}"
     assert report.fault_count >= FAULTS_MIN
-    assert report.conflicts_true > 0
-    assert report.conflicts_false > 0
+    if not report.is_shipped:  # where nobody asks outside, nothing comes between a decision and its commit
+        assert report.conflicts_true > 0
+        assert report.conflicts_false > 0
 
 
-def test_the_same_seed_gives_the_same_run_whatever_ran_before() -> None:
-    first = run_seed(7)
+def test_every_second_seed_runs_the_default_configuration_as_it_ships() -> None:
+    assert [drawn(seed).configuration == config.default() for seed in range(4)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_the_same_seed_gives_the_same_run_whatever_ran_before(seed: int) -> None:
+    first = run_seed(seed)
     run_seed(8)
 
-    assert run_seed(7) == first
+    assert run_seed(seed) == first
 
 
 def test_the_same_seed_gives_the_same_run_in_another_process() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from multisched.framework.pod_counts import NARROW_GROUPS_MAX, PodCounts
+from multisched.framework import group_columns, pod_counts, pod_demands
+from multisched.framework.group_columns import GroupColumns
+from multisched.framework.pod_counts import NARROW_GROUPS_MAX, PodCounts, PodGroup
 from multisched.framework.row_sums import DenseSum, PodCount
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, PodQuery, PodScope, WeightedPodTerm
@@ -98,3 +102,91 @@ def test_a_query_about_one_namespace_looks_at_its_groups_alone() -> None:
     own = PodQuery((PodScope(LabelSelector((_not("n", "x"),)), frozenset({"victim"})),))
     assert isinstance(counts.matching(own), PodCount)
     assert counts.groups_looked_at == 1
+
+
+def test_sums_for_askers_keep_to_their_memory_when_others_demands_make_them_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are small while nobody demands anything of most nodes; one pod on the last node makes each as long as the table."""
+    monkeypatch.setattr(pod_demands, "CONCERN_BYTES_MAX", 1 << 20)
+    rows, counts = 5_000, filled(1)
+    askers = [{"app": f"{number}"} for number in range(200)]
+    for labels in askers:
+        counts.concern("victim", labels, NO_LABELS)
+    counts.account(rows, hostile(1), 1)
+    held = [counts.concern("victim", labels, NO_LABELS) for labels in askers]
+    kept = [concern for concern in held if concern.is_kept]
+    assert held[-1] in kept
+    assert sum(concern.size_bytes for concern in kept) <= 1 << 20
+
+
+def test_what_dead_terms_name_counts_for_when_they_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod with one term about a thousand values takes as much as hundreds of pods with one about one value."""
+    monkeypatch.setattr(pod_demands, "DEAD_MIN", 10_000)
+    counts = PodCounts()
+    for number in range(100):
+        values = tuple(f"{number}-{at}" for at in range(1_000))
+        term = PodAffinityTerm("zone", LabelSelector((Requirement("app", Operator.IN, values),)))
+        uid = f"big-{number}"
+        pod = Pod("tenant", uid, uid, 1, spec=PodSpec(pod_affinity=PodAffinity(anti_required=(term,))))
+        counts.account(0, pod, 1)
+        counts.account(0, pod, -1)
+    counts.concern("tenant", {"app": "web"}, NO_LABELS)
+    assert counts.demands.terms_looked_at <= 10
+
+
+def test_a_new_label_of_nodes_looks_at_terms_by_it_alone() -> None:
+    table = NodeTable()
+    table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
+    for number in range(10):
+        table.add_pod(0, hostile(number, topology=f"nowhere-{number}"))
+    concern = table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS)
+    table.set_node(Node("node", "node", 1, labels={"zone": "a", "new": "b"}))
+    assert table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS).number == concern.number
+    table.set_node(Node("node", "node", 1, labels={"zone": "a", "nowhere-3": "b"}))
+    assert table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS).sums
+    assert table.pod_counts.demands.terms_looked_at == TERMS
+
+
+def test_labels_of_groups_that_are_gone_count_for_when_they_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_columns, "DEAD_MIN", 10_000)
+    columns = GroupColumns()
+    for number, labels in enumerate({f"{n}-{at}": "x" for at in range(1_000)} for n in range(100)):
+        group = PodGroup("tenant", labels, is_deleting=False)
+        columns.change(group, 0, 1)
+        columns.change(group, 0, -1)
+        assert columns.is_stale == (1_001 * (number + 1) > 10_000)
+
+
+class Labels(dict[str, str]):
+    """Whether somebody still holds them can be seen."""
+
+
+def test_pods_that_are_gone_leave_few_labels_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest are kept for who catches up; a hundred pods with a thousand labels each are more than that."""
+    monkeypatch.setattr(pod_counts, "LOG_KEPT", 1_000)
+    monkeypatch.setattr(pod_demands, "ASKERS_LABELS_MAX", 10_000)
+    counts = filled(1)
+    counts.matching(PodQuery((PodScope(LabelSelector()),)))
+    seen = []
+    for number in range(100):
+        uid, labels = f"labelled-{number}", Labels({f"{number}-{at}": "x" for at in range(1_000)})
+        seen.append(weakref.ref(labels))
+        pod = Pod("tenant", uid, uid, 1, labels=labels)
+        counts.account(0, pod, 1)
+        counts.concern(pod.namespace, pod.labels, NO_LABELS)
+        counts.account(0, pod, -1)
+        del pod, labels
+    gc.collect()
+    assert sum(one() is not None for one in seen) <= 50
+
+
+@pytest.mark.parametrize(("values", "names"), [(1_000, 1), (1, 1_000)])
+def test_queries_count_for_what_they_name(values: int, names: int) -> None:
+    """A hundred thousand texts are more than a megabyte, in however few queries."""
+    counts = PodCounts()
+    for number in range(100):
+        requirement = Requirement("app", Operator.IN, tuple(f"{number}-{at}" for at in range(values)))
+        spaces = frozenset(f"{number}-{at}" for at in range(names))
+        kept = counts.kept(PodQuery((PodScope(LabelSelector((requirement,)), spaces),)))
+        assert kept.size_bytes >= 100 * 1_000

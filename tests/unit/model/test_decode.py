@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from multisched.model.decode import (
     ALLOCATABLE_MAX,
+    ANNOTATIONS_BYTES_MAX,
     CONTAINERS_MAX,
     IMAGE_BYTES_MAX,
     TOLERATIONS_MAX,
@@ -269,6 +270,15 @@ def test_equal_specs_labels_and_annotations_are_one_object() -> None:
     assert first.labels is second.labels
     assert first.annotations is second.annotations
     assert other.spec is not first.spec
+
+
+def test_of_many_annotations_those_that_are_needed_and_short_are_kept() -> None:
+    decoder = Decoder()
+    decoder.keep({"needed"})
+    annotations = {f"long-{number}": "x" * 4_000 for number in range(10)} | {"needed": "y" * 4_000, "short": "z"}
+    kept = decode_pod(pod_document(ONE_CPU, metadata={"annotations": annotations}), decoder).annotations
+    assert {"needed", "short"} <= kept.keys()
+    assert sum(len(key) + len(value) for key, value in kept.items()) <= ANNOTATIONS_BYTES_MAX
 
 
 def test_constraints_that_are_not_honoured_are_named() -> None:

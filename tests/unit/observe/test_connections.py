@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
 from msgspec.structs import replace
 
 from multisched.observe.certificates import self_signed
-from multisched.observe.connections import ConnectionLimits
+from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.server import ServerSettings
 from tests.unit.observe.observe_kit import EPOCH, served
 
@@ -152,6 +153,36 @@ async def test_idle_connections_go_before_those_that_send() -> None:
         assert await is_cut(idle)
         sending[1].write(GET[-2:])
         assert (await sending[0].readline()) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_who_does_not_take_answers_takes_no_place_from_others() -> None:
+    """Needs no credentials: many small answers that nobody takes fill what the system keeps as a large one does."""
+    connections, made = Connections(replace(PATIENT, connections=2)), asyncio.Semaphore(0)
+
+    async def answer(request: web.Request) -> web.Response:
+        connections.received(request)
+        connections.answered(request)
+        made.release()
+        return web.Response(body=bytes(64 << 20) if request.path == "/large" else b"ok")
+
+    application = web.Application()
+    application.router.add_get("/{what}", answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    async with (
+        asyncio.timeout(HANG_S),
+        connections.listening(runner, "127.0.0.1", 0, None) as address,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(2):
+            _, writer = await stack.enter_async_context(connected(address))
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(GET.replace(b"livez", b"large"))
+            await made.acquire()
+            for _ in range(100):  # turns of the loop: until the answer is on its way
+                await asyncio.sleep(0)
+        pipe = await stack.enter_async_context(connected(address))
+        assert await livez(pipe) == b"HTTP/1.1 200 OK"
 
 
 async def test_handshakes_that_never_end_take_no_place_from_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import ssl
@@ -257,6 +258,18 @@ async def test_without_authentication_nothing_is_changed_but_by_the_token_of_the
     assert not kept.exists()
     async with served(ServerSettings(port=0)) as url:
         assert (await post(url, *run, headers={"Authorization": "Bearer "}))[0] == 401
+
+
+async def test_a_token_that_is_no_text_is_a_wrong_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(ServerSettings(port=0, token_folder=tmp_path / "own")) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(
+            b"POST /api/v1/repair/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xe9\r\nContent-Length: 0\r\n\r\n"
+        )
+        assert await reader.readline() == b"HTTP/1.1 401 Unauthorized\r\n"
+        writer.transport.abort()
+    assert not caplog.records
 
 
 async def test_a_folder_that_others_may_write_to_holds_no_token(tmp_path: Path) -> None:

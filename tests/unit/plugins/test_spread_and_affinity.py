@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multisched.framework import pod_demands
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView
 from multisched.framework.runner import Runner
@@ -322,6 +323,23 @@ def test_a_term_about_labels_of_namespaces_waits_while_they_cannot_be_read() -> 
     scene.objects.set_unreadable(ObjectKind.NAMESPACE, "")
     assert plugin.pre_filter(scene.view(), scene.pod).status.is_success
     assert plugin.sign(scene.pod) is known
+
+
+@pytest.mark.parametrize("in_between", [1, pod_demands.UNKNOWN_MAX + 1])
+def test_a_new_anti_affinity_keeps_away_however_many_pods_with_terms_came_since_the_last_look(in_between: int) -> None:
+    """What is demanded by another label than before is no smaller for there being as many labels as before."""
+    first = pod("first", on="a", app="db", affinity=far(term(ZONE)))
+    scene = Scene([node("a", "x"), node("b", "y")], [first], pod("new"))
+    plugin, row = relating(scene), int(scene.rows(["b"])[0])
+    assert scene.statuses(plugin) == {"a": UNWANTED, "b": None}
+
+    scene.table.remove_pod(int(scene.rows(["a"])[0]), "uid-first")
+    for number in range(in_between):
+        about_others = {"matchLabels": {"app": f"other-{number}"}}
+        passing = pod(f"p{number}", on="b", app="db", affinity=far(term(HOST, labelSelector=about_others)))
+        scene.table.add_pod(row, decode_pod(passing))
+    scene.table.add_pod(row, decode_pod(pod("second", on="b", app="db", affinity=far(term(HOST)))))
+    assert scene.statuses(plugin) == {"a": None, "b": UNWANTED}
 
 
 # -- InterPodAffinity: Score -------------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.config_schema import Configuration
-from multisched.model.wire import LineStream, Response
+from multisched.model.wire import MERGE_PATCH, LineStream, Response
 from multisched.queueing.transitions import Place
 from multisched.shell.audit import AuditStatistics
 from multisched.shell.program import Program, Surroundings
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PodState
+from multisched.testing.history import rewind
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -35,6 +36,7 @@ domains:
 - name: gpu
 lease: {enabled: false}
 """
+TWO_PERIODS_S = 130.0
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -415,6 +417,25 @@ def test_an_audit_without_an_answer_says_nothing_and_mends_nothing() -> None:
         assert stage.found.audits >= 2
         assert stage.found.differences == 0
         assert stage.is_true()
+
+    play(scene)
+
+
+def test_a_history_that_went_back_and_caught_up_unseen_is_found_by_the_audit() -> None:
+    """By versions alone nothing tells: the server's are newer again. But a list that is as new shows an older node."""
+
+    async def scene(stage: Stage) -> None:
+        await asyncio.sleep(5.0)
+        backup = stage.server.store.version
+        label = b'{"metadata":{"labels":{"since":"then"}}}'
+        await stage.api.request("PATCH", "/api/v1/nodes/a", body=label, content_type=MERGE_PATCH)
+        await asyncio.sleep(1.0)
+        assert rewind(stage.server.store, backup)
+        for number in range(10):
+            await stage.send("POST", "/api/v1/namespaces", {"metadata": {"name": f"later-{number}"}})
+        await asyncio.sleep(TWO_PERIODS_S)
+        assert stage.is_true()
+        assert stage.program.history.rewritten == 1
 
     play(scene)
 

@@ -220,3 +220,13 @@ def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_to
         assert "NodePorts" in wanted.refusal_of_move(None, at_port, "a")
         house.see_pod("pending", **over)
         assert "spec.tolerations: 257 entries" in house.told("pending")[0]
+
+
+def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) -> None:
+    """Spreading does not count pods that go; the watch has told it, though no watch has shown it on its node yet."""
+    uid = house.see_pod("brief")
+    house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
+    house.see_pod("brief", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    entry = house.cache.placed(uid)
+    assert entry is not None
+    assert entry.pod.is_deleting

@@ -15,6 +15,7 @@ from multisched.framework import group_columns, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import Lane, held_by_lane
 from multisched.framework.row_sums import CHANGES_KEPT
+from multisched.framework.term_columns import Asker
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import (
     DemandKind,
@@ -181,7 +182,8 @@ def test_counts_equal_a_recount_after_any_sequence_of_events(taken: list[Step]) 
 @given(steps)
 def test_counts_stay_true_when_little_is_kept(taken: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pod_counts, "QUERIES_MAX", 2)
+        for name in ("QUERIES_MAX", "QUERIES_MIN"):
+            patch.setattr(pod_counts, name, 2)
         for name in ("LOG_KEPT", "MATCHES_KEPT", "NARROW_GROUPS_MAX"):
             patch.setattr(pod_counts, name, 1)
         patch.setattr(group_columns, "DEAD_MIN", 1)
@@ -238,6 +240,29 @@ def test_a_reader_that_missed_too_much_is_told() -> None:
         counts.account(0, pod, 1)
         counts.account(0, pod, -1)
     assert counts.matching(query).changes_since(version) is None
+
+
+def test_what_one_pod_asks_for_stands_side_by_side_however_much_others_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All counts have been used of late, and the oldest is one of the pod's own: what is dropped for the next is not that."""
+    monkeypatch.setattr(pod_counts, "QUERIES_MAX", 2 * pod_counts.QUERIES_MIN)
+    counts = PodCounts()
+    counts.account(1, Pod("a", "p", "p", 1), 1)
+    everybodys = [PodQuery((PodScope(LabelSelector(), frozenset(("a", f"n-{n}"))),)) for n in range(1_000)]
+    for query in everybodys[: pod_counts.QUERIES_MAX]:
+        counts.matching(query)
+    own = [counts.matching(query) for query in (everybodys[0], *everybodys[-pod_counts.QUERIES_MIN + 1 :])]
+    assert [count.held for count in own] == [{1: 1}] * len(own)
+
+
+def test_an_effect_is_the_demanders_own_when_those_remembered_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_demands, "EFFECTS_MAX", 2)
+    counts, asker = PodCounts(), Asker("a", LABELS[1], NAMESPACE_LABELS["a"])
+    terms = [WeightedPodTerm(weight, PodAffinityTerm("zone", SELECTORS[0])) for weight in (1, 2, 3)]
+    affinities = [PodAffinity(preferred=(one,)) for one in terms]
+    for number, affinity in enumerate(affinities):
+        counts.account(0, Pod("a", f"p{number}", f"p{number}", 1, spec=PodSpec(pod_affinity=affinity)), 1)
+    told = [counts.effect(asker, affinity, "a") for affinity in affinities]
+    assert told == [((Lane(DemandKind.PREFERRED, "zone"), 1, weight),) for weight in (1, 2, 3)]
 
 
 def test_two_states_never_have_one_version() -> None:

@@ -219,6 +219,7 @@ def test_a_pod_that_its_kubelet_made_is_bound_by_room_alone() -> None:
 
 
 GPUS = {GPU: "2"}
+HONOURED = {"multisched.io/gpu-indices": "honoured"}
 
 
 def sharing(milli: str, devices: str, allocated: str = "") -> dict[str, Any]:
@@ -263,15 +264,19 @@ def given(milli: str, devices: str, *, asks: str) -> dict[str, Any]:
         (
             sharing("500", "0"),
             {**asking(**{GPU: "1"}), "annotations": {"multisched.io/gpu-devices": "1"}},
-            {"multisched.io/gpu-indices": "honoured"},
+            HONOURED,
             False,
         ),
         (
             sharing("500", "0"),
             {**asking(**{GPU: "1"}), "annotations": {"multisched.io/gpu-devices": "0"}},
-            {"multisched.io/gpu-indices": "honoured"},
+            HONOURED,
             True,
         ),
+        (sharing("500", "0"), asking(**{GPU: "1"}), HONOURED, False),
+        (sharing("500", "0,1"), asking(**{GPU: "1"}), HONOURED, True),
+        (asking(**{GPU: "1"}), sharing("500", "0"), HONOURED, False),
+        (asking(**{GPU: "2"}), sharing("500", "0"), HONOURED, True),
         (sharing("500", "0"), {"annotations": {"multisched.io/gpu-milli": "1000"}}, {}, False),
         (sharing("1000", "0", "500"), sharing("500", "0", "500"), {}, False),
         (sharing("1", "0", "500"), sharing("1", "0", "501"), {}, True),

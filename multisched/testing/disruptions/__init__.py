@@ -1,0 +1,11 @@
+"""What strikes a simulated cluster, a file for each theme, each with its table of disruptions and their weights."""
+
+from __future__ import annotations
+
+from multisched.testing.disruptions import devices, nodes, pods, processes, servers
+
+LIGHT = (*nodes.TABLE, *pods.TABLE, *devices.TABLE, *servers.TABLE)
+"""They leave the processes alone."""
+HEAVY = processes.TABLE
+
+BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY)}

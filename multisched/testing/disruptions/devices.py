@@ -1,0 +1,104 @@
+"""GPUs: counts that flap, fractions near full, and annotations of running pods that change."""
+
+from __future__ import annotations
+
+from multisched.testing.books import GPU, GPU_MILLI
+from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.world import GPU_NODES
+
+STUFFING = 1_100
+"""Annotations that somebody adds to a running pod."""
+FRACTIONS = ("250", "300", "400", "500", "600", "1000")
+
+
+async def _flap(scene: Scene) -> bool:
+    """A device plugin restarts: 4, none, 4 again, while pods that fill the node's CPU are bound there in either domain."""
+    name = f"node-{scene.rng.choice(GPU_NODES)}"
+    await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+    await scene.pause(0.0, 0.1)
+    if not await scene.world.set_gpus(name, 0):
+        return False
+    await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
+    await scene.pause(0.1, 3.0)
+    await scene.world.set_gpus(name, 4)
+    await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+    return True
+
+
+async def _lose_some(scene: Scene) -> bool:
+    """Two of four fall out, and come back."""
+    name = f"node-{scene.rng.choice(GPU_NODES)}"
+    await scene.world.add_fractions(name, FRACTIONS)
+    await scene.pause(0.0, 0.05)
+    await scene.world.set_gpus(name, 2)
+    await scene.pause(1.0, 6.0)
+    await scene.world.set_gpus(name, 4)
+    return True
+
+
+async def _fill(scene: Scene) -> bool:
+    """More fractions than a node's devices can hold, at once, then whole ones."""
+    name = f"node-{scene.rng.choice(GPU_NODES)}"
+    await scene.world.add_fractions(name, [scene.rng.choice(FRACTIONS) for _ in range(14)])
+    await scene.pause(0.0, 2.0)
+    await scene.world.add_fractions(name, ["1000", "250"])
+    return True
+
+
+async def _edit(scene: Scene, changes: dict[str, str | None]) -> bool:
+    """Somebody edits running pods that share devices; then more come that want their room."""
+    standing = [pod for pod in scene.world.pods() if pod.node and GPU_MILLI in pod.annotations]
+    if not standing:
+        node = f"node-{scene.rng.choice(GPU_NODES)}"
+        await scene.world.add_fractions(node, ["500"] * 8)
+        await scene.until(lambda: any(p.node == node and GPU_MILLI in p.annotations for p in scene.world.pods()))
+        standing = [pod for pod in scene.world.pods() if pod.node and GPU_MILLI in pod.annotations]
+    if not standing:
+        return False
+    node = scene.rng.choice(standing).node
+    for pod in [pod for pod in standing if pod.node == node][:4]:
+        await scene.world.patch_pod(pod, {"metadata": {"annotations": changes}})
+    await scene.pause(0.2, 1.5)
+    await scene.world.add_fractions(node, ["500", "500", "600", "1000"])
+    return True
+
+
+async def _remove_milli(scene: Scene) -> bool:
+    return await _edit(scene, {GPU_MILLI: None})
+
+
+async def _lower_milli(scene: Scene) -> bool:
+    return await _edit(scene, {GPU_MILLI: "10"})
+
+
+async def _stuff_annotations(scene: Scene) -> bool:
+    """Sorted before and behind ours."""
+    return await _edit(scene, {f"{'a' if at % 2 else 'z'}{at}.sim/x": "" for at in range(STUFFING)})
+
+
+async def _annotate_foreigners(scene: Scene) -> bool:
+    """Pods without a GPU that say they hold one, placed by somebody else: they block nobody."""
+    for number in GPU_NODES[:4]:
+        await scene.world.place_foreign(f"node-{number}", annotations={GPU_MILLI: "1000"})
+    await scene.world.add_fractions(f"node-{GPU_NODES[0]}", ["500", "500"])
+    return True
+
+
+async def _whole_and_shared(scene: Scene) -> bool:
+    """Both want one node at once: it is for one of them."""
+    name = f"node-{scene.rng.choice(GPU_NODES)}"
+    await scene.world.crowd(name, 3, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
+    await scene.world.add_fractions(name, ["250", "500", "500"])
+    return True
+
+
+TABLE = (
+    Disruption("GPUs flapped", _flap, 8),
+    Disruption("GPUs lost", _lose_some),
+    Disruption("fractions crowded", _fill),
+    Disruption("gpu-milli removed", _remove_milli),
+    Disruption("gpu-milli lowered", _lower_milli),
+    Disruption("annotations stuffed", _stuff_annotations, 2),
+    Disruption("foreigners annotated", _annotate_foreigners, 2),
+    Disruption("whole and shared", _whole_and_shared),
+)

@@ -1,0 +1,173 @@
+"""Nodes that go, come back, shrink, grow, are cordoned, tainted, relabelled, lent, and move to another domain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from multisched.config_nodes import DOMAIN_LABEL
+from multisched.testing.disruptions.scene import Disruption, Scene, Where
+from multisched.testing.relations import ZONE
+from multisched.testing.world import FAVOURITE, NODES
+
+DELETABLE_NODES = NODES // 4
+OWN_TAINT = "sim/upkeep"
+PLAIN, VIRTUAL = (4, 5, 6, 10, 11, 12, 13, 14, 15, 16), (9, 19, 29, 39)
+"""Numbers of nodes that these disruptions change: of the forecast domain, and virtual ones."""
+
+
+async def _delete(scene: Scene) -> bool:
+    await scene.world.delete_node(scene.rng.randrange(DELETABLE_NODES))
+    return True
+
+
+async def _replace(scene: Scene) -> bool:
+    """Away, and back under its name as another node."""
+    number = scene.rng.randrange(DELETABLE_NODES)
+    await scene.world.delete_node(number)
+    await scene.pause(0.0, 1.0)
+    await scene.world.add_node(number)
+    return True
+
+
+async def _replace_wanted(scene: Scene) -> bool:
+    """The same while binds to it wait."""
+    number = scene.rng.choice(PLAIN)
+    await scene.world.crowd(f"node-{number}", 6)
+    await scene.pause(0.0, 0.05)
+    await scene.world.delete_node(number)
+    await scene.pause(0.0, 0.5)
+    await scene.world.add_node(number)
+    return True
+
+
+async def _change(scene: Scene, name: str, patch: dict[str, Any], back: dict[str, Any]) -> bool:
+    """While a crowd that wants the node is being decided and bound; undone seconds later."""
+    scheduler = "job-scheduler" if int(name.removeprefix("node-")) in VIRTUAL else "forecast-scheduler"
+    await scene.world.crowd(name, 8, scheduler=scheduler)
+    await scene.pause(0.0, 0.06)
+    if not await scene.world.patch_node(name, patch):
+        return False
+    await scene.world.crowd(name, 4, scheduler=scheduler)
+    await scene.pause(2.0, 8.0)
+    await scene.world.patch_node(name, back)
+    return True
+
+
+async def _shrink(scene: Scene) -> bool:
+    """Its allocatable CPU is reserved for something else: what is there stays, and nothing is added."""
+    name = f"node-{scene.rng.choice(PLAIN)}"
+    small = scene.rng.choice(("1", "2", "2500m"))
+    return await _change(scene, name, _allocatable(cpu=small), _allocatable(cpu="4"))
+
+
+async def _grow(scene: Scene) -> bool:
+    """Who waits for room is woken."""
+    name = f"node-{scene.rng.choice(PLAIN)}"
+    return await _change(scene, name, _allocatable(cpu="6", pods="30"), _allocatable(cpu="4", pods="20"))
+
+
+async def _cordon_wanted(scene: Scene) -> bool:
+    name = f"node-{scene.rng.choice(PLAIN)}"
+    return await _change(scene, name, {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}})
+
+
+async def _cordon_favourite(scene: Scene) -> bool:
+    """The node everybody wants, while a burst is being decided."""
+    for _ in range(8):
+        await scene.world.add_pod(scheduler="forecast-scheduler")
+    await scene.pause(0.0, 0.008)
+    if not await scene.world.patch_node(FAVOURITE, {"spec": {"unschedulable": True}}):
+        return False
+    await scene.pause(1.0, 8.0)
+    await scene.world.patch_node(FAVOURITE, {"spec": {"unschedulable": None}})
+    return True
+
+
+async def _taint(scene: Scene, effect: str) -> bool:
+    number = scene.rng.choice((*PLAIN, *VIRTUAL))
+    node = scene.run.door.nodes().get(f"node-{number}")
+    if node is None:
+        return False
+    before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
+    taints = [*before, {"key": OWN_TAINT, "effect": effect}]
+    return await _change(scene, node.name, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
+
+
+async def _taint_no_schedule(scene: Scene) -> bool:
+    return await _taint(scene, "NoSchedule")
+
+
+async def _taint_no_execute(scene: Scene) -> bool:
+    """Pods that do not tolerate it are removed, as the taint manager does (`World.end_pods`)."""
+    return await _taint(scene, "NoExecute")
+
+
+async def _relabel_zone(scene: Scene) -> bool:
+    """Topology domains change under pods that are being spread."""
+    number = scene.rng.choice(PLAIN)
+    zone = {"metadata": {"labels": {ZONE: f"z{(number + 1) % 3}"}}}
+    return await _change(scene, f"node-{number}", zone, {"metadata": {"labels": {ZONE: f"z{number % 3}"}}})
+
+
+async def _move_domain(scene: Scene) -> bool:
+    """To another domain and back, full of pods that are being bound there, while others want to go to it here."""
+    number = scene.rng.choice((*PLAIN, *VIRTUAL))
+    ours, theirs = ("job", "forecast") if number in VIRTUAL else ("forecast", "job")
+    name = f"node-{number}"
+    there, back = {DOMAIN_LABEL: theirs}, {DOMAIN_LABEL: None}
+    await scene.world.crowd(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
+    await scene.pause(0.0, 0.06)
+    if not await scene.world.patch_node(name, {"metadata": {"labels": there}}):
+        return False
+    await scene.world.crowd(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
+    await scene.pause(0.5, 8.0)
+    await scene.world.crowd(name, 4, scheduler=f"{theirs}-scheduler", heeds_taints=False)
+    await scene.pause(0.0, 0.06)
+    await scene.world.patch_node(name, {"metadata": {"labels": back}})
+    await scene.world.crowd(name, 4, scheduler=f"{ours}-scheduler", heeds_taints=False)
+    return True
+
+
+async def _withdraw_loan(scene: Scene) -> bool:
+    """All nodes that are lent are wanted back while a burst of borrowers is being decided."""
+    for _ in range(8):
+        await scene.world.add_pod(scheduler="job-scheduler")
+    await scene.pause(0.0, 0.008)
+    lent = [node.name for node in scene.run.door.nodes().values() if node.labels.get("lend") == "yes"]
+    for name in lent:
+        await scene.world.patch_node(name, {"metadata": {"labels": {"lend": "no"}}})
+    await scene.pause(1.0, 8.0)
+    for name in lent:
+        await scene.world.patch_node(name, {"metadata": {"labels": {"lend": "yes"}}})
+    return bool(lent)
+
+
+async def _heartbeats(scene: Scene) -> bool:
+    """Every node tells that it lives; nothing of it is news."""
+    for node in list(scene.run.door.nodes().values()):
+        beat = {"metadata": {"annotations": {"sim/beat": f"{scene.now_s():.3f}"}}}
+        await scene.world.patch_node(node.name, beat)
+        await asyncio.sleep(0.001)
+    return True
+
+
+def _allocatable(**amounts: str) -> dict[str, Any]:
+    return {"status": {"allocatable": amounts, "capacity": amounts}}
+
+
+TABLE = (
+    Disruption("node deleted", _delete),
+    Disruption("node replaced", _replace),
+    Disruption("node replaced under binds", _replace_wanted),
+    Disruption("node shrunk", _shrink, 6),
+    Disruption("node grown", _grow),
+    Disruption("node cordoned", _cordon_favourite),
+    Disruption("wanted node cordoned", _cordon_wanted, 6),
+    Disruption("node tainted NoSchedule", _taint_no_schedule),
+    Disruption("node tainted NoExecute", _taint_no_execute, 6),
+    Disruption("zone changed", _relabel_zone),
+    Disruption("node moved to another domain", _move_domain, 6),
+    Disruption("loan withdrawn", _withdraw_loan, 6, Where.ASKING),
+    Disruption("heartbeats", _heartbeats, 1),
+)

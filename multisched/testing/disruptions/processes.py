@@ -1,0 +1,142 @@
+"""Processes that are killed, stopped, paused and cut off from their leases, while the others' watches lag behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from multisched.model.objects import Pod
+from multisched.testing.disruptions.pods import fill_pair, press
+from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.relations import HOSTNAME
+from multisched.testing.world import NODES
+
+if TYPE_CHECKING:
+    from multisched.testing.scenario import Process
+
+STALL_S = 4.0
+"""How late watches are when a leader stops."""
+LATE_S = 24.0
+"""How late a standby's watch of pods is when a leader is killed: for longer than the lease and the last binds last."""
+HIDDEN = 8
+"""Pods of 500m that fill the node that is added for them."""
+PRESSED_S = 2.0
+RESTART_MAX_S = 25.0
+"""How long the container of a killed process may take to come back: long enough for another process to lead meanwhile."""
+
+
+async def _disturb(scene: Scene, act: Callable[[Process], Awaitable[None]]) -> bool:
+    """One disruption at a time has its hands on a process."""
+    process = scene.run.leader()
+    if process is None:
+        return False
+    scene.run.disturbed.add(process.identity)
+    await act(process)
+    scene.run.disturbed.discard(process.identity)
+    return True
+
+
+async def _kill(scene: Scene) -> bool:
+    async def kill(process: Process) -> None:
+        """With binds on the wire, and others that have not heard of the last ones."""
+        name = await _fill_behind(scene, _others(scene, process), LATE_S)
+        await scene.run.kill(process)
+        await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+        await scene.pause(0.0, RESTART_MAX_S)
+        scene.run.start()
+
+    return await _disturb(scene, kill)
+
+
+async def _stop(scene: Scene) -> bool:
+    async def stop(process: Process) -> None:
+        """In a burst, of which the others hear late: the successor of a lease given back does not wait."""
+        name = await _fill_behind(scene, _others(scene, process), 2 * STALL_S)
+        await _burst(scene, stalled=_others(scene, process))
+        await scene.run.stop(process)
+        await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+        await scene.pause(0.0, STALL_S)  # before its container is there again
+        scene.run.start()
+
+    return await _disturb(scene, stop)
+
+
+async def _pause(scene: Scene) -> bool:
+    async def pause(process: Process) -> None:
+        pair = await fill_pair(scene)
+        await _burst(scene)
+        await press(scene, pair)
+        await _at_work(scene, process)
+        await scene.run.pause(process, scene.rng.uniform(3.0, 25.0))
+
+    return await _disturb(scene, pause)
+
+
+async def _lose_leases(scene: Scene) -> bool:
+    """The elector alone is cut off, for longer than a lease lasts; watches and binds go on."""
+
+    async def cut_off(process: Process) -> None:
+        process.transport.lost_leases = ("",)
+        await scene.pause(8.0, 18.0)
+        process.transport.lost_leases = ()
+
+    return await _disturb(scene, cut_off)
+
+
+async def _at_work(scene: Scene, process: Process) -> None:
+    """Until victims are being asked to go, or PRESSED_S have passed."""
+    until_s = scene.now_s() + PRESSED_S
+    while scene.now_s() < until_s and not len(process.program.preemptor):  # noqa: ASYNC110 - virtual time
+        await asyncio.sleep(0.003)
+
+
+async def _burst(scene: Scene, stalled: Sequence[Process] = ()) -> None:
+    """A burst that everybody hears of; what becomes of it the stalled ones hear late."""
+    for _ in range(24):
+        await scene.world.add_pod(scheduler=scene.rng.choice(["forecast-scheduler", "job-scheduler"]))
+    for process in stalled:
+        process.transport.stalled_until_s = scene.now_s() + STALL_S
+    await scene.pause(0.005, 0.03)
+
+
+async def _fill_behind(scene: Scene, standbys: Sequence[Process], late_s: float) -> str:
+    """A cordoned node is filled while the standbys' watches of pods fall behind; pods that they know wait for it.
+
+    To them it is empty. Whoever leads next has to list before its first decision. Returns the node, still cordoned.
+    """
+    number = NODES + scene.nodes_added
+    name = f"node-{number}"
+    scene.nodes_added += 1
+    await scene.world.add_node(number, is_cordoned=True)
+    await scene.world.crowd(name, HIDDEN)
+    await scene.until(lambda: all(_knows(scene, process, name) for process in scene.run.processes))
+    for process in standbys:
+        process.transport.pods_late_until_s = scene.now_s() + late_s
+    await scene.world.crowd(name, HIDDEN, heeds_taints=False)
+    await scene.until(lambda: sum(pod.node == name for pod in scene.world.pods()) >= HIDDEN - 1)
+    return name
+
+
+def _knows(scene: Scene, process: Process, node: str) -> bool:
+    """The node, and the pods that wait for it."""
+    pods = [pod for pod in scene.world.pods() if _wants(pod, node)]
+    has_pods = all(pod.uid in process.program.pods.pending for pod in pods if not pod.node)
+    return has_pods and process.program.cache.nodes.row_of(node) is not None
+
+
+def _others(scene: Scene, process: Process) -> list[Process]:
+    return [other for other in scene.run.processes if other is not process]
+
+
+def _wants(pod: Pod, node: str) -> bool:
+    """The pod names this one node."""
+    return any(rule.key == HOSTNAME and rule.matches_value(node) for rule in pod.spec.affinity.node_selector)
+
+
+TABLE = (
+    Disruption("leader killed", _kill),
+    Disruption("leader stopped", _stop),
+    Disruption("leader paused", _pause),
+    Disruption("leases unreachable", _lose_leases),
+)

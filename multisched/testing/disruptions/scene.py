@@ -1,0 +1,71 @@
+"""What disruptions work with: the run, the world and chance; and what a disruption is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from multisched.model.objects import Pod
+
+if TYPE_CHECKING:
+    from multisched.testing.scenario import Run
+    from multisched.testing.world import World
+
+FILLED_S = 6.0
+"""How long a disruption waits for what it has prepared: faults may be in the way."""
+
+
+class Where(Enum):
+    """In which runs a disruption can strike."""
+
+    ANY = auto()
+    SHIPPED = auto()
+    """Those of the default configuration."""
+    ASKING = auto()
+    """Those with loans and plugins that ask outside."""
+
+
+class Scene:
+    """The run as a disruption sees it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.world: World = run.world
+        self.rng: random.Random = run.rng
+        self.nodes_added = 0
+
+    def now_s(self) -> float:
+        return self.run.loop.time()
+
+    async def pause(self, at_least_s: float, at_most_s: float) -> None:
+        await asyncio.sleep(self.rng.uniform(at_least_s, at_most_s))
+
+    async def until(self, holds: Callable[[], bool], limit_s: float = FILLED_S) -> None:
+        """Returns when it holds, or after `limit_s`."""
+        until_s = self.now_s() + limit_s
+        while self.now_s() < until_s and not holds():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+
+    def any_pod(self, wanted: Callable[[Pod], bool] = lambda pod: True) -> Pod | None:
+        found = [pod for pod in self.world.pods() if wanted(pod)]
+        return self.rng.choice(found) if found else None
+
+
+Act = Callable[[Scene], Awaitable[bool]]
+"""Strikes, and says whether there was something to strike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disruption:
+    """One kind."""
+
+    name: str
+    act: Act
+    weight: int = 4
+    where: Where = Where.ANY
+    awaits: str = ""
+    """The defect that it finds, while that is being mended elsewhere: until then it strikes only where it is named."""

@@ -1,0 +1,120 @@
+"""API servers that break watches, forget history, answer with older data, lie about a write, or are restored from a backup."""
+
+from __future__ import annotations
+
+import asyncio
+
+from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.history import rewind
+from multisched.testing.world import CROWDED
+
+LIES = 0.3
+"""Of all binds while a proxy answers in the server's place."""
+
+
+async def _drop_watches(scene: Scene) -> bool:
+    return bool(scene.run.server.drop_watches())
+
+
+async def _compact(scene: Scene) -> bool:
+    scene.run.server.compact()
+    return bool(scene.run.server.drop_watches())
+
+
+async def _expire(scene: Scene) -> bool:
+    return bool(scene.run.server.expire_watches())
+
+
+async def _expire_pages(scene: Scene) -> bool:
+    """Everybody lists anew, and history is compacted between the pages, until they ask for all in one piece."""
+    scene.run.server.expire_watches()
+    for _ in range(8):
+        await scene.pause(0.01, 0.06)
+        scene.run.server.compact()
+    return True
+
+
+async def _go_away(scene: Scene) -> bool:
+    scene.run.server.set_unavailable()
+    await scene.pause(0.5, 3.0)
+    scene.run.server.set_available()
+    return True
+
+
+async def _lag(scene: Scene) -> bool:
+    """Watches break and are opened again at a server that is behind: its lists are older than what was told."""
+    faults = scene.run.faults
+    faults.older_by = scene.rng.randint(20, 120)
+    scene.run.server.expire_watches()
+    for process in scene.run.processes:
+        process.transport.stalled_until_s = scene.now_s() + 2.0
+    await scene.pause(1.0, 3.0)
+    faults.older_by = 0
+    return True
+
+
+async def _time_out(scene: Scene) -> bool:
+    """For some seconds half of all writes end with 504, applied or not."""
+    faults = scene.run.faults
+    before = faults.timed_out
+    faults.timed_out = 0.5
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8)
+    await scene.pause(1.0, 3.0)
+    faults.timed_out = before
+    return True
+
+
+async def _say_created(scene: Scene) -> bool:
+    """Something between us and the server says 201, and has sent nothing on."""
+    before, scene.run.faults.bind_faked = scene.run.faults.bind_faked, LIES
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
+    await scene.pause(0.5, 1.5)
+    scene.run.faults.bind_faked = before
+    return True
+
+
+async def _say_missing(scene: Scene) -> bool:
+    """The same with 404."""
+    scene.run.faults.bind_missing = LIES
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
+    await scene.pause(0.5, 1.5)
+    scene.run.faults.bind_missing = 0.0
+    return True
+
+
+async def _restore(scene: Scene) -> bool:
+    """Etcd comes back from a backup some seconds old, and its revisions with it; pods keep arriving."""
+    version = scene.run.server.store.version
+    await scene.world.fill_some(scene.rng.randint(2, 4))
+    await scene.pause(1.0, 4.0)
+    if not rewind(scene.run.server.store, version):
+        return False
+    scene.run.rewound()
+    scene.run.server.drop_watches()
+    for _ in range(6):
+        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 4)
+        await scene.pause(0.2, 4.0)
+    return True
+
+
+async def _garble(scene: Scene) -> bool:
+    """One object is not UTF-8; whatever else is told beside it is as good as ever."""
+    await scene.world.add_garbled()
+    await asyncio.sleep(0.5)
+    scene.run.server.expire_watches()
+    return True
+
+
+TABLE = (
+    Disruption("watches dropped", _drop_watches),
+    Disruption("history compacted", _compact),
+    Disruption("watches expired", _expire),
+    Disruption("pages expired", _expire_pages),
+    Disruption("server away", _go_away),
+    Disruption("server behind", _lag),
+    Disruption("writes timed out", _time_out),
+    Disruption("binds said to be created", _say_created, 5),
+    Disruption("binds said to be missing", _say_missing, 3),
+    Disruption("history restored", _restore, 5),
+    Disruption("object garbled", _garble, 3),
+)

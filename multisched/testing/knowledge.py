@@ -1,0 +1,198 @@
+"""What one simulated process has been told, kept beside it: the measure of what it can know.
+
+A binding is judged by what the world is, and excused only by what its sender cannot have known: by objects as its watches
+had told of them when it decided (pods) and when it sent (nodes). Nothing is read from the program's own caches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import orjson
+
+from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
+from multisched.model.objects import PODS, Node, Pod, Requests
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Toleration
+
+
+class Reader:
+    """Decodes each version of a pod or node once, for all processes; reads pods that the program may refuse, too."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder()
+        self._pods: dict[tuple[str, int | str], Pod] = {}
+
+    def pod(self, raw: bytes | msgspec.Raw) -> Pod:
+        pod = self._decoder.pod(raw)
+        known = self._pods.get((pod.uid, pod.version))
+        if known is not None and known.node == pod.node:
+            return known
+        if pod.malformed:
+            pod = self._decoder.pod(_shortened(bytes(raw)))
+        self._pods[pod.uid, pod.version] = pod
+        return pod
+
+    def node(self, raw: bytes | msgspec.Raw) -> Node:
+        return self._decoder.node(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a binding was decided and sent on."""
+
+    sender: str
+    node: Node | None
+    """As it was told of when the binding was sent; None: not at all."""
+    size: Requests
+    """Of the pod, as told when the binding was sent."""
+    pods: Mapping[str, Pod]
+    """uid -> pod, as told when the pod was assumed."""
+    unknowable: frozenset[str]
+    """uids of pods of which the sender had been told less than is so, when it sent."""
+
+
+@dataclass(slots=True)
+class Told:
+    """One process: all that its watches have handed on, and what it holds itself."""
+
+    reader: Reader
+    is_usable: Callable[[str], Callable[[Node], bool]]
+    """Domain -> the test of its nodes, by this process' own configuration."""
+    tolerations: Mapping[str, tuple[Toleration, ...]]
+    """Domain -> those its policy adds."""
+    pods: dict[str, Pod] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    """uid -> node of each pod that it has assumed and not given up; until the watch shows it."""
+    unknowable: set[str] = field(default_factory=set)
+    """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing was told since."""
+    _uids: dict[str, str] = field(default_factory=dict)
+    _assumed: dict[str, tuple[dict[str, Pod], Node | None]] = field(default_factory=dict)
+    """uid -> the pods, and the node it was assumed on, as told at that moment."""
+
+    # -- as the watches hand on ------------------------------------------------------------------------------------
+
+    def pod_told(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            pod = self.reader.pod(raw)
+        except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
+            return
+        self.pods[pod.uid], self._uids[key] = pod, pod.uid
+        self.unknowable.discard(pod.uid)
+        if pod.node or pod.is_terminal:
+            self.held.pop(pod.uid, None)
+        if pod.is_terminal:
+            self.pods.pop(pod.uid)
+
+    def pod_gone(self, key: str) -> None:
+        self.drop(self._uids.pop(key, ""))
+
+    def drop(self, uid: str) -> None:
+        self.pods.pop(uid, None)
+        self.held.pop(uid, None)
+        self.unknowable.discard(uid)
+
+    def node_told(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            self.nodes[key] = self.reader.node(raw)
+        except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
+            return
+
+    def node_gone(self, key: str) -> None:
+        self.nodes.pop(key, None)
+
+    # -- as the process decides ------------------------------------------------------------------------------------
+
+    def assumed(self, uid: str, node: str) -> None:
+        self._assumed[uid] = dict(self.pods), self.nodes.get(node)
+        self.held[uid] = node
+
+    def given_up(self, uid: str) -> None:
+        self.held.pop(uid, None)
+
+    def standing(self) -> list[tuple[Pod, Node]]:
+        """Pods that it knows on nodes that it knows, its own on their way among them."""
+        found = []
+        for uid, pod in self.pods.items():
+            node = self.nodes.get(pod.node or self.held.get(uid, ""))
+            if node is not None:
+                found.append((pod, node))
+        return found
+
+    def ground(self, sender: str, pod: Pod, node: str) -> Ground:
+        """Of a binding that is sent at this moment."""
+        known = self.pods.get(pod.uid, pod)
+        there = self._assumed[pod.uid][0] if pod.uid in self._assumed else self.pods
+        return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable))
+
+    def rewound(self, there: Mapping[str, Pod]) -> None:
+        """A backup was restored: of what it has changed, nobody has been told."""
+        self.unknowable.update(
+            uid for uid, pod in there.items() if pod.node and (uid not in self.pods or self.pods[uid].node != pod.node)
+        )
+
+    def fault_of_bind(self, pod: Pod, domain: str, name: str) -> str:
+        """What its process had been told of the node that forbids to send the binding; empty for nothing."""
+        node = self.nodes.get(name)
+        if node is None:
+            return "which is gone, as it was told"
+        return self.fault_of_node(pod, domain, node) or self._fault_of_room(self.pods.get(pod.uid, pod), node)
+
+    def _fault_of_room(self, pod: Pod, node: Node) -> str:
+        """The node has shrunk since the pod was assumed there, and holds more than it can."""
+        before = self._assumed[pod.uid][1] if pod.uid in self._assumed else None
+        if before is None or all(node.allocatable.get(r, 0) >= a for r, a in before.allocatable.items()):
+            return ""
+        return self.lack(node, pod)
+
+    def lack(self, node: Node, pod: Pod | None = None) -> str:
+        """What the node is told to hold, this pod added, more than it can; empty for nothing.
+
+        With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
+        """
+        sums = Counter({PODS: 0})
+        here = {one.uid: one for one, there in self.standing() if there.name == node.name}
+        for one in (here | {pod.uid: pod} if pod is not None else here).values():
+            sums.update({**one.requests, PODS: 1})
+        asked = {**pod.requests, PODS: 1} if pod is not None else sums
+        for resource in asked:
+            amount = sums[resource]
+            if amount > node.allocatable.get(resource, 0):
+                return f"which then holds {amount} of {node.allocatable.get(resource, 0)} {resource}"
+        return ""
+
+    def fault_of_node(self, pod: Pod, domain: str, node: Node) -> str:
+        """What of the node alone forbids the pod to go there; empty for nothing."""
+        if not self.is_usable(domain)(node):
+            return f"which is not of domain {domain}"
+        tolerations = (*pod.spec.tolerations, *self.tolerations.get(domain, ()))
+        if node.is_unschedulable and not any(one.operator == "Exists" and not one.key for one in tolerations):
+            return "which is cordoned"
+        for taint in node.taints:
+            is_hard = taint.effect in (NO_SCHEDULE, NO_EXECUTE)
+            if is_hard and not any(one.tolerates(taint) for one in tolerations):
+                return f"whose taint {taint.key}:{taint.effect} it does not tolerate"
+        if not wants(pod, node):
+            return "which its node selector or affinity forbids"
+        return ""
+
+
+def _shortened(raw: bytes) -> bytes:
+    """A pod with no more tolerations than are read of one; what is not UTF-8 stays as it is."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return raw
+    document["spec"]["tolerations"] = document["spec"].get("tolerations", [])[:TOLERATIONS_MAX]
+    return orjson.dumps(document)
+
+
+def wants(pod: Pod, node: Node) -> bool:
+    """The pod's node selector and required node affinity let it onto the node."""
+    affinity = pod.spec.affinity
+    if not all(one.matches_value(node.labels.get(one.key)) for one in affinity.node_selector):
+        return False
+    return affinity.required is None or affinity.required.matches(node.labels, node.name)
