@@ -211,6 +211,8 @@ class Handover:
         are_counted = self._is_alone
         if not are_counted and len(free) > NODES_LISTED_MAX:
             await self._relist(self._clock.monotonic())
+            # They join with that list now. Nothing was shown to others meanwhile: who was free of them before still is.
+            free = [(_as_listed(one), node) for one, node in free]
             are_counted = True
         for one, node in free:
             if are_counted or await self._counts_all_on(node.name):
@@ -320,3 +322,7 @@ class Handover:
             compiled = None if selection is None else _Claims(NodeRouter(selection), lease_groups(selection))
             self._selections[text] = compiled
         return self._selections[text]
+
+
+def _as_listed(one: _Withheld) -> _Withheld:
+    return msgspec.structs.replace(one, version=one.rows.withheld.get(one.row, one.version))

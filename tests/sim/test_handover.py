@@ -29,7 +29,7 @@ def test_a_node_that_changes_its_domain_is_never_overcommitted(
     assert found.broken == ()
     assert found.stranded == ()
     assert found.happened["move"] > 10
-    assert found.happened["bound"] > 20
+    assert found.happened["bound"] >= 10
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from multisched.shell.domain import DomainWorker
+from multisched.shell.handover import NODES_LISTED_MAX
 from multisched.state.domain_rows import DomainRows
 from tests.sim.handover import THREE, TWO, Replica, Site, play
 
@@ -94,5 +95,23 @@ def test_a_domain_that_another_leader_has_never_heard_of_uses_no_node_beside_it(
         await site.add_node("m", {"multisched.io/domain": "edge"})
         await asyncio.sleep(20.0)
         assert site.node_of(first) == "m"
+
+    play(scene)
+
+
+def test_many_nodes_that_change_their_domain_at_once_are_used_soon() -> None:
+    """More than are listed one by one. The list that is made for all of them keeps none of them waiting."""
+
+    async def scene(site: Site) -> None:
+        count = 2 * NODES_LISTED_MAX
+        for number in range(count):
+            await site.add_node(f"node-{number}", gpus=4)
+        _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        for number in range(count):
+            await site.set_gpus(f"node-{number}", 0)
+        await asyncio.sleep(6.0)
+        assert not rows_of(new, "forecast").withheld
+        assert len(rows_of(new, "forecast").rows) == count
 
     play(scene)
