@@ -9,9 +9,9 @@ annotations on its Lease, with every renewal:
 - `node-selection`: its rules, by which everybody else knows what it claims, though another configuration may be rolled out.
 
 A row that joins a domain at version v is withheld until every other lease is free (given back, or run out for a bind deadline),
-or its holder has seen v and does not claim the node; then until all pods that a consistent read has on the node are counted
-here. Two leaders whose rules both claim a node both leave it alone. Rows between domains of one process are never withheld: one
-cache counts for both. Owned and run by `Program`, one task.
+or its holder has seen v, nothing that this process has not seen too, and does not claim the node; then until all pods that a
+consistent read has on the node are counted here. Two leaders whose rules both claim a node both leave it alone. Rows between
+domains of one process are never withheld: one cache counts for both. Owned and run by `Program`, one task.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Handover:
         self._open.add(domain)
         for row in rows.rows.tolist():
             node = self._cache.nodes.node(row)
-            if self._obstacle(node, node.version, others):
+            if self._obstacle(domain, node, node.version, others):
                 rows.withhold(row, node)
 
     # -- as long as it runs ----------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Handover:
         node = self._cache.nodes.node_at(one.row)
         if node is None or one.rows.withheld.get(one.row) != one.version:
             return None
-        obstacle = self._obstacle(node, one.version, others)
+        obstacle = self._obstacle(one.domain, node, one.version, others)
         if obstacle:
             self._tell(one, node, obstacle)
         return None if obstacle else node
@@ -291,7 +291,7 @@ class Handover:
         if claims is not None:
             self._leases.update(claims.groups.values())
 
-    def _obstacle(self, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
+    def _obstacle(self, domain: str, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
         """Why somebody else may still bind to the node; empty: nobody does."""
         for group, holding in others.items():
             if holding is None or group in self._settled:
@@ -300,10 +300,15 @@ class Handover:
             claims = self._claims(holding.annotations)
             if claims is None:
                 return f"{who}, which does not say what nodes it uses"
+            if self._groups[domain] not in claims.groups.values():
+                return f"{who}, whose configuration has no lease for domain {domain}, and would not ask before it takes the node"
             if claims.claims(group, node):
                 return f"{who}, whose configuration gives it the node, too"
-            if not is_covered(version, version_of(holding.annotations.get(SEEN_ANNOTATION, ""))):
+            seen = version_of(holding.annotations.get(SEEN_ANNOTATION, ""))
+            if not is_covered(version, seen):
                 return f"{who}, which has not seen yet that the node left"
+            if not is_covered(seen, version_of(self._nodes.position)):
+                return f"{who}, which has seen more of nodes than this process, and may have it again"
         return ""
 
     def _claims(self, annotations: Mapping[str, str]) -> _Claims | None:

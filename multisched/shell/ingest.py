@@ -19,6 +19,7 @@ from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
 from multisched.model.selectors import Toleration
+from multisched.model.version import version_of
 from multisched.queueing.entry import Placement
 from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
@@ -412,6 +413,7 @@ class NodeIngest:
             self._look_again(key)
 
     def replaced(self, version: str) -> None:
+        self._cache.nodes_listed(version_of(version))
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
 
     def _report(self, node: Node, reason: str, note: str) -> None:

@@ -20,6 +20,7 @@ from enum import Enum, auto
 import msgspec
 
 from multisched.model.objects import Node, Pod
+from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
 from multisched.state.node_table import NodeTable
@@ -123,6 +124,11 @@ class ClusterCache:
         for domain in self._domains:
             domain.set_node(row, None)
         return node
+
+    def nodes_listed(self, version: Version) -> None:
+        """All nodes are as of this version, and nobody knows what they were in between."""
+        for domain in self._domains:
+            domain.listed(version)
 
     # -- pods ------------------------------------------------------------------------------------------------------
 

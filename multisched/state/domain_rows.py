@@ -61,9 +61,13 @@ class DomainRows:
             del self._withheld[row]
             self._set_member(row, True)
 
+    def listed(self, version: Version) -> None:
+        """Nodes were listed, not watched: a withheld one may have been another domain's in between, and joins with the list."""
+        self._withheld = dict.fromkeys(self._withheld, version)
+
     @property
     def withheld(self) -> Mapping[int, Version]:
-        """Row -> version of its node with which it joined."""
+        """Row -> version with which its node joined."""
         return self._withheld
 
     def _set_member(self, row: int, belongs: bool) -> None:

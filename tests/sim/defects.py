@@ -472,7 +472,7 @@ def audit_off() -> None:
     _put(Audit, "once", _no_audit)
 
 
-async def _no_audit(self: Audit) -> list[Any]:
+async def _no_audit(self: Audit, sides: object = None) -> list[Any]:
     await asyncio.sleep(0)
     return []
 
