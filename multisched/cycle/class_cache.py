@@ -40,10 +40,14 @@ every domain, and all of it has to fit into a gibibyte."""
 BYTES_PER_ROW = 48
 """What one class keeps per row, roughly: codes and scores of each plugin, and the totals."""
 
-CLASS_ROWS_MAX = CLASS_BYTES_MAX // BYTES_PER_ROW
+BYTES_PER_CLASS, BYTES_PER_LABEL = 10_000, 200
+"""What it keeps besides: columns, states of plugins, and its pod, which may be gone, with spec and labels."""
+
 CLASSES_MIN = 8
 SPECS_MAX = 65_536
 """Specs whose number is remembered, by identity."""
+SPECS_BYTES_MAX = 32 * 1024 * 1024
+"""Of their documents: the pods may be gone."""
 
 _NOBODY: frozenset[str] = frozenset()
 
@@ -83,6 +87,7 @@ class ClassCache:
             is_for_one_attempt(p) for p in (*plugins.pre_score, *kept)
         )
         self._classes: dict[Hashable, PodClass] = {}
+        self._class_bytes = self._spec_bytes = 0
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._spec_numbers: dict[Hashable, int] = {}
         self._spec_numbers_given = 0
@@ -120,9 +125,11 @@ class ClassCache:
         if fragments is None:
             return None
         signature = (pod.spec.priority, *fragments)
-        if len(self._specs) >= SPECS_MAX:
+        if len(self._specs) >= SPECS_MAX or self._spec_bytes > SPECS_BYTES_MAX:
             self._specs.clear()
             self._spec_numbers.clear()
+            self._spec_bytes = 0
+        self._spec_bytes += pod.spec.size_bytes
         number = self._spec_numbers.get(signature)
         if number is None:
             # Never given twice: the classes of forgotten numbers live on until they are unused for longest.
@@ -144,6 +151,8 @@ class ClassCache:
         signature = self.signature(pod)
         # Taken out until it is renewed: a class that a failing plugin left half renewed must not be found again.
         entry = self._classes.pop(signature, None) if signature is not None else None
+        if entry is not None:
+            self._class_bytes -= entry.size_bytes
         if entry is None or entry.generation != self._rows.generation:
             self.misses += 1
             entry = PodClass(pod, self._view(CycleState(), attempt))
@@ -159,11 +168,19 @@ class ClassCache:
             self._renew(entry)
         _check_failure(entry)
         if signature is not None:
-            if len(self._classes) >= CLASSES_MIN and len(self._classes) * len(entry.rows) >= CLASS_ROWS_MAX:
-                del self._classes[next(iter(self._classes))]
-            self._classes[signature] = entry
             entry.signature = signature
+            self._keep(entry, signature)
         return entry
+
+    def _keep(self, entry: PodClass, signature: Hashable) -> None:
+        """As the one used last; those unused for longest make room."""
+        pod = entry.pod
+        of_pod = pod.spec.size_bytes + BYTES_PER_LABEL * len(pod.labels)
+        entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + of_pod
+        self._class_bytes += entry.size_bytes
+        while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:
+            self._class_bytes -= self._classes.pop(next(iter(self._classes))).size_bytes
+        self._classes[signature] = entry
 
     def hangs_on(self, entry: PodClass, pod: Pod) -> Hashable:
         """What the class's answers hang on besides nodes and rows, as it is now: equal as long as nothing of that moved."""
@@ -211,6 +228,7 @@ class ClassCache:
     def forget_all(self) -> None:
         """Drops every class: the next attempts start cold."""
         self._classes.clear()
+        self._class_bytes = self._spec_bytes = 0
         self._specs.clear()
         self._spec_numbers.clear()
         self._shared.forget_all()

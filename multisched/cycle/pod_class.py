@@ -156,6 +156,8 @@ class PodClass:
         self.picture: Picture | None = None
         """What `attempt_record` keeps of the class: for the pods it placed since, and for those it refused."""
         self.refused_picture: Picture | None = None
+        self.size_bytes = 0
+        """What its owner counts for it."""
         self.unrecorded = 0
         """Placed pods until the next picture."""
 

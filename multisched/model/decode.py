@@ -440,7 +440,7 @@ class Decoder:
             place = _place_of_bad_amounts(wire) if isinstance(error, QuantityError) else ""
             spec, refusal = _held_spec(wire), f"{place}{error}"
             self._refused[key] = refusal
-        self._specs[key] = spec
+        spec = self._specs[key] = msgspec.structs.replace(spec, size_bytes=size)
         return spec, refusal
 
     def _interned(self, pairs: dict[str, str] | None) -> Mapping[str, str]:

@@ -87,6 +87,8 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Features of the kubelet that the pod cannot do without (NodeDeclaredFeatures)."""
     pod_group: str = ""
     """spec.schedulingGroup.podGroupName."""
+    size_bytes: int = 0
+    """Of the document it was read from, roughly: who keeps specs of pods that are gone bounds them by it."""
     unsupported: tuple[str, ...] = ()
     """Constraints this version cannot honour; a pending pod that has any is refused with their names, never misplaced."""
 

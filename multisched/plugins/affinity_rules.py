@@ -27,6 +27,9 @@ TEXTS_KEPT: Final = 262_144
 """Counts that remembered rules refer to, labels of their pods, and keys, values and names in their terms, at most; past it all
 rules are forgotten. Some 200 bytes each, and the pods may be gone."""
 
+BYTES_PER_TEXT: Final = 64
+"""Of a spec's document."""
+
 _NOTHING: Final = PodScope(LabelSelector(), frozenset())
 _NO_LABELS: Mapping[str, str] = {}
 
@@ -154,7 +157,7 @@ class AffinityRuleBook:
         rules = self._made(pod, concern, is_kept=True)
         if len(self._remembered) >= RULES_KEPT:
             self._remembered.clear()
-        self._make_room(len(pod.labels))
+        self._make_room(len(pod.labels) + pod.spec.size_bytes // BYTES_PER_TEXT)
         self._remembered[key] = (hangs_on, rules, (affinity, pod.labels))  # kept so that their ids stay their own
         return rules
 

@@ -21,6 +21,10 @@ from multisched.plugins.pod_topology_spread_args import DO_NOT_SCHEDULE, HONOR, 
 RULES_KEPT: Final = 16_384
 """Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
 
+SPECS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of the documents of their specs, and LABEL_BYTES for each of their labels: the pods may be gone."""
+LABEL_BYTES: Final = 200
+
 _Remembered = tuple[Hashable, "SpreadRules | None", PodSpec, Mapping[str, str], Owner | None]
 """What it hangs on, the rules, and what keeps the ids of the key from being given to others."""
 
@@ -89,6 +93,7 @@ class SpreadRuleBook:
         """The pod that was asked about last, if its rules are its own: an attempt asks for them several times."""
         self._remembered: dict[tuple[int, int, int, str], _Remembered] = {}
         self._rules: dict[Hashable, SpreadRules] = {}
+        self._bytes = 0
 
     def rules_of(self, pod: Pod) -> SpreadRules | None:
         """The pod's rules now; None for a pod that is spread over nothing."""
@@ -105,8 +110,11 @@ class SpreadRuleBook:
                 self._latest = (pod, known[1])
             return known[1]
         rules = self._made(pod)
-        if len(self._remembered) >= RULES_KEPT:
+        self._bytes += pod.spec.size_bytes + LABEL_BYTES * len(pod.labels)
+        if len(self._remembered) >= RULES_KEPT or self._bytes > SPECS_BYTES_MAX:
             self._remembered.clear()
+            self._rules.clear()
+            self._bytes = 0
         self._remembered[key] = (hangs_on, rules, pod.spec, pod.labels, pod.owner)
         return rules
 

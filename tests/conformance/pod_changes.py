@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.model.objects import Pod, PodSpec
+from multisched.model.selectors import LabelSelector, Operator
 
 TRIES = 50
 """Draws of another value before a field is given up as one that has none."""
@@ -43,6 +44,14 @@ def plain(value: Any) -> Any:
 def places_of(kind: type) -> list[tuple[str, Any]]:
     """Name and type of each field of a struct."""
     return [(field.name, field.type) for field in msgspec.structs.fields(kind)]
+
+
+def _as_decoded(struct: Any) -> Any:
+    """Gt and Lt are of node selectors: the decoder refuses them in a label selector."""
+    if not isinstance(struct, LabelSelector):
+        return struct
+    instead = {Operator.GT: Operator.EXISTS, Operator.LT: Operator.DOES_NOT_EXIST}
+    return LabelSelector(tuple(replace(r, operator=instead.get(r.operator, r.operator)) for r in struct.requirements))
 
 
 SPEC = "spec."
@@ -105,7 +114,7 @@ class PodChanges:
         """The value with one thing in it changed, added or left out."""
         if isinstance(value, msgspec.Struct):
             name, inner = self._rng.choice(places_of(type(value)))
-            return replace(value, **{name: self._other(getattr(value, name), inner, (type(value), name))})
+            return _as_decoded(replace(value, **{name: self._other(getattr(value, name), inner, (type(value), name))}))
         if isinstance(value, tuple) and value:
             at, ways = self._rng.randrange(len(value)), self._rng.randrange(3)
             inner = _element(kind, at)
@@ -142,7 +151,7 @@ class PodChanges:
             key, value = inner
             return {self._made(key, depth + 1): self._made(value, depth + 1) for _ in range(rng.randint(0, 2))}
         if issubclass(kind, msgspec.Struct):
-            return kind(**{name: self._made(of, depth + 1) for name, of in places_of(kind)})
+            return _as_decoded(kind(**{name: self._made(of, depth + 1) for name, of in places_of(kind)}))
         if issubclass(kind, Enum):
             return rng.choice(list(kind))
         made = _SIMPLE.get(kind)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 
 import pytest
 
+from multisched.cycle.class_cache import CLASS_BYTES_MAX, SPECS_BYTES_MAX
 from multisched.cycle.scheduling_cycle import Placed, Unplaced
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.status import SUCCESS, Status
@@ -120,3 +122,19 @@ def test_whether_a_pod_matches_its_own_terms_tells_it_from_others_of_its_spec(ki
         domain.cache.place(make_pod("d", spec=spec, labels={"role": "leader"}, node="n"))
     domain.cache.remove("uid-d")
     assert classes.signature(leader) == classes.signature(other) != classes.signature(follower)
+
+
+def test_pods_that_are_gone_leave_no_more_specs_behind_than_fit() -> None:
+    """A spec may be a megabyte of terms, and a tenant makes and deletes such pods one after the other."""
+    domain = Domain(make_node("n"), in_tree=("NodeResourcesFit", "PodTopologySpread", "InterPodAffinity"))
+    selector = LabelSelector((Requirement("app", Operator.EXISTS),))
+    specs = []
+    for number in range(400):
+        term = PodAffinityTerm("zone", LabelSelector((Requirement(f"k{number}", Operator.EXISTS),)))
+        spread = SpreadConstraint(number + 1, "zone", is_hard=False, selector=selector)
+        spec = PodSpec(pod_affinity=PodAffinity(required=(term,)), spread=(spread,), size_bytes=1 << 20)
+        domain.cycle.classes.find(make_pod(f"p{number}", spec=spec), number)
+        specs.append(spec)
+    held = sum(sys.getrefcount(spec) > 3 for spec in specs)
+    most = CLASS_BYTES_MAX + 2 * 2 * SPECS_BYTES_MAX
+    assert 0 < held <= most >> 20
