@@ -2,7 +2,8 @@
 
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
 only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change. What
-its own process has bound, or whoever led its domain before, is never taken back. Affinity and spreading are judged in the
+its own process has bound, or whoever led its domain before, is never taken back; what of such a pod changed before it stood,
+a resize on the wire, is unless it had been told when either of the two was decided. Affinity and spreading are judged in the
 order of decisions: pods assumed before, though their binds may have come to nothing, count as company; those assumed later
 do not count.
 """
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import Stored
+from multisched.cluster.storage import Collection, Stored
 from multisched.config_domains import judged_domains
 from multisched.config_schema import Configuration
 from multisched.verify import Finding, Judge
@@ -50,6 +51,7 @@ class _Change(NamedTuple):
     after: dict[str, Any] | None
 
 
+_Known = dict[str, tuple[Stored, dict[str, Any]]]
 _Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A pod before and after."""
 
@@ -63,16 +65,22 @@ class BindJudge:
         configuration: Configuration,
         now_s: Callable[[], float],
         is_known: Callable[[str, str], bool],
+        is_told: Callable[[dict[str, Any], str], bool],
         news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
-        """`is_known(one, uid)`: whoever placed `uid` must know of the bind of `one`. `news_s`: how long a change may be news."""
+        """`is_known(one, uid)`: whoever placed `uid` must know of the bind of `one`. `news_s`: how long a change may be news.
+
+        `is_told(document, uid)`: the pod was known as it is there when it was decided on, or when `uid` was.
+        """
         self._server = server
         self._now_s = now_s
         self._is_known = is_known
+        self._is_told = is_told
         self._news_s = news_s
         self._judge = Judge(judged_domains(configuration))
-        self._known: dict[str, dict[str, tuple[Stored, dict[str, Any]]]] = {storage: {} for storage in STORAGE}
-        self._read: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, _Known] = {storage: {} for storage in STORAGE}
+        self._read: dict[str, tuple[dict[str, Stored], int]] = {}
+        """Key of the store -> its objects, which a restore replaces, and the version up to which they were read."""
         self._changes: deque[_Change] = deque()
         self._promised: dict[str, tuple[float, str]] = {}
         """uid -> when, and on which node, the program last assumed it."""
@@ -97,20 +105,22 @@ class BindJudge:
         while self._changes and self._changes[0].at_s < now_s - LOST_NEWS_S:
             self._changes.popleft()
         for storage, kind in STORAGE.items():
-            collection = self._server.store.collection(storage)
-            seen = (id(collection.objects), collection.changed_at)
-            if self._read.get(storage) == seen:
+            collection, known = self._server.store.collection(storage), self._known[storage]
+            objects, version = self._read.get(storage, (None, 0))
+            if objects is collection.objects and version == collection.changed_at:
                 continue
-            self._read[storage] = seen
-            known = self._known[storage]
-            for key in [key for key in known if key not in collection.objects]:
-                self._changed(_Change(now_s, kind, known.pop(key)[1], None))
-            for key, stored in collection.objects.items():
-                old = known.get(key)
-                if old is None or old[0] is not stored:
-                    document = orjson.loads(stored.raw)
-                    known[key] = (stored, document)
-                    self._changed(_Change(now_s, kind, old[1] if old is not None else None, document))
+            self._read[storage] = collection.objects, collection.changed_at
+            events = collection.events_since(version) if objects is collection.objects else None
+            written = [(event.key, event.after) for event in events] if events is not None else _new(known, collection)
+            for key, stored in written:
+                self._write(kind, known, key, stored)
+
+    def _write(self, kind: str, known: _Known, key: str, stored: Stored | None) -> None:
+        before = known.pop(key)[1] if key in known else None
+        after = orjson.loads(stored.raw) if stored is not None else None
+        if stored is not None and after is not None:
+            known[key] = stored, after
+        self._changed(_Change(self._now_s(), kind, before, after))
 
     def findings(self, uid: str) -> list[Finding]:
         """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`."""
@@ -150,15 +160,25 @@ class BindJudge:
             return change if before is not None else None
         if change.kind != "Pod":
             return change
-        if after is not None and after["metadata"]["uid"] == uid:
-            if before is None or _node_of(before) != _node_of(after):
-                return None
-            node = self._judge.pods[uid].node
-            return change._replace(before=_placed(before, node), after=_placed(after, node))
+        one = after["metadata"]["uid"] if after is not None else ""
+        if one == uid:
+            return self._where_it_stands(change)
         stood, stands = before is not None and _node_of(before), after is not None and _node_of(after)
-        if after is not None and stands and not stood:
-            return None if self._is_known(after["metadata"]["uid"], uid) else change
+        if stands and not stood:
+            return None if self._is_known(one, uid) else change
+        if after is not None and not stood:
+            return None if self._is_told(after, uid) else self._where_it_stands(change)
         return change if stood else None
+
+    def _where_it_stands(self, change: _Change) -> _Change | None:
+        """What a pod was like before, on the node where it stands now; None: it stands nowhere, or the change is its bind."""
+        before, after = change.before, change.after
+        if before is None or after is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
+            return None
+        pod = self._judge.pods.get(after["metadata"]["uid"])
+        if pod is None or _node_of(before) != _node_of(after):
+            return None
+        return change._replace(before=_placed(before, pod.node), after=_placed(after, pod.node))
 
     def _add_company(self, uid: str) -> Iterator[_Pair]:
         """Puts the pods that were assumed before it, and stand nowhere, where they were to stand."""
@@ -191,6 +211,13 @@ class BindJudge:
             self._judge.forget(kind, before)
         if after is not None:
             self._judge.tell(kind, after)
+
+
+def _new(known: _Known, collection: Collection) -> list[tuple[str, Stored | None]]:
+    """What differs, where the events that led to it are forgotten."""
+    gone = [key for key in known if key not in collection.objects]
+    there = [(key, one) for key, one in collection.objects.items() if key not in known or known[key][0] is not one]
+    return [*((key, None) for key in gone), *there]
 
 
 def _node_of(pod: dict[str, Any]) -> str:

@@ -79,7 +79,9 @@ class House:
         self, server: ApiServer, books: Books, broken: list[str], clock: LoopClock, configuration: Configuration
     ) -> None:
         self.server = server
-        self._judge = BindJudge(server, configuration, clock.monotonic, lambda one, uid: one in books.bound)
+        self._judge = BindJudge(
+            server, configuration, clock.monotonic, lambda one, uid: one in books.bound, lambda document, uid: True
+        )
         self.books = books
         self.broken = broken
         self.observer = Ears()
