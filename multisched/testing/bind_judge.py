@@ -3,7 +3,8 @@
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
 only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change. What
 its own process has bound, or whoever led its domain before, is never taken back; what of such a pod changed before it stood,
-a resize on the wire, is unless it had been told when either of the two was decided. Affinity and spreading are judged in the
+a resize on the wire, is unless it had been told when either of the two was decided. What a watch has left out about a pod is
+taken back before all else: the rest had been told. Affinity and spreading are judged in the
 order of decisions: pods assumed before, though their binds may have come to nothing, count as company; those assumed later
 do not count.
 """
@@ -11,13 +12,14 @@ do not count.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import Collection, Stored
+from multisched.cluster.storage import Collection as StoredKind
+from multisched.cluster.storage import Stored
 from multisched.config_domains import judged_domains
 from multisched.config_schema import Configuration
 from multisched.verify import Finding, Judge
@@ -56,6 +58,22 @@ _Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A pod before and after."""
 
 
+class Senders(Protocol):
+    """What those who place pods can know."""
+
+    def is_known(self, one: str, uid: str) -> bool:
+        """Whoever placed `uid` must know of the bind of `one`."""
+        ...
+
+    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+        """The pod was known as it is there when it was decided on, or when `uid` was."""
+        ...
+
+    def unheard(self, uid: str) -> Collection[str]:
+        """uids of pods of which whoever placed `uid` has missed a word, though it may have heard of all that came later."""
+        ...
+
+
 class BindJudge:
     """Follows the server's store; asked about a pod that was just bound."""
 
@@ -64,18 +82,13 @@ class BindJudge:
         server: ApiServer,
         configuration: Configuration,
         now_s: Callable[[], float],
-        is_known: Callable[[str, str], bool],
-        is_told: Callable[[dict[str, Any], str], bool],
+        senders: Senders,
         news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
-        """`is_known(one, uid)`: whoever placed `uid` must know of the bind of `one`. `news_s`: how long a change may be news.
-
-        `is_told(document, uid)`: the pod was known as it is there when it was decided on, or when `uid` was.
-        """
+        """`news_s`: how long a change may be news."""
         self._server = server
         self._now_s = now_s
-        self._is_known = is_known
-        self._is_told = is_told
+        self._senders = senders
         self._news_s = news_s
         self._judge = Judge(judged_domains(configuration))
         self._known: dict[str, _Known] = {storage: {} for storage in STORAGE}
@@ -125,25 +138,42 @@ class BindJudge:
     def findings(self, uid: str) -> list[Finding]:
         """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`."""
         self.follow()
-        found = self._lasting(uid)
-        if any(finding.rule in SHARED for finding in found):
-            undo: list[_Pair] = []
-            for change in (self._remove_later, self._add_company):
+        found, undo = self._lasting(uid), list[_Pair]()
+        unheard = self._senders.unheard(uid)
+        if found and unheard:
+            undo += self._take_back(uid, unheard)
+            found = self._still(found, uid, unheard)
+        for change in (self._remove_later, self._add_company):
+            if any(finding.rule in SHARED for finding in found):
                 undo += change(uid)
-                rules = {finding.rule for finding in self._lasting(uid)}
-                found = [finding for finding in found if finding.rule in rules or finding.rule not in SHARED]
-            for before, after in reversed(undo):
-                self._tell("Pod", after, before)
+                lasting = self._still(found, uid, unheard)
+                found = [finding for finding in found if finding in lasting or finding.rule not in SHARED]
+        for before, after in reversed(undo):
+            self._tell("Pod", after, before)
         return found
 
-    def _lasting(self, uid: str) -> list[Finding]:
+    def _still(self, found: Sequence[Finding], uid: str, unheard: Collection[str]) -> list[Finding]:
+        rules = {finding.rule for finding in self._lasting(uid, unheard)}
+        return [finding for finding in found if finding.rule in rules]
+
+    def _take_back(self, uid: str, unheard: Collection[str]) -> Iterator[_Pair]:
+        """Leaves of these pods what was told."""
+        for change in reversed(self._changes):
+            told = change.after is not None and self._senders.is_told(change.after, uid)
+            past = self._as_news(change, uid) if _pod_of(change) in unheard and not told else None
+            if past is not None:
+                self._tell("Pod", past.after, past.before)
+                yield past.after, past.before
+
+    def _lasting(self, uid: str, settled: Collection[str] = ()) -> list[Finding]:
+        """`settled`: pods of which nothing is taken back."""
         found = self._judge.placement(uid)
         undone: list[_Change] = []
         since_s = self._now_s() - self._news_s()
         for change in reversed(self._changes):
             if not found or change.at_s < since_s:
                 break
-            past = self._as_news(change, uid)
+            past = self._as_news(change, uid) if _pod_of(change) not in settled else None
             if past is not None:
                 undone.append(past)
                 self._tell(past.kind, past.after, past.before)
@@ -165,9 +195,9 @@ class BindJudge:
             return self._where_it_stands(change)
         stood, stands = before is not None and _node_of(before), after is not None and _node_of(after)
         if stands and not stood:
-            return None if self._is_known(one, uid) else change
+            return None if self._senders.is_known(one, uid) else change
         if after is not None and not stood:
-            return None if self._is_told(after, uid) else self._where_it_stands(change)
+            return None if self._senders.is_told(after, uid) else self._where_it_stands(change)
         return change if stood else None
 
     def _where_it_stands(self, change: _Change) -> _Change | None:
@@ -213,11 +243,17 @@ class BindJudge:
             self._judge.tell(kind, after)
 
 
-def _new(known: _Known, collection: Collection) -> list[tuple[str, Stored | None]]:
+def _new(known: _Known, collection: StoredKind) -> list[tuple[str, Stored | None]]:
     """What differs, where the events that led to it are forgotten."""
     gone = [key for key in known if key not in collection.objects]
     there = [(key, one) for key, one in collection.objects.items() if key not in known or known[key][0] is not one]
     return [*((key, None) for key in gone), *there]
+
+
+def _pod_of(change: _Change) -> str:
+    """Its uid; empty for what is no pod."""
+    document = change.after or change.before
+    return str(document["metadata"]["uid"]) if change.kind == "Pod" and document is not None else ""
 
 
 def _node_of(pod: dict[str, Any]) -> str:

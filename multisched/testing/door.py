@@ -90,7 +90,7 @@ class Door(Books):
         """Sender -> what it has been told."""
         self._grounds: dict[tuple[str, str], Ground] = {}
         """(uid, node) -> what the last binding of the pod to the node was decided on."""
-        self._judge = BindJudge(server, configuration, now_s, self._is_known, self._is_told, news_s)
+        self._judge = BindJudge(server, configuration, now_s, self, news_s)
         server.interceptors.append(_WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Door(Books):
         """A process has decided to place a pod."""
         self._judge.assumed(uid, node)
 
-    def _is_known(self, one: str, uid: str) -> bool:
+    def is_known(self, one: str, uid: str) -> bool:
         """Whoever placed `uid` has bound `one` too, or took the lease of its domains over from who had.
 
         Replicas that lead different domains at once hear of each other's binds by the watch.
@@ -253,12 +253,16 @@ class Door(Books):
             return False
         return any(ours == theirs for ours, theirs in zip(first, last, strict=True))
 
-    def _is_told(self, document: dict[str, Any], uid: str) -> bool:
-        """Whoever sent the pod, or `uid`, had been told of the pod as it is there when it decided on what it sent."""
-        one, version = document["metadata"]["uid"], version_of(document["metadata"]["resourceVersion"])
+    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+        """Whoever sent the pod, or `uid`, had been told of it as it is there when it decided on what it sent."""
+        one, version = pod["metadata"]["uid"], version_of(pod["metadata"]["resourceVersion"])
         grounds = [self.ground_of(of, self.bound.get(of, "")) for of in (one, uid)]
-        told = [ground.pods[one] for ground in grounds if ground is not None and one in ground.pods]
-        return any(is_covered(version, pod.version) for pod in told)
+        told = [ground.pods[one].version for ground in grounds if ground is not None and one in ground.pods]
+        return any(is_covered(version, by) for by in told)
+
+    def unheard(self, uid: str) -> Collection[str]:
+        ground = self.ground_of(uid, self.bound[uid])
+        return ground.unknowable if ground is not None else ()
 
     def bound_from_outside(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
