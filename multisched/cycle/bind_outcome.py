@@ -71,7 +71,8 @@ class BindMachine:
             case BindAnswer.CREATED:
                 return _end(Outcome.BOUND)
             case BindAnswer.NOT_FOUND:
-                return _end(Outcome.GONE, reply.message)
+                # A false 404, from a proxy, would free the row of a bind that an earlier POST has made: a read decides.
+                return Action(Step.READ) if self.is_unknown else _end(Outcome.GONE, reply.message)
             case BindAnswer.CONFLICT:
                 return Action(Step.READ)
             case BindAnswer.DELEGATED:

@@ -2,7 +2,9 @@
 
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
 only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change. What
-its own process has bound, or whoever led its domain before, is never taken back. Affinity and spreading are judged in the
+its own process has bound, or whoever led its domain before, is never taken back; what of such a pod changed before it stood,
+a resize on the wire, is unless it had been told when either of the two was decided. What a watch has left out about a pod is
+taken back before all else: the rest had been told. Affinity and spreading are judged in the
 order of decisions: pods assumed before, though their binds may have come to nothing, count as company; those assumed later
 do not count.
 """
@@ -10,12 +12,13 @@ do not count.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from multisched.cluster.server import ApiServer
+from multisched.cluster.storage import Collection as StoredKind
 from multisched.cluster.storage import Stored
 from multisched.config_domains import judged_domains
 from multisched.config_schema import Configuration
@@ -50,8 +53,25 @@ class _Change(NamedTuple):
     after: dict[str, Any] | None
 
 
+_Known = dict[str, tuple[Stored, dict[str, Any]]]
 _Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A pod before and after."""
+
+
+class Senders(Protocol):
+    """What those who place pods can know."""
+
+    def is_known(self, one: str, uid: str) -> bool:
+        """Whoever placed `uid` must know of the bind of `one`."""
+        ...
+
+    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+        """The pod was known as it is there when it was decided on, or when `uid` was."""
+        ...
+
+    def unheard(self, uid: str) -> Collection[str]:
+        """uids of pods of which whoever placed `uid` has missed a word, though it may have heard of all that came later."""
+        ...
 
 
 class BindJudge:
@@ -62,17 +82,18 @@ class BindJudge:
         server: ApiServer,
         configuration: Configuration,
         now_s: Callable[[], float],
-        is_known: Callable[[str, str], bool],
+        senders: Senders,
         news_s: Callable[[], float] = lambda: NEWS_S,
     ) -> None:
-        """`is_known(one, uid)`: whoever placed `uid` must know of the bind of `one`. `news_s`: how long a change may be news."""
+        """`news_s`: how long a change may be news."""
         self._server = server
         self._now_s = now_s
-        self._is_known = is_known
+        self._senders = senders
         self._news_s = news_s
         self._judge = Judge(judged_domains(configuration))
-        self._known: dict[str, dict[str, tuple[Stored, dict[str, Any]]]] = {storage: {} for storage in STORAGE}
-        self._read: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, _Known] = {storage: {} for storage in STORAGE}
+        self._read: dict[str, tuple[dict[str, Stored], int]] = {}
+        """Key of the store -> its objects, which a restore replaces, and the version up to which they were read."""
         self._changes: deque[_Change] = deque()
         self._promised: dict[str, tuple[float, str]] = {}
         """uid -> when, and on which node, the program last assumed it."""
@@ -97,43 +118,62 @@ class BindJudge:
         while self._changes and self._changes[0].at_s < now_s - LOST_NEWS_S:
             self._changes.popleft()
         for storage, kind in STORAGE.items():
-            collection = self._server.store.collection(storage)
-            seen = (id(collection.objects), collection.changed_at)
-            if self._read.get(storage) == seen:
+            collection, known = self._server.store.collection(storage), self._known[storage]
+            objects, version = self._read.get(storage, (None, 0))
+            if objects is collection.objects and version == collection.changed_at:
                 continue
-            self._read[storage] = seen
-            known = self._known[storage]
-            for key in [key for key in known if key not in collection.objects]:
-                self._changed(_Change(now_s, kind, known.pop(key)[1], None))
-            for key, stored in collection.objects.items():
-                old = known.get(key)
-                if old is None or old[0] is not stored:
-                    document = orjson.loads(stored.raw)
-                    known[key] = (stored, document)
-                    self._changed(_Change(now_s, kind, old[1] if old is not None else None, document))
+            self._read[storage] = collection.objects, collection.changed_at
+            events = collection.events_since(version) if objects is collection.objects else None
+            written = [(event.key, event.after) for event in events] if events is not None else _new(known, collection)
+            for key, stored in written:
+                self._write(kind, known, key, stored)
+
+    def _write(self, kind: str, known: _Known, key: str, stored: Stored | None) -> None:
+        before = known.pop(key)[1] if key in known else None
+        after = orjson.loads(stored.raw) if stored is not None else None
+        if stored is not None and after is not None:
+            known[key] = stored, after
+        self._changed(_Change(self._now_s(), kind, before, after))
 
     def findings(self, uid: str) -> list[Finding]:
         """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`."""
         self.follow()
-        found = self._lasting(uid)
-        if any(finding.rule in SHARED for finding in found):
-            undo: list[_Pair] = []
-            for change in (self._remove_later, self._add_company):
+        found, undo = self._lasting(uid), list[_Pair]()
+        unheard = self._senders.unheard(uid)
+        if found and unheard:
+            undo += self._take_back(uid, unheard)
+            found = self._still(found, uid, unheard)
+        for change in (self._remove_later, self._add_company):
+            if any(finding.rule in SHARED for finding in found):
                 undo += change(uid)
-                rules = {finding.rule for finding in self._lasting(uid)}
-                found = [finding for finding in found if finding.rule in rules or finding.rule not in SHARED]
-            for before, after in reversed(undo):
-                self._tell("Pod", after, before)
+                lasting = self._still(found, uid, unheard)
+                found = [finding for finding in found if finding in lasting or finding.rule not in SHARED]
+        for before, after in reversed(undo):
+            self._tell("Pod", after, before)
         return found
 
-    def _lasting(self, uid: str) -> list[Finding]:
+    def _still(self, found: Sequence[Finding], uid: str, unheard: Collection[str]) -> list[Finding]:
+        rules = {finding.rule for finding in self._lasting(uid, unheard)}
+        return [finding for finding in found if finding.rule in rules]
+
+    def _take_back(self, uid: str, unheard: Collection[str]) -> Iterator[_Pair]:
+        """Leaves of these pods what was told."""
+        for change in reversed(self._changes):
+            told = change.after is not None and self._senders.is_told(change.after, uid)
+            past = self._as_news(change, uid) if _pod_of(change) in unheard and not told else None
+            if past is not None:
+                self._tell("Pod", past.after, past.before)
+                yield past.after, past.before
+
+    def _lasting(self, uid: str, settled: Collection[str] = ()) -> list[Finding]:
+        """`settled`: pods of which nothing is taken back."""
         found = self._judge.placement(uid)
         undone: list[_Change] = []
         since_s = self._now_s() - self._news_s()
         for change in reversed(self._changes):
             if not found or change.at_s < since_s:
                 break
-            past = self._as_news(change, uid)
+            past = self._as_news(change, uid) if _pod_of(change) not in settled else None
             if past is not None:
                 undone.append(past)
                 self._tell(past.kind, past.after, past.before)
@@ -150,15 +190,25 @@ class BindJudge:
             return change if before is not None else None
         if change.kind != "Pod":
             return change
-        if after is not None and after["metadata"]["uid"] == uid:
-            if before is None or _node_of(before) != _node_of(after):
-                return None
-            node = self._judge.pods[uid].node
-            return change._replace(before=_placed(before, node), after=_placed(after, node))
+        one = after["metadata"]["uid"] if after is not None else ""
+        if one == uid:
+            return self._where_it_stands(change)
         stood, stands = before is not None and _node_of(before), after is not None and _node_of(after)
-        if after is not None and stands and not stood:
-            return None if self._is_known(after["metadata"]["uid"], uid) else change
+        if stands and not stood:
+            return None if self._senders.is_known(one, uid) else change
+        if after is not None and not stood:
+            return None if self._senders.is_told(after, uid) else self._where_it_stands(change)
         return change if stood else None
+
+    def _where_it_stands(self, change: _Change) -> _Change | None:
+        """What a pod was like before, on the node where it stands now; None: it stands nowhere, or the change is its bind."""
+        before, after = change.before, change.after
+        if before is None or after is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
+            return None
+        pod = self._judge.pods.get(after["metadata"]["uid"])
+        if pod is None or _node_of(before) != _node_of(after):
+            return None
+        return change._replace(before=_placed(before, pod.node), after=_placed(after, pod.node))
 
     def _add_company(self, uid: str) -> Iterator[_Pair]:
         """Puts the pods that were assumed before it, and stand nowhere, where they were to stand."""
@@ -191,6 +241,19 @@ class BindJudge:
             self._judge.forget(kind, before)
         if after is not None:
             self._judge.tell(kind, after)
+
+
+def _new(known: _Known, collection: StoredKind) -> list[tuple[str, Stored | None]]:
+    """What differs, where the events that led to it are forgotten."""
+    gone = [key for key in known if key not in collection.objects]
+    there = [(key, one) for key, one in collection.objects.items() if key not in known or known[key][0] is not one]
+    return [*((key, None) for key in gone), *there]
+
+
+def _pod_of(change: _Change) -> str:
+    """Its uid; empty for what is no pod."""
+    document = change.after or change.before
+    return str(document["metadata"]["uid"]) if change.kind == "Pod" and document is not None else ""
 
 
 def _node_of(pod: dict[str, Any]) -> str:

@@ -145,12 +145,15 @@ class Books:
                 self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
         self._check_devices(node, room.get(GPU, 0), [pod, *others])
 
-    @staticmethod
-    def _size(other: Pod, ground: Ground | None) -> Requests:
+    def _size(self, other: Pod, ground: Ground | None) -> Requests:
+        """As the sender was told when it decided; of a pod that it was not told of then, as that was told when it was sent."""
         if ground is None:
             return other.requests
         told = ground.pods.get(other.uid)
-        return other.requests if told is None else _smaller(other.requests, told.requests)
+        if told is not None:
+            return _smaller(other.requests, told.requests)
+        later = self.ground_of(other.uid, other.node)
+        return other.requests if later is None else _smaller(other.requests, later.size)
 
     def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """I1 of anti-affinity: no host holds a pod and one that it bears not."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -19,6 +20,7 @@ from multisched.config_nodes import NodeRouter, lease_groups
 from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
+from multisched.model.version import is_covered, version_of
 from multisched.model.wire import Response
 from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
@@ -88,8 +90,8 @@ class Door(Books):
         """Sender -> what it has been told."""
         self._grounds: dict[tuple[str, str], Ground] = {}
         """(uid, node) -> what the last binding of the pod to the node was decided on."""
-        self._judge = BindJudge(server, configuration, now_s, self._is_known, news_s)
-        server.interceptors.append(_LeaseLog(self))
+        self._judge = BindJudge(server, configuration, now_s, self, news_s)
+        server.interceptors.append(_WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
 
@@ -233,11 +235,15 @@ class Door(Books):
             if finding.rule not in SHARED and not self.was_rewound:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
+    def written(self) -> None:
+        """Before history is compacted: what led to a bind must be told from the bind."""
+        self._judge.follow()
+
     def assumed(self, uid: str, node: str) -> None:
         """A process has decided to place a pod."""
         self._judge.assumed(uid, node)
 
-    def _is_known(self, one: str, uid: str) -> bool:
+    def is_known(self, one: str, uid: str) -> bool:
         """Whoever placed `uid` has bound `one` too, or took the lease of its domains over from who had.
 
         Replicas that lead different domains at once hear of each other's binds by the watch.
@@ -246,6 +252,17 @@ class Door(Books):
         if first is None or last is None or one not in self.bound or one in self._strangers:
             return False
         return any(ours == theirs for ours, theirs in zip(first, last, strict=True))
+
+    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+        """Whoever sent the pod, or `uid`, had been told of it as it is there when it decided on what it sent."""
+        one, version = pod["metadata"]["uid"], version_of(pod["metadata"]["resourceVersion"])
+        grounds = [self.ground_of(of, self.bound.get(of, "")) for of in (one, uid)]
+        told = [ground.pods[one].version for ground in grounds if ground is not None and one in ground.pods]
+        return any(is_covered(version, by) for by in told)
+
+    def unheard(self, uid: str) -> Collection[str]:
+        ground = self.ground_of(uid, self.bound[uid])
+        return ground.unknowable if ground is not None else ()
 
     def bound_from_outside(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
@@ -359,8 +376,8 @@ class Door(Books):
         return any((port.protocol, port.port) in wanted for port in other.spec.host_ports)
 
 
-class _LeaseLog:
-    """`server.Interceptor`: tells the door of every lease that was written."""
+class _WriteLog:
+    """`server.Interceptor`: tells the door that something was written, and of every lease."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -369,6 +386,8 @@ class _LeaseLog:
         return None
 
     def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
+        if request.method != "GET":
+            self._door.written()
         is_write = request.method in ("POST", "PUT") and _LEASE.search(request.path)
         if is_write and isinstance(answer, Response) and answer.status in (200, 201):
             lease = orjson.loads(answer.body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -79,7 +79,7 @@ class House:
         self, server: ApiServer, books: Books, broken: list[str], clock: LoopClock, configuration: Configuration
     ) -> None:
         self.server = server
-        self._judge = BindJudge(server, configuration, clock.monotonic, lambda one, uid: one in books.bound)
+        self._judge = BindJudge(server, configuration, clock.monotonic, self)
         self.books = books
         self.broken = broken
         self.observer = Ears()
@@ -93,6 +93,15 @@ class House:
     @property
     def now_s(self) -> float:
         return self._clock.monotonic() - self._began_s
+
+    def is_known(self, one: str, uid: str) -> bool:
+        return one in self.books.bound
+
+    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+        return True
+
+    def unheard(self, uid: str) -> Collection[str]:
+        return ()
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
         self.books.bind_seen(path, body, answer)

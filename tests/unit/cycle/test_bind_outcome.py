@@ -75,7 +75,7 @@ def test_a_bind_that_somebody_else_only_claims_is_waited_for_and_then_refused() 
     ("answer", "step", "outcome"),
     [
         (BindAnswer.CREATED, Step.END, Outcome.BOUND),
-        (BindAnswer.NOT_FOUND, Step.END, Outcome.GONE),
+        (BindAnswer.NOT_FOUND, Step.READ, None),
         (BindAnswer.CONFLICT, Step.READ, None),
         (BindAnswer.THROTTLED, Step.POST, None),
         (BindAnswer.DENIED, Step.READ, None),

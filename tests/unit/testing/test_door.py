@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
-from multisched.model.wire import MERGE_PATCH, Response
+from multisched.model.wire import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing.door import Door
+from multisched.testing.knowledge import Told
 from multisched.testing.policies import Policies
 from multisched.testing.setting import ASKING
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -60,6 +62,25 @@ class Stand:
             lease["spec"] = spec
             await self.api.request("PUT", f"{LEASES}/{name}", body=orjson.dumps(lease))
 
+    def hear(self) -> Told:
+        """Tells `me` of all that is there."""
+        told = self.door.told.setdefault("me", Told(self.door.reader, lambda domain: lambda node: True, {}))
+        for key, stored in self.server.store.collection("pods").objects.items():
+            told.pod_told(key, msgspec.Raw(stored.raw))
+        for name, stored in self.server.store.collection("nodes").objects.items():
+            told.node_told(name, msgspec.Raw(stored.raw))
+        return told
+
+    async def resize(self, name: str, cpu: str) -> None:
+        patch = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
+        path = f"{PODS}/{name}/resize"
+        await self.api.request("PATCH", path, body=orjson.dumps(patch), content_type=STRATEGIC_MERGE_PATCH)
+
+    async def apply(self, path: str, body: bytes) -> None:
+        answer = await self.api.request("POST", path, body=body)
+        self.door.bind_seen(path, body, answer)
+        self.door.bind_answered("me", body, answer)
+
     def uid(self, name: str) -> str:
         return self.server.store.collection("pods").objects[f"default/{name}"].uid
 
@@ -72,10 +93,7 @@ class Stand:
 
     async def bind(self, name: str, node: str, *, uid: str | None = None) -> None:
         """Sent, applied and answered."""
-        path, body = self.sent(name, node, uid=uid)
-        answer = await self.api.request("POST", path, body=body)
-        self.door.bind_seen(path, body, answer)
-        self.door.bind_answered("me", body, answer)
+        await self.apply(*self.sent(name, node, uid=uid))
 
 
 async def _overcommit(stand: Stand) -> None:
@@ -230,3 +248,33 @@ def test_what_is_allowed_is_not_complained_of() -> None:
         return stand.broken
 
     assert simulate(main(), loop) == []
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: bool) -> None:
+    """Of two that take effect the other way round than they were decided, the second grows; once heard of, it counts so."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str]:
+        stand = Stand(loop)
+        await stand.add_node("a")
+        await stand.write_lease("me")
+        await stand.add_pod("first", cpu="500m")
+        stand.hear().assumed(stand.uid("first"), "a")
+        first = stand.sent("first", "a")
+        await stand.add_pod("second", cpu="400m")
+        if is_heard:
+            stand.hear()
+            await stand.resize("second", "600m")
+        stand.hear().assumed(stand.uid("second"), "a")
+        second = stand.sent("second", "a")
+        if not is_heard:
+            await stand.resize("second", "600m")
+        await stand.apply(*second)
+        await stand.apply(*first)
+        return stand.broken
+
+    broken = simulate(main(), loop)
+
+    assert any(sentence.startswith("I1: a holds 1100 of 1000 cpu") for sentence in broken) is is_heard
+    assert any(JUDGED in sentence for sentence in broken) is is_heard

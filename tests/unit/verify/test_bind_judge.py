@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+import pytest
 
 from multisched import config
 from multisched.cluster.server import ApiServer
@@ -29,10 +31,23 @@ class Town:
         self.server = ApiServer(_Clock(), seed=0, rbac=False)
         self.now_s = 100.0
         self.ours: set[str] = set()
-        self.judge = BindJudge(self.server, config.default(), lambda: self.now_s, lambda one, uid: one in self.ours)
+        self.told: set[str] = set()
+        """uids of pods that whoever decided knew as they are."""
+        self.missed: set[str] = set()
+        """uids of pods of which a word was missed."""
+        self.judge = BindJudge(self.server, config.default(), lambda: self.now_s, self)
         for name in ("n1", "n2"):
             self.write(make_node(name, zone=name))
         self.wait(2 * NEWS_S)
+
+    def is_known(self, one: str, uid: str) -> bool:
+        return one in self.ours
+
+    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+        return pod["metadata"]["uid"] in self.told
+
+    def unheard(self, uid: str) -> Collection[str]:
+        return self.missed
 
     def write(self, told: Told) -> None:
         kind, document = told
@@ -132,6 +147,45 @@ def test_a_pod_that_was_resized_on_its_way_is_judged_by_what_it_was() -> None:
     town.write(make_pod("second", "", requests={"cpu": "3"}))
     assert town.bind("second", "n1", requests={"cpu": "3"}) == []
     assert town.bind("third", "n1", requests={"cpu": "3"}) == ["resources"]
+
+
+def _resize_on_the_wire(town: Town) -> list[str]:
+    town.write(make_pod("first", "", requests={"cpu": "1"}))
+    town.write(make_pod("first", "", requests={"cpu": "3"}))
+    town.bind("first", "n1", requests={"cpu": "3"})
+    return town.bind("second", "n1", requests={"cpu": "2"})
+
+
+def test_a_pod_beside_it_that_was_resized_on_its_way_is_judged_by_what_it_was() -> None:
+    assert _resize_on_the_wire(Town()) == []
+
+
+def test_a_resize_that_was_told_before_the_decision_is_no_news() -> None:
+    town = Town()
+    town.told.add("uid-default-first")
+    assert _resize_on_the_wire(town) == ["resources"]
+
+
+@pytest.mark.parametrize(("missed", "rules"), [("second", []), ("old", ["resources"])])
+def test_what_a_watch_left_out_is_taken_back_though_later_news_was_told(missed: str, rules: list[str]) -> None:
+    """The node was never free and the pod small at once; who missed the resize alone believes so."""
+    town = Town()
+    town.missed.add(f"uid-default-{missed}")
+    town.bind("old", "n1", **LARGE)
+    town.write(make_pod("second", "", requests={"cpu": "1"}))
+    town.write(make_pod("second", "", requests={"cpu": "2"}))
+    town.delete("old")
+    assert town.bind("second", "n1", requests={"cpu": "2"}) == []
+    assert town.bind("third", "n1", **LARGE) == rules
+
+
+def test_a_pod_that_came_again_was_never_smaller() -> None:
+    town = Town()
+    town.bind("first", "n1", requests={"cpu": "2"})
+    kind, document = make_pod("second", "", requests={"cpu": "1"})
+    document["metadata"]["uid"] = "uid-before"
+    town.write((kind, document))
+    assert town.bind("second", "n1", requests={"cpu": "3"}) == ["resources"]
 
 
 def test_spreading_is_judged_in_the_order_of_decisions() -> None:
