@@ -118,6 +118,10 @@ class Books:
         """What the binding was decided on; None: its sender knew everything."""
         return None
 
+    def is_later(self, one: str, than: str) -> bool:
+        """The pod `one` was decided on after the pod `than`."""
+        return False
+
     def bind_faked(self, body: bytes) -> None:
         self.faked.add(decision_of(body))
 
@@ -126,13 +130,22 @@ class Books:
         return False
 
     def _check_node(self, pod: Pod, name: str, others: list[Pod], ground: Ground | None) -> None:
-        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender was told."""
+        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender was told.
+
+        A pod that takes effect late is no worse than those decided after it, when the node may have been larger.
+        """
         node = self.nodes().get(name)
         if node is None:
             return  # it was deleted a moment ago: nothing of it can be overcommitted
-        room = node.allocatable
-        if ground is not None and ground.node is not None and ground.node.uid == node.uid:
-            room = {r: max(node.allocatable.get(r, 0), a) for r, a in ground.node.allocatable.items()}
+        room = dict(node.allocatable)
+        for decided_on in (
+            ground,
+            *(self.ground_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)),
+        ):
+            if decided_on is not None and decided_on.node is not None and decided_on.node.uid == node.uid:
+                room = {
+                    r: max(room.get(r, 0), amount) for r, amount in (room | dict(decided_on.node.allocatable)).items()
+                }
         sizes = [pod.requests if ground is None else _smaller(pod.requests, ground.size)]
         sizes += [self._size(other, ground) for other in others]
         sums: dict[str, int] = {}

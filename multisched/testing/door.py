@@ -90,6 +90,9 @@ class Door(Books):
         """Sender -> what it has been told."""
         self._grounds: dict[tuple[str, str], Ground] = {}
         """(uid, node) -> what the last binding of the pod to the node was decided on."""
+        self._decided = 0
+        self._order: dict[str, int] = {}
+        """uid -> the place of its latest decision among all."""
         self._judge = BindJudge(server, configuration, now_s, self, news_s)
         server.interceptors.append(_WriteLog(self))
 
@@ -241,6 +244,8 @@ class Door(Books):
 
     def assumed(self, uid: str, node: str) -> None:
         """A process has decided to place a pod."""
+        self._decided += 1
+        self._order[uid] = self._decided
         self._judge.assumed(uid, node)
 
     def is_known(self, one: str, uid: str) -> bool:
@@ -271,6 +276,9 @@ class Door(Books):
 
     def ground_of(self, uid: str, node: str) -> Ground | None:
         return self._grounds.get((uid, node))
+
+    def is_later(self, one: str, than: str) -> bool:
+        return self._order.get(one, 0) > self._order.get(than, 0)
 
     def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
         if ground is None:

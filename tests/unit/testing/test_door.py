@@ -76,6 +76,17 @@ class Stand:
         path = f"{PODS}/{name}/resize"
         await self.api.request("PATCH", path, body=orjson.dumps(patch), content_type=STRATEGIC_MERGE_PATCH)
 
+    async def set_cpu(self, node: str, cpu: str) -> None:
+        patch = orjson.dumps({"status": {"allocatable": {"cpu": cpu}}})
+        await self.api.request("PATCH", f"/api/v1/nodes/{node}/status", body=patch, content_type=MERGE_PATCH)
+
+    def decide(self, name: str, node: str) -> tuple[str, bytes]:
+        """Decided on and sent by `me`, who has heard of all."""
+        told = self.hear()
+        self.door.assumed(self.uid(name), node)
+        told.assumed(self.uid(name), node)
+        return self.sent(name, node)
+
     async def apply(self, path: str, body: bytes) -> None:
         answer = await self.api.request("POST", path, body=body)
         self.door.bind_seen(path, body, answer)
@@ -260,14 +271,12 @@ def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: b
         await stand.add_node("a")
         await stand.write_lease("me")
         await stand.add_pod("first", cpu="500m")
-        stand.hear().assumed(stand.uid("first"), "a")
-        first = stand.sent("first", "a")
+        first = stand.decide("first", "a")
         await stand.add_pod("second", cpu="400m")
         if is_heard:
             stand.hear()
             await stand.resize("second", "600m")
-        stand.hear().assumed(stand.uid("second"), "a")
-        second = stand.sent("second", "a")
+        second = stand.decide("second", "a")
         if not is_heard:
             await stand.resize("second", "600m")
         await stand.apply(*second)
@@ -278,3 +287,28 @@ def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: b
 
     assert any(sentence.startswith("I1: a holds 1100 of 1000 cpu") for sentence in broken) is is_heard
     assert any(JUDGED in sentence for sentence in broken) is is_heard
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_late_bind_is_judged_by_the_room_of_those_decided_after_it(is_last: bool) -> None:
+    """The node was larger when the other one was decided on; whoever comes after that, and after it shrank, has no such room."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str]:
+        stand = Stand(loop)
+        await stand.add_node("a")
+        await stand.write_lease("me")
+        for name in ("late", "other"):
+            await stand.add_pod(name)
+        late = stand.decide("late", "a") if not is_last else None
+        await stand.set_cpu("a", "2")
+        other = stand.decide("other", "a")
+        await stand.set_cpu("a", "1")
+        late = late or stand.decide("late", "a")
+        await stand.apply(*other)
+        await stand.apply(*late)
+        return stand.broken
+
+    broken = simulate(main(), loop)
+
+    assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
