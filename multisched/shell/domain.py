@@ -243,6 +243,9 @@ class DomainWorker:
 
     async def _decide_one(self, entry: QueuedPod) -> None:
         started = self._outside.clock.monotonic()
+        if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
+            self._decide_anew(entry, "the pod was gated again", 0.0)
+            return
         self.counters.attempts += 1
         attempt = self.cycle.attempt(entry)
         answers: Mapping[str, object | PluginFailure] | None = None
@@ -258,7 +261,8 @@ class DomainWorker:
                 attempt.close()
                 self.queue.done(entry.pod.uid)
                 return
-            if self._latest(entry.pod).spec is not entry.pod.spec:
+            latest = self._latest(entry.pod)
+            if latest.spec is not entry.pod.spec or latest.gates:
                 attempt.close()
                 seconds = self._outside.clock.monotonic() - started
                 self._decide_anew(entry, "the pod changed while a plugin was asked about it", seconds)

@@ -251,7 +251,7 @@ class PodIngest:
         else:
             self._wait(worker, pod, before)
         if self._cache.is_assumed(pod.uid) and (before is None or not ask_alike(before, pod)):
-            self._revise(worker, pod, refusal)
+            self._revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def _revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
         """A pod on its way to a node has changed: its row counts it as it is now, and hears of the room it gives back."""

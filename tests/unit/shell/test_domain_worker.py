@@ -15,6 +15,7 @@ from multisched.framework.plugin import CycleView, Dependency, PermitResult
 from multisched.framework.ports import BindAnswer, Binder, BindReply, BindRequest, PodTruth, UnreachableError
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
+from multisched.queueing.transitions import Place
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 from tests.unit.state.state_kit import Tickets
@@ -253,6 +254,30 @@ def test_permit_holds_then_times_out_and_the_pod_goes_back() -> None:
         assert len(house.cache) == 0
 
     play(scene)
+
+
+GATED: dict[str, Any] = {"schedulingGates": [{"name": "g"}]}
+
+
+@pytest.mark.parametrize("stage", ["queued", "asked about", "at Permit"])
+def test_a_pod_whose_gates_come_back_with_a_restored_backup_waits_again(stage: str) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.worker.is_leading = stage != "queued"
+        uid = house.see_pod("p")
+        await asyncio.sleep(0.5 if stage == "asked about" else 1.5)
+        assert house.cache.is_assumed(uid) is (stage == "at Permit")
+        house.see_pod("p", **GATED)
+        house.worker.lead()
+        await asyncio.sleep(1.0)
+        assert house.worker.queue.where(uid) is Place.GATED
+        assert recorder.calls == (["reserve p", "unreserve p"] if stage == "at Permit" else [])
+        recorder.permit_status = SUCCESS
+        house.see_pod("p")
+        await asyncio.sleep(9.0)
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene, plugins=[Slow("slow", 1.0)])
 
 
 @pytest.mark.parametrize("end", ["deleted", "bound elsewhere", "deleting"])
