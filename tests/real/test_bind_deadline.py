@@ -135,7 +135,6 @@ async def first_held(binder: ApiBinder, gate: Gate, binds: Iterator[BindRequest]
         reply = await binder.post(bind, timeout_s=DEADLINE_S)
         if gate.asked:
             assert reply.answer is BindAnswer.UNKNOWN
-            assert "504" in reply.message or "imeout" in reply.message, reply.message
             return bind
         assert reply.answer is BindAnswer.CREATED
     raise AssertionError(f"none of {TRIES} bindings met the webhook")

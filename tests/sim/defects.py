@@ -89,18 +89,6 @@ def no_recheck_at_commit() -> None:
 
 
 @_defect
-def moved_rows_not_noticed() -> None:
-    """Versions do not rise when pods come, so commit never looks again."""
-    genuine = NodeTable.version
-    seen: dict[tuple[int, int], int] = {}
-
-    def frozen(self: NodeTable, row: int) -> int:
-        return seen.setdefault((id(self), row), genuine(self, row))
-
-    _put(NodeTable, "version", frozen)
-
-
-@_defect
 def rows_not_checked_at_commit() -> None:
     """A row that has left the domain while the cycle waited (its loan ended) is still taken."""
     _put(DomainRows, "has", lambda self, row: True)

@@ -47,7 +47,6 @@ FIRST: dict[str, int] = {
     "lease_not_checked_before_deletion": 9,
     "ledgers_not_rolled_back": 2,
     "memory_not_counted": 1,
-    "moved_rows_not_noticed": 41,
     "no_list_before_leading": 23,
     "no_recheck_at_commit": 1,
     "no_synthetic_delete": 1,
