@@ -44,7 +44,7 @@ check: venv # style, types, layers
 sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
 	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)
 
-sim-coverage: venv # lines and branches of the core that 200 seeds execute, and a reason for each that none does
+sim-coverage: venv # lines and branches of the core that 200 seeds execute; fails until the rest has its reasons
 	$(BIN)/python -m tests.sim.coverage --seeds 200 --jobs 2 $(ARGS)
 
 mutants: venv # deliberate defects, each of which the simulation must catch
