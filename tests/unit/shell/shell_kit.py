@@ -5,6 +5,7 @@ Everything between the ports is the product itself; time is virtual.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import orjson
 
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.events import ClusterEvent, EventObject
-from multisched.framework.plugin import Plugin
+from multisched.framework.plugin import CycleView, PermitResult, Plugin
 from multisched.framework.ports import (
     BindAnswer,
     BindReply,
@@ -26,6 +27,7 @@ from multisched.framework.ports import (
     WriteAnswer,
     WriteReply,
 )
+from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
@@ -39,6 +41,22 @@ from tests.unit.cycle.cycle_kit import Domain
 
 Document = dict[str, Any]
 NO_TOLERATIONS: Mapping[str, tuple[Toleration, ...]] = {}
+HELD_S = 5.0
+
+
+class Holding:
+    """Keeps pods at Permit or at PreBind for a while, as their names say."""
+
+    name = "Holding"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        is_held = pod.name == "permit"
+        return PermitResult(Status(Code.WAIT), HELD_S + 5) if is_held else PermitResult(SUCCESS)
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        if pod.name == "prebind":
+            await asyncio.sleep(HELD_S)
+        return SUCCESS
 
 
 class Desk:

@@ -11,31 +11,13 @@ import numpy as np
 import pytest
 
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PermitResult, Plugin
+from multisched.framework.plugin import CycleView, Dependency, Plugin
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.decode import LABELS_MAX
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
-
-HELD_S = 5.0
-
-
-class Holding:
-    """Keeps pods at Permit or at PreBind for a while, as their names say."""
-
-    name = "Holding"
-
-    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
-        is_held = pod.name == "permit"
-        return PermitResult(Status(Code.WAIT), HELD_S + 5) if is_held else PermitResult(SUCCESS)
-
-    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        if pod.name == "prebind":
-            await asyncio.sleep(HELD_S)
-        return SUCCESS
+from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
 
 class Remote:

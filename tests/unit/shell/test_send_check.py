@@ -12,34 +12,17 @@ import pytest
 
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PermitResult
+from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
-HELD_S = 5.0
 GPU_MILLI = "multisched.io/gpu-milli"
 NO_EXECUTE = [{"key": "maintenance", "effect": "NoExecute"}]
 NO_SCHEDULE = [{"key": "maintenance", "effect": "NoSchedule"}]
-
-
-class Holding:
-    """Keeps pods at Permit or at PreBind for a while, as their names say."""
-
-    name = "Holding"
-
-    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
-        is_held = pod.name == "permit"
-        return PermitResult(Status(Code.WAIT), HELD_S + 5) if is_held else PermitResult(SUCCESS)
-
-    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        if pod.name == "prebind":
-            await asyncio.sleep(HELD_S)
-        return SUCCESS
 
 
 def play(scene: Callable[[House], Coroutine[Any, Any, None]]) -> None:
