@@ -34,9 +34,13 @@ class Roomy:
     """Where eight calls wait for the test."""
 
     def __init__(self, args: Mapping[str, Any]) -> None:
-        """`hangWhile`: a path; about the pod `victim` it hangs as long as there is such a file."""
+        """`hangWhile`: a path; about the pod `victim` it hangs as long as there is such a file.
+
+        `hangs`: a path; the file comes into being when the pod `hang` is asked about.
+        """
         self._limit = int(args.get("limit", 2))
         self._hang_while = Path(args.get("hangWhile", ""))
+        self._hangs = args.get("hangs")
         self.reasons = ReasonTable(self.name)
         self._full = self.reasons.code(Code.UNSCHEDULABLE, FULL)
 
@@ -51,6 +55,8 @@ class Roomy:
         return PreFilterResult()
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        if pod.name == "hang" and self._hangs:
+            Path(self._hangs).touch()
         misbehave(pod.name)
         while pod.name == "victim" and self._hang_while.is_file():
             time.sleep(0.005)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -56,9 +57,9 @@ async def workers() -> AsyncIterator[PluginWorkers]:
 
 @pytest.fixture
 def make(workers: PluginWorkers) -> Make:
-    def made(isolation: Isolation, name: str = "Roomy", timeout_s: float = TIMEOUT_S) -> IsolatedPlugin:
+    def made(isolation: Isolation, name: str = "Roomy", timeout_s: float = TIMEOUT_S, **more: str) -> IsolatedPlugin:
         path = f"{PATH}:{name}"
-        args = {"limit": 2} if name == "Roomy" else {}
+        args = {"limit": 2, **more} if name == "Roomy" else {}
         use = PluginUse(path, args=args, isolation=isolation, timeout_s=timeout_s)
         registry = Registry()
         plugin = Isolator(workers)(registry.build(use, make_context()), use, registry.factory(path))
@@ -200,11 +201,15 @@ async def test_threads_are_daemons_and_end_with_the_program(make: Make, workers:
     assert not ours.is_alive()
 
 
-async def test_a_hung_process_is_killed_and_replaced(make: Make, workers: PluginWorkers) -> None:
-    plugin, cache = make(Isolation.PROCESS), three_nodes()
+async def test_a_hung_process_is_killed_and_replaced(make: Make, workers: PluginWorkers, tmp_path: Path) -> None:
+    hangs = tmp_path / "hangs"
+    plugin, cache = make(Isolation.PROCESS, hangs=str(hangs)), three_nodes()
     hung = asyncio.create_task(asked(plugin, cache, make_pod("hang")))
 
     assert (await asked(plugin, cache, make_pod("p")))[1] == [0, 50, 100]
+    async with asyncio.timeout(TIMEOUT_S):
+        while not hangs.exists():  # noqa: ASYNC110 - a leap before it is asked would pass its start's deadline
+            await asyncio.sleep(0.001)
     with pytest.raises(IsolatedError, match="no answer within 60 s; its process is killed and replaced"):
         await leaping_until_done(hung)
     assert workers.processes[0].killed == 1
