@@ -64,6 +64,10 @@ class Assumption(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
 
 
+LABELS_WRITTEN_AT_BINDING = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
+"""A pod's, by admission plugin PodTopologyLabels (on from 1.35): they come with every bind, and are nothing that others did."""
+
+
 class ClusterCache:
     """Nodes and the pods on them. All writes are synchronous and whole; readers hold `nodes` as a view."""
 
@@ -199,7 +203,7 @@ class ClusterCache:
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
-            if known.pod.labels is not pod.labels and known.pod.labels != pod.labels:
+            if known.pod.labels is not pod.labels and not _alike_but_for_binding(known.pod.labels, pod.labels):
                 self._intrude(known.row)
             self.nodes.replace_pod(known.row, pod)
         if known.row != NO_ROW:
@@ -313,6 +317,13 @@ class ClusterCache:
         if on_rows + strays != len(self._placed):
             raise CacheCorruptedError(f"{on_rows} pods on rows and {strays} strays, but {len(self._placed)} entries")
         self.nodes.validate()
+
+
+def _alike_but_for_binding(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """True for labels that differ in no more than what the API server copies from the node when it binds a pod."""
+    return all(
+        key in LABELS_WRITTEN_AT_BINDING for key in before.keys() | after.keys() if before.get(key) != after.get(key)
+    )
 
 
 def _differs(before: Pod, after: Pod) -> bool:
