@@ -47,6 +47,7 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.bind_limit import BindLimit
+from multisched.shell.news_share import NewsShare
 from multisched.shell.observer import DomainObserver
 from multisched.shell.pre_bind import PreBindStage
 from multisched.shell.preemptor import Preemptor
@@ -93,6 +94,7 @@ class Outside(msgspec.Struct, frozen=True):
     conditions: ConditionWriter
     lease: LeaseHolder
     observer: DomainObserver
+    news: NewsShare
 
 
 class _Bind(msgspec.Struct):
@@ -216,7 +218,8 @@ class DomainWorker:
         """Runs until cancelled: the parallel cycles, the bind workers and the timers of this domain."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            for _ in range(self._cycles):
+            # Where no plugin asks outside, a decision waits for nothing: a second cycle would only take the loop twice a turn.
+            for _ in range(self._cycles if self.plugins.asking else 1):
                 tasks.start_soon(self._decide)
             for _ in range(self._bind_workers):
                 tasks.start_soon(self._bind_placed)
@@ -224,22 +227,24 @@ class DomainWorker:
 
     async def _decide(self) -> None:
         """Pops and decides. Cycles interleave only where a plugin asks outside, and between slices."""
-        slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
+        now = self._outside.clock.monotonic
+        slice_left, slice_began_s = PODS_PER_SLICE, now()
         while True:
             entry = None
             if self.is_leading and not self._is_closing and not self._is_held:
-                entry = self.queue.pop(self._outside.clock.monotonic())
+                entry = self.queue.pop(now())
             if entry is None:
                 await self._idle_cycles.sleep()
-                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
+                slice_left, slice_began_s = PODS_PER_SLICE, now()
                 continue
             if self.queue.has_ready:
                 self.wake()
             await self._decide_one(entry)
             slice_left -= 1
-            if not slice_left or self._outside.clock.monotonic() > slice_ends_s:
-                await asyncio.sleep(0)
-                slice_left, slice_ends_s = PODS_PER_SLICE, self._outside.clock.monotonic() + SLICE_S
+            took_s = now() - slice_began_s
+            if not slice_left or took_s > SLICE_S:
+                await self._outside.news.pause(took_s)
+                slice_left, slice_began_s = PODS_PER_SLICE, now()
 
     async def _decide_one(self, entry: QueuedPod) -> None:
         started = self._outside.clock.monotonic()

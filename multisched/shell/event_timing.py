@@ -28,6 +28,8 @@ class EventTimes:
     def __init__(self, stopwatch: Callable[[], float], router: Router) -> None:
         """`stopwatch`: seconds of a monotonic clock."""
         self.durations: dict[str, Durations] = {}
+        self.handled = 0
+        """Events, since the start."""
         self._stopwatch = stopwatch
         self._router = router
 
@@ -61,6 +63,7 @@ class _Timed:
         self.replaced = handler.replaced
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        self._times.handled += 1
         self._left -= 1
         if self._left:
             self._handler.upsert(key, raw)
@@ -69,6 +72,7 @@ class _Timed:
         self._times.measure(self._kind, partial(self._handler.upsert, key, raw))
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        self._times.handled += 1
         self._left -= 1
         if self._left:
             self._handler.delete(key, raw)

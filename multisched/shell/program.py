@@ -59,6 +59,7 @@ from multisched.shell.handover import Handover
 from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.mover import DomainMover, Hands, Insight
+from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
 from multisched.shell.plugin_workers import PluginWorkers
@@ -159,6 +160,7 @@ class Program:
         self.reservations = Reservations(self.nominator)
         self.router = Router()
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
+        self._news = NewsShare(lambda: self.event_times.handled, outside.clock)
         self.preemptor = Preemptor(
             ApiPodWriter(outside.transport, self.limiter, outside.clock),
             self.events,
@@ -356,6 +358,7 @@ class Program:
                 self.conditions,
                 _Trusting(self._lease(domain.name), self.history),
                 observer,
+                self._news,
             ),
             cycles=domain.concurrency.cycles,
             bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),

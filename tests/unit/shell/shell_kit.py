@@ -34,6 +34,7 @@ from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.router import Router
 from multisched.testing.sim_loop import SimClock, SimLoop
@@ -170,6 +171,7 @@ class House:
         built = self.domain.plugins
         self.router = Router()
         self.preemptor = Preemptor(self.desk, self.desk, self.clock, self.domain.nominator, self.router.worker_of)
+        news = NewsShare(lambda: 0, self.clock)
         self.worker = DomainWorker(
             "ours",
             cycle=self.domain.cycle,
@@ -179,7 +181,7 @@ class House:
             waiting=self.domain.waiting,
             runner=self.domain.runner,
             cache=self.cache,
-            outside=Outside(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk),
+            outside=Outside(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news),
             cycles=2,
             bind_workers=bind_workers,
             bind_timeout_s=5.0,
