@@ -144,7 +144,7 @@ class ActivePods:
         """The head is taken for an attempt; it is still here."""
         namespace = self._home.get(uid)
         if namespace is None:
-            self._first.took("", 1.0, len(self._tenants))
+            self._first.pass_time(1.0, len(self._tenants))
         if not self._retries:
             return
         if len(self._ahead) or (namespace is None and self._lead <= 0):
@@ -163,7 +163,8 @@ class ActivePods:
             self._pay(namespace, units)
         else:
             self._earn(units)
-            self._first.took(namespace, units + 1.0, len(self._tenants))
+            self._first.owe(namespace, units + 1.0, len(self._tenants))
+            self._first.pass_time(units, len(self._tenants))
 
     def validate(self) -> None:
         """Raises QueueInvariantError when an index disagrees with another. O(pods)."""

@@ -1,7 +1,7 @@
 """The active pods that nobody has refused yet: QueueSort's order, but for namespaces whose attempts take long.
 
 A pod with fifty affinity terms takes a hundred times as long as a plain one; ten thousand of them would hold up everybody behind
-them for minutes. So what an attempt takes beyond one unit is a debt of its namespace, which is paid off as units go by, each of k
+them for minutes. So an attempt of more than one unit is a debt of its namespace, which is paid off as units go by, each of k
 namespaces paying one in k. A namespace with more than DEBT_UNITS stands back while others have first attempts; attempts
 of a millisecond make no debt, and so pods like most others are never reordered. Owned by `ActivePods`.
 """
@@ -75,14 +75,17 @@ class FirstAttempts:
             return None
         return self._held[min(self._held, key=lambda namespace: (self._marks.get(namespace, 0.0), namespace))].top()
 
-    def took(self, namespace: str, units: float, namespaces: int) -> None:
-        """An attempt of this namespace took so long; so many namespaces have active pods."""
-        if units > 1 and namespaces > 1:
-            self._marks[namespace] = max(self._marks.get(namespace, self._time), self._time) + units - 1
+    def pass_time(self, units: float, namespaces: int) -> None:
+        """Attempts went on for so long; so many namespaces have active pods."""
         if self._marks:
             self._time += units / max(namespaces, 1)
             if len(self._marks) > HELD_BACK_MAX or namespaces <= 1:
                 self._marks = {name: mark for name, mark in self._marks.items() if mark > self._time}
+
+    def owe(self, namespace: str, units: float, namespaces: int) -> None:
+        """An attempt of this namespace took so long. Where nobody else waits, that is nobody's loss."""
+        if namespaces > 1:
+            self._marks[namespace] = max(self._marks.get(namespace, self._time), self._time) + units
 
     def _hold_back(self) -> None:
         """Takes the pods of namespaces with debts that stand in front of all others out of the way."""

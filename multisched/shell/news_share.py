@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from multisched.framework.ports import Clock
-
 TURNS_PER_READ = 2
 """Of the loop: in the first a chunk is read, in the second its events are handled."""
 
@@ -21,17 +19,17 @@ READS_MAX = 64
 class NewsShare:
     """One for the program; every cycle that has decided for a while asks it for a pause."""
 
-    def __init__(self, handled: Callable[[], int], clock: Clock) -> None:
+    def __init__(self, handled: Callable[[], int], monotonic: Callable[[], float]) -> None:
         """`handled`: how many events of watches have been handled since the start."""
         self._handled = handled
-        self._clock = clock
+        self._monotonic = monotonic
 
     async def pause(self, seconds: float) -> None:
         """Lets the loop run: once, and on as long as events keep coming, up to so many seconds."""
-        ends_s = self._clock.monotonic() + seconds
+        ends_s = self._monotonic() + seconds
         for _ in range(READS_MAX):
             handled = self._handled()
             for _ in range(TURNS_PER_READ):
                 await asyncio.sleep(0)
-            if self._handled() == handled or self._clock.monotonic() >= ends_s:
+            if self._handled() == handled or self._monotonic() >= ends_s:
                 return

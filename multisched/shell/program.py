@@ -160,7 +160,7 @@ class Program:
         self.reservations = Reservations(self.nominator)
         self.router = Router()
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
-        self._news = NewsShare(lambda: self.event_times.handled, outside.clock)
+        self._news = NewsShare(lambda: self.event_times.handled, outside.clock.monotonic)
         self.preemptor = Preemptor(
             ApiPodWriter(outside.transport, self.limiter, outside.clock),
             self.events,

@@ -171,7 +171,7 @@ class House:
         built = self.domain.plugins
         self.router = Router()
         self.preemptor = Preemptor(self.desk, self.desk, self.clock, self.domain.nominator, self.router.worker_of)
-        news = NewsShare(lambda: 0, self.clock)
+        news = NewsShare(lambda: 0, self.clock.monotonic)
         self.worker = DomainWorker(
             "ours",
             cycle=self.domain.cycle,
