@@ -1,7 +1,8 @@
 """What one simulated run is made of, drawn from its seed: configuration, replicas, pages, and which disruptions strike.
 
 Every second seed runs the default configuration as it ships, with every time and every bound as it is; the others run three
-domains that ask outside, hold pods at Permit and lend nodes to each other. Not every kind of disruption is in each run, so
+domains that ask outside, hold pods at Permit and lend nodes to each other, every second of them with whatever else a user may
+configure. Not every kind of disruption is in each run, so
 that a run stays short; over a hundred seeds each kind is met dozens of times.
 """
 
@@ -11,8 +12,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import yaml
+
 from multisched import config
 from multisched.config_schema import Configuration
+from multisched.testing import configurations
 from multisched.testing.disruptions import HEAVY, LIGHT
 from multisched.testing.disruptions.scene import Disruption, Where
 
@@ -71,6 +75,8 @@ class Setting:
     configuration: Configuration
     is_shipped: bool
     """The default configuration, unchanged."""
+    is_drawn: bool
+    """What a user may configure is drawn: arguments, extenders, plugins of their own."""
     replicas: int
     page_items: int
     """So many objects come with each page of a list, whatever was asked for."""
@@ -86,10 +92,11 @@ class Setting:
 def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
     """The setting of a seed; with `kinds`, of these disruptions alone."""
     rng = random.Random(f"{seed}/setting")  # noqa: S311 - a simulation
-    is_shipped = seed % 2 == 0
+    is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     return Setting(
-        configuration=config.default() if is_shipped else config.parse(ASKING, "scenario"),
+        configuration=config.default() if is_shipped else _asking(rng, is_drawn=is_drawn),
         is_shipped=is_shipped,
+        is_drawn=is_drawn,
         replicas=rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
         arrivals=rng.randint(*ARRIVALS),
@@ -97,6 +104,19 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, is_shipped=is_shipped),
     )
+
+
+def _asking(rng: random.Random, *, is_drawn: bool) -> Configuration:
+    if not is_drawn:
+        return config.parse(ASKING, "scenario")
+    return configurations.drawn(rng, yaml.safe_load(ASKING))
+
+
+def fault_of_refusals() -> str:
+    """Before a run: what a user must not configure is refused in words; empty if all is."""
+    asking = yaml.safe_load(ASKING)
+    found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in configurations.REFUSED)
+    return next((fault for fault in found if fault), "")
 
 
 def _draw_kinds(rng: random.Random, *, is_shipped: bool) -> Sequence[str]:
