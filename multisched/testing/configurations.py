@@ -15,6 +15,7 @@ import orjson
 
 from multisched import config
 from multisched.config_schema import Configuration
+from multisched.testing.world import LICENCE
 
 ARGS_SHARE: Final = 0.5
 """Of all plugins with arguments: they are given some."""
@@ -24,8 +25,6 @@ FAULTY_SHARE, MOVING_SHARE, EXTENDED_SHARE, SORTED_SHARE = 0.5, 0.6, 0.6, 0.3
 APART_SHARE: Final = 0.3
 """Of all domains of these: one plugin runs beside the loop."""
 APART: Final = ("TaintToleration", "ImageLocality", "NodeAffinity")
-LICENCE: Final = "example.com/licence"
-"""A resource that an extender looks after, and binds the pods that request it."""
 
 SHAPE: Final = [{"utilization": 0, "score": 2}, {"utilization": 40, "score": 10}, {"utilization": 100, "score": 0}]
 RESOURCES: Final = [{"name": "cpu", "weight": 3}, {"name": "memory", "weight": 1}]

@@ -318,6 +318,7 @@ class Run:
         if self._binding is not None:
             self._binding.cancel()
         ending.cancel()
+        self.world.disks.close()
         keeping.cancel()
         for process in self.processes:
             self.loop.resume(process.identity)  # what is paused cannot end
