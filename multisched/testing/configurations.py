@@ -22,10 +22,17 @@ ARGS_SHARE: Final = 0.5
 ASKING_PLUGINS: Final = (("SlowOracle", 5), ("ReserveBooks", None), ("HoldSome", None))
 FAULTY_SHARE, MOVING_SHARE, EXTENDED_SHARE, SORTED_SHARE = 0.5, 0.6, 0.6, 0.3
 """Of all drawn configurations: one plugin is faulty; one moves pods; extenders are asked; the queue goes by priority alone."""
+THRIFTY_SHARE: Final = 0.3
+"""Of all drawn configurations: writes are limited to so few that they have to wait."""
 APART_SHARE: Final = 0.3
 """Of all domains of these: one plugin runs beside the loop."""
 APART: Final = ("TaintToleration", "ImageLocality", "NodeAffinity")
 
+QUEUES: Final = (
+    {},
+    {"initialBackoff": "500ms", "maxBackoff": "3s", "unschedulableFlush": "12s"},
+    {"initialBackoff": "100ms", "maxBackoff": "1s", "unschedulableFlush": "8s"},
+)
 SHAPE: Final = [{"utilization": 0, "score": 2}, {"utilization": 40, "score": 10}, {"utilization": 100, "score": 0}]
 RESOURCES: Final = [{"name": "cpu", "weight": 3}, {"name": "memory", "weight": 1}]
 MANY_RESOURCES: Final = [
@@ -155,6 +162,8 @@ def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Configuration:
     document = copy.deepcopy(dict(asking))
     for domain in document["domains"]:
         _draw_domain(rng, domain)
+    if rng.random() < THRIFTY_SHARE:
+        document["client"] = {"writesPerSecond": rng.choice((25, 60))}
     if rng.random() < EXTENDED_SHARE:
         _draw_extenders(rng, {domain["name"]: domain for domain in document["domains"]})
     return config.parse(orjson.dumps(document).decode(), "scenario")
@@ -187,6 +196,7 @@ def _draw_domain(rng: random.Random, domain: dict[str, Any]) -> None:
         entry |= {"isolation": "thread", "timeout": "200ms"}
     if domain["name"] != "gpu" and rng.random() < MOVING_SHARE:
         enabled.append({"name": "multisched.testing.moving_plugin:Restless"})
+    domain["queue"] = rng.choice(QUEUES)
     if rng.random() < SORTED_SHARE:
         domain["profile"]["queueSort"] = "PrioritySort"
 

@@ -161,6 +161,26 @@ class Disks:
         """The volume's zone label is corrected."""
         await self._send("PATCH", f"{VOLUMES_PATH}/zoned-{at}", {"metadata": {"labels": {ZONE: zone}}}, MERGE_PATCH)
 
+    async def delete_claim(self, name: str) -> None:
+        await self._send("DELETE", f"{CLAIMS_PATH}/{name}")
+
+    async def delete_volume(self, name: str) -> None:
+        await self._send("DELETE", f"{VOLUMES_PATH}/{name}")
+
+    async def break_objects(self) -> None:
+        """Objects of a size that nobody reads: they are told of, and not used."""
+        values = [f"v{at}" for at in range(300)]
+        selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}
+        body = {"metadata": {"name": "huge"}, "spec": {"selector": selector, "maxUnavailable": 1}}
+        await self._create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", body)
+        topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": [value]}]} for value in values]
+        body = {"metadata": {"name": "huge"}, **_made_late(FAKE_PROVISIONER), "allowedTopologies": topologies}
+        await self._create(CLASSES_PATH, body)
+
+    async def mend_objects(self) -> None:
+        await self._send("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/huge")
+        await self._send("DELETE", f"{CLASSES_PATH}/huge")
+
     async def _create(self, path: str, document: Mapping[str, Any]) -> None:
         answer = await self._send("POST", path, document)
         if answer.status not in (201, 409):

@@ -441,8 +441,8 @@ def _leaf(error: BaseException) -> BaseException:
 
 
 def _is_expected(failure: str) -> bool:
-    """Of a plugin that is there to fail, and of extenders, which fail as services do."""
-    return failure.startswith((FAULTY, EXTENDERS))
+    """Of a plugin that is there to fail, of extenders, which fail as services do, and about preferences that cannot be read."""
+    return failure.startswith((FAULTY, EXTENDERS)) or ("PreScore" in failure and "Invalid value" in failure)
 
 
 def _is_late(failure: str) -> bool:

@@ -20,7 +20,7 @@ from multisched.testing import configurations
 from multisched.testing.disruptions import HEAVY, LIGHT
 from multisched.testing.disruptions.scene import Disruption, Where
 
-LIGHT_KINDS = 15
+LIGHT_KINDS = 16
 """Disruptions of a run that leave the processes alone."""
 HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""

@@ -120,6 +120,8 @@ class Storage:
         """What is wrong with binding the pod to the node at this moment; empty for nothing."""
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
+            if claim is None and ODD in pod.labels:
+                continue  # somebody deleted it a moment ago
             if claim is None or not claim.is_fully_bound:
                 return f"{pod.key} was bound before its claim {name}"
             volume = self._volume(claim.volume)

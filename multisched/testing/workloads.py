@@ -160,9 +160,8 @@ def _levelled_anew(labels: Labels, rng: random.Random) -> Spec:
     rule = _level(labels, ZONE, 2) | {
         "minDomains": rng.randint(1, 3),
         "nodeAffinityPolicy": rng.choice(("Honor", "Ignore")),
-        "nodeTaintsPolicy": rng.choice(("Honor", "Ignore")),
     }
-    soft = _level(labels, HOSTNAME, 1, is_hard=False) | {"matchLabelKeys": ["role"]}
+    soft = _level(labels, HOSTNAME, 1, is_hard=False) | {"matchLabelKeys": ["role"], "nodeTaintsPolicy": "Honor"}
     return {"topologySpreadConstraints": [rule, soft]}
 
 
@@ -252,7 +251,7 @@ class Workloads:
         for _ in range(count):
             workload.created += 1
             name = f"{workload.labels['workload']}-{workload.created}"
-            labels = {**workload.labels, "pod-name": name}
+            labels = {**workload.labels, "pod-name": name, "app": f"app-{self._rng.randrange(5)}"}
             if shape.roles:
                 labels["role"] = self._rng.choice(shape.roles)
             spec = copy.deepcopy(workload.template)

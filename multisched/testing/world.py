@@ -23,7 +23,7 @@ from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import Relations
-from multisched.testing.storage import Storage
+from multisched.testing.storage import ODD, Storage
 
 NODES = 40
 GPU_NODES = tuple(number for number in range(NODES) if number % 10 in (7, 8))
@@ -254,6 +254,18 @@ class World:
         await self.create(pod)
         return name
 
+    async def place_lowly(self, node: str, spec: Mapping[str, Any], *, is_urgent: bool, scheduler: str, milli: str = "") -> str:
+        """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others."""
+        self._names += 1
+        name = f"contest-{self._names}"
+        plain = _small(scheduler, "50m") | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
+        if is_urgent:
+            plain |= {"priorityClassName": "system-cluster-critical"}
+        labels = {ODD: "yes"} if "volumes" in spec else {}
+        metadata = {"name": name, "labels": labels, "annotations": {GPU_MILLI: milli} if milli else {}}
+        await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
+        return name
+
     async def delete_pod(self, pod: Pod) -> None:
         await self.delete_named(pod.name, pod.namespace)
 
@@ -381,7 +393,7 @@ def _node(number: int) -> dict[str, Any]:
     if number % 10 == 9:
         allocatable |= {LICENCE: "6"}
     images = [{"names": [f"app-{at}:v1"], "sizeBytes": (at + 1) * 60_000_000} for at in range(4) if (number + at) % 3 == 0]
-    features = ["GuestCPU"] if number % 2 else []
+    features = ["UserNamespacesHostNetworkSupport"] if number % 2 else []
     status = {"capacity": allocatable, "allocatable": allocatable, "images": images, "declaredFeatures": features}
     metadata = {"name": f"node-{number}", "labels": labels}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
@@ -411,5 +423,9 @@ def _pod(name: str, rng: random.Random) -> dict[str, Any]:
         container["ports"] = [{"containerPort": 80, "hostPort": 9000 + rng.randrange(3)}]
     elif chance < 0.19:
         spec["schedulerName"] = "default-scheduler"
+    elif chance < 0.27 and domain == "job":
+        resources["limits"] = {LICENCE: "1"}
+    elif chance < 0.22:
+        spec |= {"hostNetwork": True, "hostUsers": False}
     metadata = {"name": name, "labels": {"app": f"app-{rng.randrange(5)}"}, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

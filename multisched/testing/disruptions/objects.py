@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.storage import ODD
 
 FORBIDDEN = ("storageclasses", "poddisruptionbudgets", "namespaces", "services", "csinodes", "persistentvolumeclaims")
 
@@ -57,7 +58,33 @@ async def _expose(scene: Scene) -> bool:
     return True
 
 
+async def _lose_claims(scene: Scene) -> bool:
+    """Somebody deletes claims, and volumes, of pods that are on their way to their nodes."""
+    for _ in range(8):
+        await scene.pause(0.2, 1.0)
+        pod = scene.any_pod(lambda pod: ODD in pod.labels and not pod.node)
+        claims = [volume.claim for volume in pod.spec.volumes if volume.claim] if pod is not None else []
+        if pod is not None and claims and claims[0].startswith("odd-"):
+            await scene.world.disks.delete_claim(claims[0])
+        if pod is not None and scene.rng.random() < 0.3:
+            await scene.world.delete_pod(pod)
+    await scene.world.disks.delete_volume(f"zoned-{scene.rng.randrange(4)}")
+    return True
+
+
+async def _break(scene: Scene) -> bool:
+    """Objects that nobody reads."""
+    await scene.world.disks.break_objects()
+    await scene.pause(2.0, 5.0)
+    scene.run.server.expire_watches()
+    await scene.pause(1.0, 3.0)
+    await scene.world.disks.mend_objects()
+    return True
+
+
 TABLE = (
+    Disruption("claims lost", _lose_claims, 5),
+    Disruption("objects of absurd size", _break, 3),
     Disruption("volumes attached", _attach),
     Disruption("drivers restarted", _restart_drivers),
     Disruption("storage changed", _change_storage),
