@@ -2,7 +2,8 @@
 
 A bind may wait for seconds: at Permit, at PreBind, for a bind worker, for a 429 to pass. Owns nothing; `DomainWorker` notes what
 a decision has seen and asks right before each POST. Only what others change counts: a changed node, pods that came by no
-decision of ours, a resize of the pod itself. Then the domain's filters are asked again, with the pod itself taken out.
+decision of ours, a resize of the pod itself. Then the domain's filters are asked again, with the pod itself taken out. One that
+answers from outside, or from a thread or process of its own, cannot be: of a changed node its answer holds no more.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ class SendCheck:
         if node.allocatable != before.allocatable and self._cache.ledgers.concern(pod):
             # Devices that were chosen by number may be the ones that went.
             return Status.error(f"what node {node.name} offers changed before the pod was bound")
+        asking = self._cycle.plugins.asking_filter
+        if asking and not (node is before or differ_in_version_only(before, node)):
+            return Status.error(f"node {node.name} changed after {asking[0].name} was asked about it")
         refusal = self._cycle.refusal_of_move(pod, pod, node.name)
         return (
             Status.error(f"node {node.name}, or the pod, changed before it was bound: {refusal}") if refusal else None

@@ -152,6 +152,8 @@ class Run:
         self.faults.newest = lambda: self.server.store.version
         policies = Policies(self.server, self.seed)
         self.configuration = self.setting.configuration
+        flush_s = min(domain.queue.unschedulable_flush_s for domain in self.configuration.domains)
+        policies.flushes = lambda: int(self.loop.time() / flush_s)
         self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, lambda: LOST_NEWS_S)
         self.world = World(self.server, self.door, self.rng, self.seed)
         self._extender_rng = random.Random(self.seed ^ 0xE)  # noqa: S311 - a simulation
