@@ -118,7 +118,10 @@ REFUSED: Final[Sequence[tuple[str, object]]] = (
         {
             "addedAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists", "values": ["z"]}]}}
+                    {
+                        "weight": 1,
+                        "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists", "values": ["z"]}]},
+                    }
                 ]
             }
         },
@@ -127,7 +130,10 @@ REFUSED: Final[Sequence[tuple[str, object]]] = (
     ("NodeResourcesBalancedAllocation", {"resources": {"cpu": 1}}),
     ("NodeResourcesFit", {"scoringStrategy": {"type": "MostAlocated"}}),
     ("NodeResourcesFit", {"scoringStrategy": {"type": "RequestedToCapacityRatio", "resources": RESOURCES}}),
-    ("NodeResourcesFit", {"scoringStrategy": {"type": "LeastAllocated", "resources": [{"name": "a b", "weight": 900}]}}),
+    (
+        "NodeResourcesFit",
+        {"scoringStrategy": {"type": "LeastAllocated", "resources": [{"name": "a b", "weight": 900}]}},
+    ),
     (
         "NodeResourcesFit",
         {

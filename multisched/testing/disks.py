@@ -69,7 +69,9 @@ class Disks:
         """Gives some pods volumes of one sort."""
         spec, name = pod["spec"], pod["metadata"]["name"]
         rng = random.Random(f"{self._seed}/disks/{name}")  # noqa: S311 - a simulation
-        is_plain = not {"nodeSelector", "schedulingGates", "volumes"} & spec.keys() and not pod["metadata"]["annotations"]
+        is_plain = (
+            not {"nodeSelector", "schedulingGates", "volumes"} & spec.keys() and not pod["metadata"]["annotations"]
+        )
         if not is_plain or rng.random() >= SHARE:
             return
         pod["metadata"]["labels"][ODD] = "yes"
@@ -80,33 +82,33 @@ class Disks:
 
     # -- sorts of volumes ------------------------------------------------------------------------------------------
 
-    async def _sole(self, name: str, rng: random.Random) -> Volume:
+    async def sole(self, name: str, rng: random.Random) -> Volume:
         return _of_claim(f"sole-{rng.randrange(SOLE_CLAIMS)}")
 
-    async def _disk(self, name: str, rng: random.Random) -> Volume:
+    async def disk(self, name: str, rng: random.Random) -> Volume:
         return _inline(rng)
 
-    async def _zoned_claim(self, name: str, rng: random.Random) -> Volume:
+    async def zoned_claim(self, name: str, rng: random.Random) -> Volume:
         return _of_claim(f"zoned-{rng.randrange(ZONED)}")
 
-    async def _own(self, name: str, rng: random.Random) -> Volume:
+    async def own(self, name: str, rng: random.Random) -> Volume:
         """A claim of a class of any sort."""
         class_name = rng.choice((EDGE, TIGHT, TIGHT, SOON, UNBINDABLE))
         await self._create(CLAIMS_PATH, _claim(f"odd-{name}", class_name, size=rng.choice(("1Gi", "2Gi", "9Gi"))))
         return _of_claim(f"odd-{name}")
 
-    async def _choosy(self, name: str, rng: random.Random) -> Volume:
+    async def choosy(self, name: str, rng: random.Random) -> Volume:
         """A claim that takes disks of some label alone."""
         claim = _claim(f"odd-{name}", LOCAL)
         claim["spec"]["selector"] = {"matchLabels": {"speed": rng.choice(("fast", "slow"))}}
         await self._create(CLAIMS_PATH, claim)
         return _of_claim(f"odd-{name}")
 
-    async def _ephemeral(self, name: str, rng: random.Random) -> Volume:
+    async def ephemeral(self, name: str, rng: random.Random) -> Volume:
         template = {"spec": _claim("", rng.choice((MADE, EDGE)))["spec"]}
         return {"name": "v0", "ephemeral": {"volumeClaimTemplate": template}}
 
-    async def _belated(self, name: str, rng: random.Random) -> Volume:
+    async def belated(self, name: str, rng: random.Random) -> Volume:
         """The claim comes after its pod, and its class after both."""
         delay_s = rng.uniform(LATE_MIN_S, LATE_MAX_S)
         class_name = rng.choice((MADE, LATER))
@@ -128,7 +130,9 @@ class Disks:
         """A volume of somebody else's is attached to the node; two of three are known as volumes here."""
         source = {"persistentVolumeName": f"soon-{at % 3}"}
         spec = {"attacher": FAKE_PROVISIONER, "nodeName": f"node-{number}", "source": source}
-        await self._create(f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{number}-{at}"}, "spec": spec})
+        await self._create(
+            f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{number}-{at}"}, "spec": spec}
+        )
 
     async def detach(self, number: int, at: int) -> None:
         await self._send("DELETE", f"{CSI_PATH}/volumeattachments/attached-{number}-{at}")
@@ -188,15 +192,15 @@ class Disks:
 
 
 _SORTS: Final = (
-    Disks._sole,
-    Disks._disk,
-    Disks._disk,
-    Disks._zoned_claim,
-    Disks._own,
-    Disks._own,
-    Disks._choosy,
-    Disks._ephemeral,
-    Disks._belated,
+    Disks.sole,
+    Disks.disk,
+    Disks.disk,
+    Disks.zoned_claim,
+    Disks.own,
+    Disks.own,
+    Disks.choosy,
+    Disks.ephemeral,
+    Disks.belated,
 )
 """The first for pods of one domain alone: what a claim for one pod promises holds within a leader's pods."""
 
@@ -244,7 +248,9 @@ def _of_claim(claim: str) -> Volume:
     return {"name": "v0", "persistentVolumeClaim": {"claimName": claim}}
 
 
-def _claim(name: str, class_name: str, *, mode: str = "ReadWriteOnce", volume: str = "", size: str = "1Gi") -> dict[str, Any]:
+def _claim(
+    name: str, class_name: str, *, mode: str = "ReadWriteOnce", volume: str = "", size: str = "1Gi"
+) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "storageClassName": class_name,
         "accessModes": [mode],

@@ -59,7 +59,7 @@ class Restless:
 
     async def _move(self, mover: Mover, rng: random.Random) -> None:
         found = self._drawn(rng)
-        if found is None or await mover.read() is None and rng.random() < GIVES_UP:
+        if found is None or (await mover.read() is None and rng.random() < GIVES_UP):
             return
         pod, node = found
         standing = mover.standing(pod.uid)
@@ -89,7 +89,9 @@ class Restless:
     def _drawn(self, rng: random.Random) -> tuple[Pod, str] | None:
         """A pod of some controller on one of our nodes, and another of our nodes."""
         rows = self._rows().tolist() if self._rows is not None else []
-        owned = [pod for row in rows for pod in self._nodes.pods_on(row) if pod.owner is not None and pod.uid != self._newest]
+        owned = [
+            pod for row in rows for pod in self._nodes.pods_on(row) if pod.owner is not None and pod.uid != self._newest
+        ]
         if not owned:
             return None
         return rng.choice(owned), self._nodes.node(rng.choice(rows)).name

@@ -128,4 +128,6 @@ def _is_about(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     if term.selector is None or not term.selector.matches(other.labels):
         return False
     selected, name = term.namespace_selector, {"kubernetes.io/metadata.name": other.namespace}
-    return other.namespace in term.named_namespaces(owner.namespace) or (selected is not None and selected.matches(name))
+    return other.namespace in term.named_namespaces(owner.namespace) or (
+        selected is not None and selected.matches(name)
+    )

@@ -169,7 +169,10 @@ def _broad(labels: Labels, rng: random.Random) -> Spec:
     """What else a spec may ask of a node: ports on addresses, overhead, a first container."""
     port = {"containerPort": 80, "hostPort": 9_950 + rng.randrange(3), "hostIP": rng.choice(("0.0.0.0", "10.0.0.1"))}  # noqa: S104
     first = {"name": "first", "image": "app-3:v1", "resources": {"requests": {"cpu": "300m"}}, "ports": [port]}
-    return {"initContainers": [{**first, "restartPolicy": "Always"}], "tolerations": [{"key": "sim/rather", "operator": "Exists"}]}
+    return {
+        "initContainers": [{**first, "restartPolicy": "Always"}],
+        "tolerations": [{"key": "sim/rather", "operator": "Exists"}],
+    }
 
 
 def _plain(labels: Labels, rng: random.Random) -> Spec:

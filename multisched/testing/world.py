@@ -117,10 +117,16 @@ class World:
                 ("/api/v1/namespaces/default/services", {"selector": selector, "ports": [{"port": 80}]}),
                 ("/api/v1/namespaces/default/replicationcontrollers", {"replicas": 0, "selector": selector}),
                 ("/apis/apps/v1/namespaces/default/replicasets", {"replicas": 0, "selector": labels}),
-                ("/apis/apps/v1/namespaces/default/statefulsets", {"replicas": 0, "selector": labels, "serviceName": "s"}),
+                (
+                    "/apis/apps/v1/namespaces/default/statefulsets",
+                    {"replicas": 0, "selector": labels, "serviceName": "s"},
+                ),
             ):
                 template = {"metadata": {"labels": selector}, "spec": {"containers": [{"name": "main", "image": "a"}]}}
-                body = {"metadata": {"name": f"app-{app}"}, "spec": spec if "ports" in spec else {**spec, "template": template}}
+                body = {
+                    "metadata": {"name": f"app-{app}"},
+                    "spec": spec if "ports" in spec else {**spec, "template": template},
+                }
                 await self.send("POST", path, body)
 
     async def hide(self, app: int) -> None:
@@ -254,7 +260,9 @@ class World:
         await self.create(pod)
         return name
 
-    async def place_lowly(self, node: str, spec: Mapping[str, Any], *, is_urgent: bool, scheduler: str, milli: str = "") -> str:
+    async def place_lowly(
+        self, node: str, spec: Mapping[str, Any], *, is_urgent: bool, scheduler: str, milli: str = ""
+    ) -> str:
         """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others."""
         self._names += 1
         name = f"contest-{self._names}"
@@ -392,7 +400,9 @@ def _node(number: int) -> dict[str, Any]:
         labels["lend"] = "yes"
     if number % 10 == 9:
         allocatable |= {LICENCE: "6"}
-    images = [{"names": [f"app-{at}:v1"], "sizeBytes": (at + 1) * 60_000_000} for at in range(4) if (number + at) % 3 == 0]
+    images = [
+        {"names": [f"app-{at}:v1"], "sizeBytes": (at + 1) * 60_000_000} for at in range(4) if (number + at) % 3 == 0
+    ]
     features = ["UserNamespacesHostNetworkSupport"] if number % 2 else []
     status = {"capacity": allocatable, "allocatable": allocatable, "images": images, "declaredFeatures": features}
     metadata = {"name": f"node-{number}", "labels": labels}

@@ -22,7 +22,9 @@ async def _attach(scene: Scene) -> bool:
 async def _restart_drivers(scene: Scene) -> bool:
     """Drivers are updated: they attach more or fewer, take plugins over, or are gone for a moment."""
     for number in scene.rng.sample(range(1, 40), 6):
-        await scene.world.disks.set_attachable(number, scene.rng.choice((1, 4, 9)), is_migrated=scene.rng.random() < 0.7)
+        await scene.world.disks.set_attachable(
+            number, scene.rng.choice((1, 4, 9)), is_migrated=scene.rng.random() < 0.7
+        )
     await scene.world.disks.replace_csi_node(scene.rng.choice((6, 11, 16)))
     return True
 

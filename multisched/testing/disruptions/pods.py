@@ -161,7 +161,9 @@ async def press(scene: Scene, pair: str) -> None:
 
 async def _contend(scene: Scene, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
     """Less urgent pods hold what urgent ones then want to have."""
-    low = [await scene.world.place_lowly(node, spec, is_urgent=False, scheduler=scheduler, milli=milli) for _ in range(6)]
+    low = [
+        await scene.world.place_lowly(node, spec, is_urgent=False, scheduler=scheduler, milli=milli) for _ in range(6)
+    ]
     await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name in low))
     for _ in range(2):
         await scene.world.place_lowly(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
@@ -212,7 +214,9 @@ async def _wait_absurdly(scene: Scene) -> bool:
     tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
     node = f"node-{scene.rng.choice(CROWDED)}"
     names = [
-        await scene.world.place_lowly(node, {"tolerations": tolerations}, is_urgent=False, scheduler="forecast-scheduler")
+        await scene.world.place_lowly(
+            node, {"tolerations": tolerations}, is_urgent=False, scheduler="forecast-scheduler"
+        )
         for _ in range(2)
     ]
     crowd = await scene.world.crowd(node, 4)
