@@ -28,7 +28,7 @@ APART_SHARE: Final = 0.3
 """Of all domains of these: one plugin runs beside the loop."""
 APART: Final = ("TaintToleration", "ImageLocality", "NodeAffinity")
 
-QUEUES: Final = (
+QUEUES: Final[Sequence[Mapping[str, str]]] = (
     {},
     {"initialBackoff": "500ms", "maxBackoff": "3s", "unschedulableFlush": "12s"},
     {"initialBackoff": "100ms", "maxBackoff": "1s", "unschedulableFlush": "8s"},

@@ -98,10 +98,12 @@ class SimExtender:
         }
         if self._faults.strikes("extender astray", 4 * ASTRAY):
             node = next(iter(uids))
-            wrong = self._rng.choice(
-                ({"node-of-another-cluster": uids[node]}, {node: {"Pods": [{"UID": "nobody"}]}}, {node: {"Pods": []}})
+            nonsense: tuple[dict[str, Any], ...] = (
+                {"node-of-another-cluster": uids[node]},
+                {node: {"Pods": [{"UID": "nobody"}]}},
+                {node: {"Pods": []}},
             )
-            return {"NodeNameToMetaVictims": wrong}
+            return {"NodeNameToMetaVictims": self._rng.choice(nonsense)}
         worst = max((one["NumPDBViolations"] for one in uids.values()), default=0)
         kept = {node: one for node, one in uids.items() if not worst or one["NumPDBViolations"] < worst} or uids
         return {"NodeNameToMetaVictims": kept}

@@ -57,7 +57,7 @@ DEATHS_MAX = 2
 """A program that ends by an error again and again has shown enough."""
 STOP_MAX_S = 20.0
 LOOK_S = 0.5
-ASKED_LOOKS, ASKED_PODS = 8, 6
+ASKED_LOOKS, ASKED_PODS = 20, 6
 """Every so many looks people ask each process how it fares, and about so many pods."""
 POLL_S = 3.0
 NUDGE_POLLS = 6
@@ -294,7 +294,7 @@ class Run:
     # -- the run ---------------------------------------------------------------------------------------------------
 
     async def main(self) -> Report:
-        if self.setting.is_drawn and (fault := fault_of_refusals()):
+        if self.setting.is_drawn and (fault := fault_of_refusals(self.seed)):
             self.door.complain(fault)
         await self.world.build()
         self._split_leases()

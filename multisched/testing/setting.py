@@ -20,12 +20,14 @@ from multisched.testing import configurations
 from multisched.testing.disruptions import HEAVY, LIGHT
 from multisched.testing.disruptions.scene import Disruption, Where
 
-LIGHT_KINDS = 16
+REFUSED_TRIED = 3
+"""Configurations that must be refused, tried before a run."""
+LIGHT_KINDS = 12
 """Disruptions of a run that leave the processes alone."""
 HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
-ARRIVALS = (50, 100)
+ARRIVALS = (40, 80)
 WORKLOADS = (2, 3)
 REPLICAS = (2, 2, 2, 3)
 SLOW_BINDS = 0.35
@@ -112,10 +114,11 @@ def _asking(rng: random.Random, *, is_drawn: bool) -> Configuration:
     return configurations.drawn(rng, yaml.safe_load(ASKING))
 
 
-def fault_of_refusals() -> str:
-    """Before a run: what a user must not configure is refused in words; empty if all is."""
-    asking = yaml.safe_load(ASKING)
-    found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in configurations.REFUSED)
+def fault_of_refusals(seed: int) -> str:
+    """Before a run: some of what a user must not configure is refused in words; empty if it is."""
+    asking, rng = yaml.safe_load(ASKING), random.Random(f"{seed}/refused")  # noqa: S311 - a simulation
+    drawn = rng.sample(configurations.REFUSED, REFUSED_TRIED)
+    found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in drawn)
     return next((fault for fault in found if fault), "")
 
 

@@ -226,7 +226,7 @@ class Workloads:
         rng = self._rng
         shape = rng.choice(SHAPES)
         labels = {"workload": f"w{number}"}
-        container = {
+        container: Spec = {
             "name": "main",
             "image": f"app-{rng.randrange(4)}:v1",
             "resources": {"requests": {"cpu": rng.choice(("100m", "250m", "500m")), "memory": "64Mi"}},
