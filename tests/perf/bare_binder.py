@@ -52,7 +52,8 @@ async def bind(
             await answer.read()
 
 
-async def run(url: str, token: str, ca: str, *nodes: str) -> None:
+async def run(*words: str) -> None:
+    url, token, ca, *nodes = words
     send, receive = anyio.create_memory_object_stream[tuple[str, str]](max_buffer_size=float("inf"))
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=ca), limit=0)
     headers, timeout = {"Authorization": f"Bearer {token}"}, aiohttp.ClientTimeout(total=None)
