@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,8 +85,11 @@ async def _resize_up(scene: Scene) -> bool:
 
 
 async def _resize_waiting(scene: Scene) -> bool:
-    """Pods are resized while they are queued, held at Permit, assumed or on the wire; then others come after the room."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
+    """Pods are resized while they are queued, held at Permit, assumed or on the wire; then others come after the room.
+
+    On the node with most room, for where there is none nobody is on his way.
+    """
+    node = _emptiest(scene)
     is_held = scene.rng.random() < 0.5
     names = await scene.world.crowd(node, 4, cpu="900m", prefix=HELD if is_held else "")
     await scene.pause(0.0, 0.08)
@@ -96,6 +100,14 @@ async def _resize_waiting(scene: Scene) -> bool:
     await scene.pause(0.05, 0.3)
     await scene.world.crowd(node, 6)
     return True
+
+
+def _emptiest(scene: Scene) -> str:
+    """Of the nodes that crowds want."""
+    used: Counter[str] = Counter({f"node-{number}": 0 for number in CROWDED})
+    for pod in scene.world.pods():
+        used[pod.node] += pod.requests.get(CPU, 0)
+    return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
 
 
 async def _shrink_infeasible(scene: Scene) -> bool:
