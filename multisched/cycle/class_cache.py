@@ -79,6 +79,8 @@ class ClassCache:
             for p in those((*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score), StampPlugin)
         }
         self._stamp_plugins = tuple(stamps.values())
+        self._stamp_filters = frozenset(p.name for p in plugins.filter if p.depends_on.reads_stamp)
+        self._scoring = frozenset(p.name for p in plugins.score)
         self._shared = SharedAnswers(runner, table, rows, signers, self._stamp_plugins)
         feasible_readers = frozenset(name for name, p in stamps.items() if getattr(p, "reads_feasible", False))
         self._scores = ClassScores(plugins, runner, self._shared, feasible_readers)
@@ -285,6 +287,8 @@ class ClassCache:
                     entry.refusal = Status.unresolvable(_nowhere_left(entry.narrowed_by))
                     return
         entry.skipped = frozenset(skipped)
+        # A plugin that scores and skips the filter has preferences only; one that has no score skips for what is there now.
+        entry.relates = not self._stamp_filters <= entry.silent | (entry.skipped & self._scoring)
 
     def _take_stamps(self, entry: PodClass) -> None:
         """Learns what the answers hang on, before they are given; and who has nothing to say of such pods."""

@@ -167,6 +167,8 @@ class Heed(msgspec.Struct, frozen=True):
     stand_on: Callable[[Rows], Bools] | None = None
     """bool[rows]: where pods that matter may stand, for a plugin that keeps books of them; then `matters` is asked only
     about pods that stand nowhere, and may go by anything."""
+    is_by_row: bool = False
+    """Only pods on the row itself make a difference to what is said of it."""
 
 
 @runtime_checkable
