@@ -228,7 +228,12 @@ class ClusterCache:
         return entry
 
     def mend_row(self, row: int) -> None:
-        """Writes a row, its columns and its pods anew from the entries: the audit found them at odds."""
+        """Writes a row, its columns and its pods anew from the entries: the audit found them at odds.
+
+        What was decided by the row as it was, and by counts of its pods, has to be looked at again.
+        """
+        self._intrude(row)
+        self.news.lose()
         self.nodes.recount(row, {uid: entry.pod for uid, entry in self._placed.items() if entry.row == row})
 
     def _add(self, pod: Pod) -> None:
