@@ -27,7 +27,7 @@ from multisched.framework.ledger import Ledger
 from multisched.framework.measures import Measures, Meters
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import Binder, BindReply, BindRequest, Clock, VolumeWriter
 from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, PreemptionsUnderWay
 from multisched.framework.reasons import ReasonTable
@@ -441,13 +441,6 @@ class AskingPlugin(Plugin, Protocol):
     def answer(self, question: object) -> Awaitable[object]:
         """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
         ...
-
-
-@runtime_checkable
-class ReadsObjects(Plugin, Protocol):
-    """A plugin that reads objects besides pods and nodes by `PluginContext.objects`: the program watches those kinds."""
-
-    reads_objects: tuple[ObjectKind, ...]
 
 
 @runtime_checkable
