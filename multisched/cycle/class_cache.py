@@ -180,8 +180,10 @@ class ClassCache:
     def _keep(self, entry: PodClass, signature: Hashable) -> None:
         """As the one used last; those unused for longest make room."""
         pod = entry.pod
-        of_pod = pod.spec.size_bytes + BYTES_PER_LABEL * len(pod.labels)
-        entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + of_pod
+        if entry.sized_with is not pod:
+            of_pod = pod.spec.size_bytes + BYTES_PER_LABEL * len(pod.labels)
+            entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + of_pod
+            entry.sized_with = pod
         self._class_bytes += entry.size_bytes
         while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:
             self._class_bytes -= self._classes.pop(next(iter(self._classes))).size_bytes

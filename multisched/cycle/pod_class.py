@@ -160,6 +160,8 @@ class PodClass:
         self.refused_picture: Picture | None = None
         self.size_bytes = 0
         """What its owner counts for it."""
+        self.sized_with: Pod | None = None
+        """The pod that is in this."""
         self.unrecorded = 0
         """Placed pods until the next picture."""
 

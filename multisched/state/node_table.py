@@ -88,7 +88,7 @@ class LabelColumn:
 class _FewRows:
     """Amounts of a few rows as they were at one moment (`row_log`): views to be cut by a block of native resources."""
 
-    __slots__ = ("_capacities", "allocatable", "at", "requested", "rows")
+    __slots__ = ("allocatable", "at", "capacities", "requested", "rows")
 
     def __init__(self, rows: Rows | None, at: int, allocatable: Int64, requested: Int64) -> None:
         self.rows = rows
@@ -97,15 +97,9 @@ class _FewRows:
             rows = np.zeros(0, np.intp)
         self.allocatable: Int64 = allocatable[:NATIVE_END].take(rows, axis=1)
         self.requested: Int64 = requested[: SCORING.stop].take(rows, axis=1)
-        self._capacities: Float64 | None = None
-        self.allocatable.flags.writeable = self.requested.flags.writeable = False
-
-    @property
-    def capacities(self) -> Float64:
-        if self._capacities is None:
-            self._capacities = self.allocatable.astype(np.float64)
-            self._capacities.flags.writeable = False
-        return self._capacities
+        self.capacities: Float64 = self.allocatable.astype(np.float64)
+        for array in (self.allocatable, self.requested, self.capacities):
+            array.flags.writeable = False
 
 
 class NodeTable:
