@@ -85,6 +85,8 @@ class ClassCache:
         self._tracing = {
             p.name: p for p in those((p for p in plugins.filter if p.depends_on is Dependency.STAMP), TracingPlugin)
         }
+        self._stamp_filters = frozenset(p.name for p in plugins.filter if p.depends_on.reads_stamp)
+        self._scoring = frozenset(p.name for p in plugins.score)
         self._shared = SharedAnswers(runner, table, rows, signers, self._stamp_plugins)
         self._scores = ClassScores(plugins, runner, self._shared, stamps)
         self._stamp_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in stamps}
@@ -292,6 +294,8 @@ class ClassCache:
                     entry.refusal = Status.unresolvable(_nowhere_left(entry.narrowed_by))
                     return
         entry.skipped = frozenset(skipped)
+        # A plugin that scores and skips the filter has preferences only; one that has no score skips for what is there now.
+        entry.relates = not self._stamp_filters <= entry.silent | (entry.skipped & self._scoring)
 
     def _take_stamps(self, entry: PodClass) -> None:
         """Learns what the answers hang on, before they are given; and who has nothing to say of such pods."""

@@ -125,6 +125,8 @@ class PodClass:
         """Rows of the domain, narrowed or not."""
         self.rows: Rows = NO_ROWS
         self.skipped: frozenset[str] = frozenset()
+        self.relates = False
+        """Some filter goes by what stands on other rows, too."""
         self.told: tuple[PreFilterResult, ...] = ()
         """What the PreFilter plugins said whose answers hold for one attempt."""
         self.stamps: Mapping[str, Hashable] = {}

@@ -27,7 +27,7 @@ from multisched.framework.ledger import Ledger
 from multisched.framework.measures import Measures, Meters
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import Binder, BindReply, BindRequest, Clock, VolumeWriter
 from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, PreemptionsUnderWay
 from multisched.framework.reasons import ReasonTable
@@ -167,6 +167,8 @@ class Heed(msgspec.Struct, frozen=True):
     stand_on: Callable[[Rows], Bools] | None = None
     """bool[rows]: where pods that matter may stand, for a plugin that keeps books of them; then `matters` is asked only
     about pods that stand nowhere, and may go by anything."""
+    is_by_row: bool = False
+    """Only pods on the row itself make a difference to what is said of it."""
 
 
 @runtime_checkable
@@ -462,13 +464,6 @@ class AskingPlugin(Plugin, Protocol):
     def answer(self, question: object) -> Awaitable[object]:
         """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
         ...
-
-
-@runtime_checkable
-class ReadsObjects(Plugin, Protocol):
-    """A plugin that reads objects besides pods and nodes by `PluginContext.objects`: the program watches those kinds."""
-
-    reads_objects: tuple[ObjectKind, ...]
 
 
 @runtime_checkable

@@ -126,7 +126,9 @@ class SpreadRuleBook:
         matches = tuple(c.selector is not None and c.selector.matches(pod.labels) for c in constraints)
         affinity = pod.spec.affinity if any(c.honors_affinity for c in constraints) else NodeAffinity()
         tolerations = pod.spec.tolerations if any(c.honors_taints for c in constraints) else ()
-        key = (constraints, matches, pod.namespace, affinity, tolerations, bool(pod.spec.spread))
+        # Without a zone a row is left out by a pod's own constraints, and scored by its host where the same are the system's.
+        needs_all_keys = bool(pod.spec.spread) or not self._is_system
+        key = (constraints, matches, pod.namespace, affinity, tolerations, needs_all_keys)
         rules = self._rules.get(key)
         if rules is None:
             if len(self._rules) >= RULES_KEPT:
@@ -138,7 +140,7 @@ class SpreadRuleBook:
                 ),
                 affinity,
                 tolerations,
-                needs_all_keys=bool(pod.spec.spread) or not self._is_system,
+                needs_all_keys=needs_all_keys,
             )
         return rules
 

@@ -274,6 +274,27 @@ def test_a_pending_pod_is_scored_without_its_pod_level_requests_and_a_placed_one
     assert one_node(pending, placed, **big).scores(NodeResourcesFit()) == {"n0": 25}
 
 
+def test_pods_whose_containers_alone_ask_for_other_amounts_are_of_one_class_only_where_those_are_not_scored() -> None:
+    """Requests of the pod level stand for those of the containers, but not where a pending pod is scored."""
+
+    def asking(pages: int) -> Document:
+        return pod_document(
+            "p", container(extra={"hugepages-2Mi": pages}), resources={"requests": {"hugepages-2Mi": "8"}}
+        )
+
+    scene = Scene([node_document("n0", extra={"hugepages-2Mi": 16})], [], asking(2))
+    few, many = scene.pod, decode_pod(asking(8))
+    assert few.requests == many.requests
+    plain = NodeResourcesFit()
+    pages = {"scoringStrategy": {"resources": [{"name": "hugepages-2Mi", "weight": 1}]}}
+    scoring = NodeResourcesFit(NodeResourcesFitArgs.from_config(pages))
+    rows = scene.rows(["n0"])
+    scores = [[int(one.score(scene.view(), pod, rows)[0]) for pod in (few, many)] for one in (plain, scoring)]
+    assert scores == [[scores[0][0]] * 2, [87, 50]]
+    assert plain.sign(few) == plain.sign(many)
+    assert scoring.sign(few) != scoring.sign(many)
+
+
 def test_ignored_resources_and_groups_are_not_checked() -> None:
     pod = pod_document(
         "p", container(extra={"example.com/fpga": 1, "other.io/a": 1, "other.io/b": 1, "hugepages-2Mi": 1})
