@@ -167,11 +167,12 @@ class SchedulingCycle:
             return (yield from self._refused(group, group.view, pod, attempt, found, ()))
         held = self._promised.held(group, pod, attempt)
         feasible = _without(group.feasible, held)
-        if held and any_true(feasible):
+        is_somewhere = any_true(feasible)
+        if held and is_somewhere:
             group = self.classes.reduced(group, feasible)  # scores are normalised among the rows that are left
-        asked = self._questions(group, pod, feasible)
+        asked = self._questions(group, pod) if is_somewhere else ()
         if not asked:
-            if not any_true(feasible):
+            if not is_somewhere:
                 found = self._diagnose(group, pod, attempt)
                 return (yield from self._refused(group, group.view, pod, attempt, found, ()))
             self.classes.score(group)
@@ -258,11 +259,12 @@ class SchedulingCycle:
 
     # -- asking outside --------------------------------------------------------------------------------------------
 
-    def _questions(self, group: PodClass, pod: Pod, feasible: Bools) -> list[Asked]:
-        if not self.plugins.asking or not any_true(feasible):
+    def _questions(self, group: PodClass, pod: Pod) -> list[Asked]:
+        """Of the plugins that ask outside, about the feasible rows."""
+        if not self.plugins.asking:
             return []
         asked = []
-        rows = group.rows[feasible]
+        rows = group.rows[group.feasible]
         for plugin in self.plugins.asking:
             question = self._runner.call(plugin, "Ask", plugin.ask, group.view, pod, rows)
             if question is not None:

@@ -53,7 +53,7 @@ class SpreadRule:
 class SpreadRules:
     """All constraints of a pod. `hard` filters, `soft` scores."""
 
-    __slots__ = ("affinity", "hard", "needs_all_keys", "soft", "sources", "tolerations")
+    __slots__ = ("affinity", "hard", "hard_sources", "needs_all_keys", "soft", "soft_sources", "tolerations")
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class SpreadRules:
         """False for the system's defaults: rows without a zone are scored by their host all the same."""
         self.affinity = affinity
         self.tolerations = tolerations
-        self.sources = tuple(source for rule in rules for source in rule.sources)
+        self.hard_sources = tuple(source for rule in self.hard for source in rule.sources)
+        self.soft_sources = tuple(source for rule in self.soft for source in rule.sources)
 
 
 class SpreadRuleBook:

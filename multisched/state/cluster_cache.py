@@ -249,6 +249,8 @@ class ClusterCache:
 
     def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
         """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
+        if not annotations and not pod.annotations:
+            return pod
         written = self.ledgers.written
         carried = {key: text for key, text in annotations.items() if key in written}
         if not carried and written.isdisjoint(pod.annotations):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from multisched.framework.events import Hint
 from multisched.framework.status import Code
+from multisched.plugins.columns import FEW_ROWS
 from multisched.plugins.config_fields import PluginArgsError
 from multisched.plugins.node_resources_balanced_allocation import (
     NodeResourcesBalancedAllocation,
@@ -163,6 +164,26 @@ def test_balance_is_the_change_in_evenness(scene: Scene, names: list[str]) -> No
     assert scene.scores(plugin) == expected
     skips = plugin.pre_score(scene.view(), scene.pod, scene.rows(scene.names)).code is Code.SKIP
     assert skips == (not any(wanted.get(name) for name in names))
+
+
+@given(
+    st.lists(st.tuples(*[st.sampled_from((0, 1, 100, 999, 3_000))] * 4), min_size=FEW_ROWS + 1, max_size=12),
+    st.sampled_from((0, 1, 250, 4_000)),
+    st.sampled_from((0, 7, 100)),
+)
+def test_balance_of_few_rows_is_that_of_many(nodes: list[tuple[int, ...]], cpu: int, mebi: int) -> None:
+    placed = [
+        pod_document(f"p{n}", container(cpu=held, memory=held_mebi * MEBI), node=f"n{n}")
+        for n, (_, _, held, held_mebi) in enumerate(nodes)
+    ]
+    documents = [
+        node_document(f"n{n}", cpu=has, memory=has_mebi * MEBI) for n, (has, has_mebi, _, _) in enumerate(nodes)
+    ]
+    scene = Scene(documents, placed, pod_document("new", container(cpu=cpu, memory=mebi * MEBI)))
+    plugin, view, rows = NodeResourcesBalancedAllocation(), scene.view(), scene.rows(scene.names)
+
+    few = [score for at in range(len(rows)) for score in plugin.score(view, scene.pod, rows[at : at + 1]).tolist()]
+    assert few == plugin.score(view, scene.pod, rows).tolist()
 
 
 def one_node(pending: Document, *placed: Document, **node: Any) -> Scene:
