@@ -34,38 +34,26 @@ SLOW_BINDS = 0.35
 """Of all runs: in these a bind takes up to SLOW_BIND_MAX_S."""
 SLOW_BIND_MAX_S = 2.5
 
-ASKING = """
+_ASKING_DOMAIN = """
+- name: {name}
+  concurrency: {{cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}}
+  profile:
+    plugins:
+      enabled:
+      - {{name: "multisched.testing.plugins:SlowOracle", weight: {weight}}}
+      - {{name: "multisched.testing.plugins:ReserveBooks"}}
+      - {{name: "multisched.testing.plugins:HoldSome"}}
+"""
+_ASKING_WEIGHTS = {"forecast": 50, "gpu": 5, "job": 5}
+ASKING = f"""
 apiVersion: multisched.io/v1
 kind: MultischedConfiguration
 domains:
-- name: forecast
-  concurrency: {cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}
-  profile:
-    plugins:
-      enabled:
-      - {name: "multisched.testing.plugins:SlowOracle", weight: 50}
-      - {name: "multisched.testing.plugins:ReserveBooks"}
-      - {name: "multisched.testing.plugins:HoldSome"}
-- name: gpu
-  concurrency: {cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}
-  profile:
-    plugins:
-      enabled:
-      - {name: "multisched.testing.plugins:SlowOracle", weight: 5}
-      - {name: "multisched.testing.plugins:ReserveBooks"}
-      - {name: "multisched.testing.plugins:HoldSome"}
-- name: job
-  concurrency: {cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}
-  profile:
-    plugins:
-      enabled:
-      - {name: "multisched.testing.plugins:SlowOracle", weight: 5}
-      - {name: "multisched.testing.plugins:ReserveBooks"}
-      - {name: "multisched.testing.plugins:HoldSome"}
+{"".join(_ASKING_DOMAIN.format(name=name, weight=weight) for name, weight in _ASKING_WEIGHTS.items())}
   loans:
   - from: forecast
     selector:
-      matchLabels: {lend: "yes"}
+      matchLabels: {{lend: "yes"}}
 """
 """Three domains in which parallel cycles meet: the profiles wait for answers."""
 

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.scheduling_cycle import Placed, Result, Unplaced
 from multisched.framework.plugin import QueuedPod
 from multisched.model.decode import Decoder
-from tests.conformance.answer import load, preemption_of
+from multisched.model.objects import Pod
+from tests.conformance.answer import Scene, load, preemption_of
 from tests.conformance.generate import problem
 
 Json = dict[str, Any]
@@ -58,17 +59,21 @@ def steps(family: str, seed: int) -> list[Step]:
     base, rng, decoder = problem(family, seed), Random(seed), Decoder()
     scene, stands, found = load(base, decoder), list(base.get("pods") or ()), list[Step]()
     assumed, batch = list[Json](), rng.choice(BATCHES)
+
+    def tell_of_batch() -> None:
+        for bound in assumed:
+            scene.cache.place(decoder.pod(orjson.dumps(bound)))
+        assumed.clear()
+
     for number, document in enumerate(waiting(base, rng)):
         if len(assumed) >= batch:
-            for bound in assumed:  # the watch tells of a batch at once, when the next one is decided
-                scene.cache.place(decoder.pod(orjson.dumps(bound)))
-            assumed.clear()
+            tell_of_batch()
         put = {**base, "id": f"{base['id']}-{number}", "pods": list(stands), "pod": document}
-        attempt = scene.cycle.attempt(QueuedPod(decoder.pod(orjson.dumps(document)), queued_s=0.0, attempts=1))
-        try:
-            next(attempt)
-        except StopIteration as end:
-            result = end.value
+        pod = decoder.pod(orjson.dumps(document))
+        result = _decided(scene, pod)
+        if assumed and not isinstance(result, Placed):
+            tell_of_batch()  # of victims the one that started last goes first, and assumed pods have not started
+            result = _decided(scene, pod)
         if isinstance(result, Placed):
             # It starts at once: of pods that have not, upstream spares the one that it happens to ask about first.
             running = {"phase": "Running", "startTime": f"2026-01-02T00:00:{number:02}Z"}
@@ -80,6 +85,16 @@ def steps(family: str, seed: int) -> list[Step]:
             found.append(Step(put, "", result.message, preemption_of(result)))
     scene.cache.validate()
     return found
+
+
+def _decided(scene: Scene, pod: Pod) -> Result:
+    attempt = scene.cycle.attempt(QueuedPod(pod, queued_s=0.0, attempts=1))
+    try:
+        next(attempt)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    raise AssertionError("a plugin asks outside")
 
 
 def faults(step: Step, answer: Mapping[str, Any]) -> list[str]:

@@ -199,6 +199,24 @@ def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being
     simulate(main(), loop)
 
 
+def test_a_row_that_the_audit_has_mended_is_looked_at_anew() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("standing", cpu="4", scheduler="them", nodeName="a", phase="Running")
+        row = house.cache.nodes.row_of("a")
+        assert row is not None
+        house.cache.nodes.remove_pod(row, "uid-standing")  # the columns are wrong from here on
+        house.see_pod("permit")
+        await asyncio.sleep(0.1)
+        assert house.node_of("permit") == "a"
+        house.cache.mend_row(row)
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == []
+
+    play(scene)
+
+
 class Counting:
     """A filter that lets all rows pass, and counts how often it is asked."""
 
