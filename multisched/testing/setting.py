@@ -78,6 +78,12 @@ class Setting:
     kinds: Sequence[str]
     """Disruptions, in the order in which they strike."""
 
+    @property
+    def has_faulty_plugin(self) -> bool:
+        """A plugin of some domain fails now and then, in its ledger too."""
+        plugins = (one.name for domain in self.configuration.domains for one in domain.profile.plugins.enabled)
+        return any(name.endswith(":Faulty") for name in plugins)
+
 
 def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
     """The setting of a seed; with `kinds`, of these disruptions alone."""

@@ -82,6 +82,6 @@ async def _tell_while_held(scene: Scene) -> None:
     await asyncio.sleep(HEARD_S)
     has_heard = all(p.program.cache.placed(freed.uid) is None for p in leaders)
     await asyncio.sleep(COME_BACK_S)
-    is_undisturbed = has_heard and all(p in run.processes for p in leaders)
+    is_undisturbed = has_heard and all(p in run.processes for p in leaders) and not run.setting.has_faulty_plugin
     if is_undisturbed and any(pod.name == name for pod in run.door.unbound_feasible()):
         run.door.complain(f"I3: {name} missed the event of its attempt")
