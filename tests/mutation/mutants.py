@@ -11,7 +11,7 @@ import difflib
 import importlib
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -23,38 +23,20 @@ from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_repla
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
+@dataclass(frozen=True)
 class Mutant:
     """One change in one function."""
 
-    def __init__(self, file: Path, function: str, number: int, parsed: cst.Module, mutation: Mutation) -> None:
-        self.file = file
-        """Relative to the root."""
-        self.function = function
-        """`ChangeLog.note`."""
-        self.number = number
-        """Among the mutants of its function."""
-        self._parsed = parsed
-        self._mutation = mutation
-
-    @property
-    def module(self) -> str:
-        return ".".join(self.file.with_suffix("").parts).removesuffix(".__init__")
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}:{self.function}:{self.number}"
-
-    @cached_property
-    def source(self) -> str:
-        """The changed file."""
-        changed = deep_replace(self._parsed, self._mutation.original_node, self._mutation.mutated_node)
-        assert isinstance(changed, cst.Module)
-        return changed.code
-
-    @cached_property
-    def difference(self) -> str:
-        before, after = self._parsed.code.splitlines(), self.source.splitlines()
-        return "\n".join(difflib.unified_diff(before, after, str(self.file), str(self.file), lineterm="", n=2))
+    name: str
+    file: str
+    """Relative to the root."""
+    function: str
+    """`multisched.state.change_log:ChangeLog.note`."""
+    source: str
+    """The changed file."""
+    difference: str
+    lines: range
+    """The lines of the statement that changed: who executes none of them cannot tell."""
 
     @property
     def changed(self) -> tuple[str, str]:
@@ -64,16 +46,9 @@ class Mutant:
         came = " ".join(line[1:].strip() for line in lines if re.match(r"\+(?!\+\+)", line))
         return went, came
 
-    @cached_property
-    def lines(self) -> range:
-        """The lines of the statement that changed: who executes none of them cannot tell."""
-        before, after = self._parsed.code.splitlines(), self.source.splitlines()
-        same = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
-        return _statement_at(ast.parse(self._parsed.code), same + 1)
-
     def put_in(self) -> None:
         """Changes this process, for good."""
-        function = _live(self.module, self.function)
+        function = _live(*self.function.split(":"))
         compiled = compile(self.source, function.__code__.co_filename, "exec", dont_inherit=True)
         function.__code__ = _code_of(compiled, function.__code__)
         arguments = _arguments(ast.parse(self.source), function.__code__)
@@ -85,7 +60,28 @@ class Mutant:
             function.__kwdefaults__ = {one.arg: _value(default, space) for one, default in named if default is not None}
 
 
-def mutants_of(file: Path) -> Iterator[Mutant]:
+class Place:
+    """A mutant that could be made. Keeps the whole tree of its file: to be let go of before any fork."""
+
+    def __init__(self, file: Path, function: str, number: int, parsed: cst.Module, mutation: Mutation) -> None:
+        self._file = str(file)
+        self._function = f"{'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}:{function}"
+        self.name = f"{self._function}:{number}"
+        self._parsed = parsed
+        self._mutation = mutation
+
+    def mutant(self) -> Mutant:
+        changed = deep_replace(self._parsed, self._mutation.original_node, self._mutation.mutated_node)
+        assert isinstance(changed, cst.Module)
+        code, source = self._parsed.code, changed.code
+        before, after = code.splitlines(), source.splitlines()
+        difference = "\n".join(difflib.unified_diff(before, after, self._file, self._file, lineterm="", n=2))
+        same = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
+        lines = _statement_at(ast.parse(code), same + 1)
+        return Mutant(self.name, self._file, self._function, source, difference, lines)
+
+
+def places_of(file: Path) -> Iterator[Place]:
     """All of one file, relative to the root."""
     parsed, mutations, _, _ = create_mutations(str(file), (ROOT / file).read_text())
     names = _function_names(parsed)
@@ -94,15 +90,15 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
         name = names.get(id(mutation.contained_by_top_level_function))
         if name is not None:
             numbers[name] = numbers.get(name, 0) + 1
-            yield Mutant(file, name, numbers[name], parsed, mutation)
+            yield Place(file, name, numbers[name], parsed, mutation)
 
 
-def all_mutants() -> Iterator[Mutant]:
+def all_places() -> Iterator[Place]:
     """Those of every file that `pyproject.toml` names (`tool.mutmut`); the process stands in the root."""
     for folder in config().source_paths:
         for file in sorted(folder.rglob("*.py")):
             if config().should_mutate(file):
-                yield from mutants_of(file)
+                yield from places_of(file)
 
 
 def _function_names(parsed: cst.Module) -> dict[int, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import random
@@ -25,7 +26,7 @@ import yaml
 from multisched.testing.scenario import run_seed
 from tests.mutation.children import Task, in_children
 from tests.mutation.learn import PROFILE, TESTS, learned
-from tests.mutation.mutants import ROOT, Mutant, all_mutants
+from tests.mutation.mutants import ROOT, Mutant, all_places
 from tests.mutation.reach import Reach
 from tests.sim.run import quiet
 
@@ -106,7 +107,7 @@ class Examination:
         self._equivalents = named_equivalents()
 
     def judge(self, sample: Sequence[Mutant]) -> list[Verdict]:
-        tests = [self._reach.tests_of(str(mutant.file), mutant.lines) for mutant in sample]
+        tests = [self._reach.tests_of(mutant.file, mutant.lines) for mutant in sample]
         reached = [number for number, found in enumerate(tests) if found]
         by_test = self._each(reached, lambda number: self._testing(sample[number], tests[number]), sample)
         left = [number for number in range(len(sample)) if not by_test.get(number) and not self._why(sample[number])]
@@ -140,7 +141,7 @@ class Examination:
         return caught
 
     def _why(self, mutant: Mutant) -> str:
-        return self._equivalents.get((f"{mutant.module}.{mutant.function}", *mutant.changed), "")
+        return self._equivalents.get((mutant.function, *mutant.changed), "")
 
 
 def named_equivalents() -> dict[tuple[str, str, str], str]:
@@ -167,12 +168,12 @@ def tell(verdicts: Sequence[Verdict], as_json: bool) -> bool:
 
 
 def chosen(options: argparse.Namespace) -> list[Mutant]:
-    mutants = list(all_mutants())
-    print(f"{len(mutants)} mutants in all", file=sys.stderr)
+    places = list(all_places())
+    print(f"{len(places)} mutants in all", file=sys.stderr)
     if options.mutant:
-        by_name = {mutant.name: mutant for mutant in mutants}
-        return [by_name[name] for name in options.mutant]
-    return random.Random(options.seed).sample(mutants, options.sample)
+        by_name = {place.name: place for place in places}
+        return [by_name[name].mutant() for name in options.mutant]
+    return [place.mutant() for place in random.Random(options.seed).sample(places, options.sample)]
 
 
 def main() -> int:
@@ -193,6 +194,8 @@ def main() -> int:
     with contextlib.redirect_stdout(sys.stderr):
         if pytest.main(["--collect-only", "-qqq", *HERE, *TESTS]):
             raise SystemExit("pytest cannot collect the tests")
+    gc.collect()
+    gc.freeze()  # a child that looks for cycles does not copy what it shares with its parent
     verdicts = examination.judge(sample)
     liar = examination.innocent(verdicts)
     if liar:

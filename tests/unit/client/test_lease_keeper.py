@@ -185,6 +185,27 @@ async def test_a_release_that_is_refused_is_tried_again(status: int) -> None:
     assert store.document["spec"]["holderIdentity"] == ""
 
 
+async def test_a_release_that_reaches_nobody_is_tried_again_by_reading_first() -> None:
+    """The first PUT is lost before it arrives, and the read after it too."""
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        await keeper.wait_held()
+        lost = ["PUT", "GET"]
+
+        def lose(asked: Asked, apply: Callable[[], Response]) -> Answer:
+            if lost and asked.method == lost[0]:
+                return ConnectFailedError(f"{lost.pop(0)} refused")
+            return apply()
+
+        store.fault = lose
+        seen = len(transport.asked)
+        await keeper.release()
+    assert [asked.method for asked in transport.asked[seen:]] == ["PUT", "GET", "GET", "PUT"]
+    assert store.document is not None
+    assert store.document["spec"]["holderIdentity"] == ""
+
+
 async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")

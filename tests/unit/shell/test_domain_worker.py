@@ -101,6 +101,20 @@ def test_a_pod_waits_for_the_slowest_answer_and_not_for_their_sum() -> None:
     play(scene, plugins=[Slow("first", 3.0), Slow("second", 2.0)])
 
 
+def test_a_plugin_that_does_not_answer_in_time_has_failed_and_the_pod_is_told() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(9.9)
+        assert house.told("p") == []
+        await asyncio.sleep(0.2)
+        assert house.desk.ends == [("attempt", "error")]
+        (told,) = house.told("p")
+        assert "no answer within 10.0 s" in told
+        assert house.desk.posts == []
+
+    play(scene, plugins=[Slow("silent", 60.0)])
+
+
 def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_pod("p")

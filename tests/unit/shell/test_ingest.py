@@ -230,3 +230,20 @@ def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) 
     entry = house.cache.placed(uid)
     assert entry is not None
     assert entry.pod.is_deleting
+
+
+def test_a_pod_is_in_step_when_it_is_counted_where_the_server_has_it(house: House) -> None:
+    """What a handover asks: nothing is counted of a pod that has ended, and what cannot be read holds nobody up."""
+
+    def as_served(node: str, phase: str = "Running", uid: str = "uid-p") -> msgspec.Raw:
+        metadata = {"name": "p", "namespace": "default", "uid": uid}
+        spec = {"nodeName": node, "containers": [{"name": "c"}]}
+        return msgspec.Raw(msgspec.json.encode({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
+
+    assert not house.pods.is_in_step(as_served("a"))
+    house.see_pod("p", nodeName="a", phase="Running")
+    assert house.pods.is_in_step(as_served("a"))
+    assert not house.pods.is_in_step(as_served("b"))
+    assert not house.pods.is_in_step(as_served("a", uid="uid-again"))
+    assert house.pods.is_in_step(as_served("b", phase="Succeeded"))
+    assert house.pods.is_in_step(msgspec.Raw(b"7"))
