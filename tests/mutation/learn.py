@@ -30,15 +30,14 @@ def learned(jobs: int) -> Reach:
     digests = _digests()
     known = _known()
     changed = sorted(file for file, digest in digests.items() if known.get(file) != digest)
-    gone = known.keys() - digests.keys()
-    if gone or any(not _is_test_file(file) for file in changed):
+    if any(not _is_test_file(file) for file in [*changed, *(known.keys() - digests.keys())]):
         shutil.rmtree(FOLDER, ignore_errors=True)
         changed = list(TESTS)
     if changed:
         print(f"learning what {', '.join(changed)} execute", file=sys.stderr)
         _learn(changed, jobs)
         (FOLDER / _STAMP).write_bytes(msgspec.json.encode(digests))
-    return Reach.read(_folders())
+    return Reach.read(_folders(), digests)
 
 
 def _learn(what: list[str], jobs: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,20 +32,21 @@ class Part(msgspec.Struct, frozen=True):
 class Reach:
     """Which tests reach a line, the cheapest first. What was learned later about a file of tests is what counts."""
 
-    def __init__(self, runs: Sequence[Sequence[Part]]) -> None:
+    def __init__(self, runs: Sequence[Sequence[Part]], files: Container[str]) -> None:
+        """`files`: those that are still there."""
         self._parts = [(part, list(part.cpu_s)) for run in runs for part in run]
         self._cpu_s: dict[str, float] = {}
         for run in runs:
             anew = {_file_of(test) for part in run for test in part.cpu_s}
             self._cpu_s = {test: seconds for test, seconds in self._cpu_s.items() if _file_of(test) not in anew}
             for part in run:
-                self._cpu_s |= part.cpu_s
+                self._cpu_s |= {test: seconds for test, seconds in part.cpu_s.items() if _file_of(test) in files}
 
     @classmethod
-    def read(cls, folders: Sequence[Path]) -> Reach:
+    def read(cls, folders: Sequence[Path], files: Container[str]) -> Reach:
         """One folder for each run of the plugin, the oldest first."""
         decoder = msgspec.json.Decoder(Part)
-        return cls([[decoder.decode(file.read_bytes()) for file in folder.glob("*.json")] for folder in folders])
+        return cls([[decoder.decode(file.read_bytes()) for file in folder.glob("*.json")] for folder in folders], files)
 
     def tests_of(self, file: str, lines: range) -> list[str]:
         found = {
