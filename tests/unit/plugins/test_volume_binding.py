@@ -280,6 +280,18 @@ def test_a_volume_that_a_user_set_aside_is_its_claims_or_nobodys() -> None:
     assert storage.refused(pod("p", "y")) == {}
 
 
+async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> None:
+    """A rehearsal has no hands."""
+    storage = Storage()
+    storage.put(PV, volume("only", zone="a"))
+    storage.put(PVC, claim("x", "local"))
+    user = pod("user", "x")
+    assert await storage.plugin.pre_bind(storage.view(), user, "n0") is SUCCESS
+    storage.assume(user, "n0")
+    status = await storage.plugin.pre_bind(storage.view(), user, "n0")
+    assert (status.code, status.reasons) == (Code.ERROR, ("nothing may be written here; volumes cannot be bound",))
+
+
 def test_a_bound_claim_that_is_being_deleted_changes_what_its_pods_are_known_for() -> None:
     storage = Storage()
     storage.put(PV, volume("v", claim="x"))

@@ -20,8 +20,8 @@ from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 T = TypeVar("T")
 
 
-async def at_once(compute: Callable[[], T]) -> T:
-    return compute()
+async def at_once(work: Callable[[], T]) -> T:
+    return work()
 
 
 async def two_nodes(cluster: Cluster) -> None:
