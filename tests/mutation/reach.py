@@ -6,6 +6,7 @@ A test that does not pass is left out: it could not tell a mutant from the progr
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Container, Generator, Mapping, Sequence
@@ -48,14 +49,19 @@ class Reach:
         decoder = msgspec.json.Decoder(Part)
         return cls([[decoder.decode(file.read_bytes()) for file in folder.glob("*.json")] for folder in folders], files)
 
-    def tests_of(self, file: str, lines: range) -> list[str]:
+    def tests_of(self, file: str, lines: range, cpu_max_s: float) -> list[str]:
+        """The cheapest first, as many as take so long together; one at least."""
         found = {
             tests[place]
             for part, tests in self._parts
             for line in lines
             for place in part.lines.get(file, {}).get(line, ())
         }
-        return sorted(found & self._cpu_s.keys(), key=lambda test: (self._cpu_s[test], test))
+        cheapest = sorted(found & self._cpu_s.keys(), key=lambda test: (self._cpu_s[test], test))
+        sums = itertools.accumulate(self._cpu_s[test] for test in cheapest)
+        return [
+            test for at, (test, sum_s) in enumerate(zip(cheapest, sums, strict=True)) if sum_s <= cpu_max_s or not at
+        ]
 
     def cpu_s(self, tests: Sequence[str]) -> float:
         return sum(self._cpu_s[test] for test in tests)

@@ -36,6 +36,8 @@ HERE: Final = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewri
 """Of pytest in this process, which has imported the program before it."""
 TEST_MAX_S: Final = 120
 """Wall time after which a single test under a mutant is said to hang; the slowest takes seconds."""
+TESTS_CPU_MAX_S: Final = 40.0
+"""Of CPU time that a mutant's tests may have taken without it, the cheapest first: a hot line is executed by a thousand."""
 CPU_MIN_S: Final = 60.0
 CPU_FACTOR: Final = 5.0
 """How much more CPU time than without it a mutant may take."""
@@ -107,7 +109,7 @@ class Examination:
         self._equivalents = named_equivalents()
 
     def judge(self, sample: Sequence[Mutant]) -> list[Verdict]:
-        tests = [self._reach.tests_of(mutant.file, mutant.lines) for mutant in sample]
+        tests = [self._reach.tests_of(mutant.file, mutant.lines, TESTS_CPU_MAX_S) for mutant in sample]
         reached = [number for number, found in enumerate(tests) if found]
         by_test = self._each(reached, lambda number: self._testing(sample[number], tests[number]), sample)
         left = [number for number in range(len(sample)) if not by_test.get(number) and not self._why(sample[number])]
