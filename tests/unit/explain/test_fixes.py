@@ -98,6 +98,14 @@ def test_the_plain_fix_is_found(case: str) -> None:
     assert text in [fix.text for fix in view.fixes]
 
 
+def test_a_single_taint_may_be_taken_off_its_node() -> None:
+    view = explained(tainted("n1", "team"), make_pod("late"))
+    assert view.fixes is not None
+    (fix,) = [one for one in view.fixes if one.kind == "node"]
+    assert fix.text == "take the taint team:NoSchedule off node n1"
+    assert (fix.command, fix.change) == ("kubectl taint node n1 team:NoSchedule-", {"taint": "team", "node": "n1"})
+
+
 def test_it_says_so_when_no_single_change_helps() -> None:
     node = tainted("n1", "team")
     node["spec"]["unschedulable"] = True

@@ -9,8 +9,10 @@ import msgspec
 import orjson
 import pytest
 
+from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode_objects import decoders
 from multisched.shell.object_ingest import ObjectIngest
 from multisched.state.object_store import ObjectStore
@@ -22,6 +24,24 @@ KIND = ObjectKind.POD_DISRUPTION_BUDGET
 def a_budget(selector: Any) -> msgspec.Raw:
     metadata = {"name": "few", "namespace": "team", "uid": "uid-1"}
     return msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {"selector": selector}}))
+
+
+def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
+    told: list[tuple[str, str | None]] = []
+
+    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        told.append((event.label, old.name if isinstance(old, ClusterObject) else None))
+
+    store, kind = ObjectStore(), ObjectKind.PERSISTENT_VOLUME_CLAIM
+    ingest = ObjectIngest(kind, store, decoders()[kind.value], tell, Desk(), "ours")
+    for namespace in ("team", "other"):
+        metadata = {"name": "data", "namespace": namespace, "uid": f"uid-{namespace}"}
+        ingest.upsert(f"{namespace}/data", msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {}})))
+    ingest.delete("team/data", None)
+    ingest.delete("team/data", None)
+    assert [item.key for item in store.all(kind)] == ["other/data"]
+    added, deleted = "PersistentVolumeClaimAdd", "PersistentVolumeClaimDelete"
+    assert told == [(added, None), (added, None), (deleted, "data")]
 
 
 def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(caplog: pytest.LogCaptureFixture) -> None:
