@@ -124,6 +124,7 @@ async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once() -> No
         assert keeper.may_bind()
         assert (keeper.term, keeper.acquired_after_expiry, keeper.may_bind_in_s()) == (1, False, 0.0)
         assert store.document is not None
+        assert (store.document["apiVersion"], store.document["kind"]) == ("coordination.k8s.io/v1", "Lease")
         assert store.document["spec"] == {
             "holderIdentity": "a",
             "leaseDurationSeconds": 15,

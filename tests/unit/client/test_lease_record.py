@@ -8,7 +8,7 @@ import pytest
 
 from multisched.client.lease_record import NOT_TOLD, Holding, LeaseWatcher
 from multisched.model.wire import ConnectFailedError
-from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, answer
+from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime
 
@@ -26,6 +26,8 @@ async def test_while_the_server_is_away_the_last_holder_counts_as_holding() -> N
 
     assert await watcher.read() == NOT_TOLD
     assert await watcher.read() == holding
+    assert await watcher.read() == holding
+    said.append(a_refusal(500))
     assert await watcher.read() == holding
     await asyncio.sleep(19.0)
     assert await watcher.read() == holding

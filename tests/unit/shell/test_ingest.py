@@ -152,6 +152,9 @@ def test_a_node_of_absurd_capacity_is_reported_once_and_takes_nothing(house: Hou
     house.see_node("bad")
     house.see_node("bad", cpu=cpu)
     assert house.reasons() == ["MalformedNode", "MalformedNode"]
+    assert {(event.type, event.regarding.kind, event.regarding.name) for event in house.desk.events} == {
+        ("Warning", "Node", "bad")
+    }
 
 
 def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None:
