@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.client.condition_writer import ApiConditionWriter
+from multisched.client.condition_writer import ATTEMPTS_MAX, ApiConditionWriter
 from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEventSink, cut_note
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
 from multisched.framework.ports import Condition, Event, ObjectRef
@@ -348,6 +348,7 @@ async def test_conditions_of_vanished_pods_and_lasting_faults_are_dropped_and_co
         assert await writer.drain(60)
     statistics = writer.statistics()
     assert (statistics.dropped_refused, statistics.dropped_unreachable, statistics.backlog) == (1, 1, 0)
+    assert statistics.retries == ATTEMPTS_MAX
 
 
 async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:
