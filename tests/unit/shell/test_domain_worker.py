@@ -388,6 +388,7 @@ def test_a_full_cluster_says_why_and_room_that_comes_free_wakes_the_pod() -> Non
         await asyncio.sleep(0.1)
         assert house.told("p") == ["0/1 nodes are available: 1 Insufficient cpu."]
         assert house.reasons() == ["FailedScheduling"]
+        assert house.worker.counters.refused == 1
         house.lose_pod("filler")
         await asyncio.sleep(5.0)
         assert house.desk.posts == [("p", "a")]

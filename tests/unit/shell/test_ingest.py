@@ -168,6 +168,17 @@ def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None
     assert place_of(house, uid) in (Place.ACTIVE, Place.BACKOFF)
 
 
+def test_a_standing_pod_that_shrinks_wakes_those_who_wait_for_room(house: House) -> None:
+    house.see_pod("standing", cpu="1500m", nodeName="a", phase="Running")
+    uid = house.see_pod("p", cpu="1")
+    assert house.worker.queue.pop(0.0) is not None
+    house.worker.queue.fail(uid, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+    house.see_pod("standing", cpu="1500m", nodeName="a", phase="Running", metadata={"labels": {"a": "b"}})
+    assert place_of(house, uid) is Place.UNSCHEDULABLE
+    house.see_pod("standing", cpu="500m", nodeName="a", phase="Running")
+    assert place_of(house, uid) in (Place.ACTIVE, Place.BACKOFF)
+
+
 def test_the_domains_tolerations_are_added_in_thought_only() -> None:
     tolerations = {"ours": (Toleration("virtual", "Exists"),)}
     with closing(SimLoop(seed=1)) as loop:
