@@ -32,7 +32,7 @@ from multisched.options import ExitCode
 if TYPE_CHECKING:
     from multisched.config_schema import Configuration
     from multisched.shell.explain_trial import DumpExplanations
-    from multisched.shell.rehearsal import Moment
+    from multisched.shell.rehearsal import DumpedCluster
 
 TIMEOUT_S: Final = 60.0
 """A rehearsal of a large cluster takes seconds, and stands in line."""
@@ -136,16 +136,16 @@ def _loaded(dump: Dump) -> DumpExplanations:
     from multisched.framework.registry import PluginSetupError
     from multisched.shell.explain_trial import DumpExplanations
 
-    moment = moment_of(dump)
+    known = cluster_of(dump)
     try:
-        return DumpExplanations(dump.configuration, moment)
+        return DumpExplanations(dump.configuration, known)
     except PluginSetupError as error:
         raise AskError(str(error), ExitCode.USAGE) from error
 
 
-def moment_of(dump: Dump) -> Moment:
+def cluster_of(dump: Dump) -> DumpedCluster:
     """What a file of `kubectl get -o json` says. Raises AskError."""
-    from multisched.shell.rehearsal import Moment
+    from multisched.shell.rehearsal import DumpedCluster
 
     body = _read(dump.path, DUMP_BYTES_MAX)
     try:
@@ -153,7 +153,7 @@ def moment_of(dump: Dump) -> Moment:
     except UNREADABLE as error:
         message = f"{dump.path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
         raise AskError(message, ExitCode.USAGE) from error
-    return Moment.of_dump(listed.items, dump.now)
+    return DumpedCluster(listed.items, dump.now)
 
 
 class _List(msgspec.Struct):

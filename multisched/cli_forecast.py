@@ -119,14 +119,14 @@ def _ask(server: Server, query: ViewQuery) -> bytes:
 def _of_dump(dump: Dump, query: ViewQuery) -> bytes:
     import anyio
 
-    from multisched.cli_explain import moment_of
+    from multisched.cli_explain import cluster_of
     from multisched.framework.registry import PluginSetupError
     from multisched.shell.plugin_views import ProgramViews
     from multisched.shell.rehearsal import Rehearsal
 
-    moment = moment_of(dump)
+    known = cluster_of(dump)
     try:
-        views = ProgramViews(Rehearsal(dump.configuration, moment).program)
+        views = ProgramViews(Rehearsal(dump.configuration, known).program)
         return anyio.run(views.document, VIEW, query)
     except PluginSetupError as error:
         raise AskError(str(error), ExitCode.USAGE) from error

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from multisched.cli_explain import Dump, moment_of
+from multisched.cli_explain import Dump, cluster_of
 from multisched.cli_server import AskError, Server, ask
 from multisched.cli_tables import as_document, as_table
 from multisched.framework.moving import RepairStatus, digest_of
@@ -142,15 +142,17 @@ def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
     from multisched.shell.rehearsal import Rehearsal
     from multisched.shell.repair_trial import plan_on
 
-    moment = moment_of(dump)
-    seen = {kind for kind, _ in moment.objects}
-    absent = [kind.value for kind in READ_OF_A_DUMP if kind not in seen]
+    known = cluster_of(dump)
     try:
-        found = plan_on(Rehearsal(dump.configuration, moment), asked)
+        rehearsal = Rehearsal(dump.configuration, known)
     except PluginSetupError as error:
         raise AskError(str(error), ExitCode.USAGE) from error
+    store = rehearsal.cache.objects
+    absent = [kind.value for kind in READ_OF_A_DUMP if not store.all(kind)]
+    try:
+        found = plan_on(rehearsal, asked)
     except RepairRefusedError as error:
-        raise AskError("; ".join((str(error), *moment.notes)), _code(error.status)) from error
+        raise AskError("; ".join((str(error), *rehearsal.notes)), _code(error.status)) from error
     if not absent:
         return found
     note = f"the dump has no {', '.join(absent)} objects: if the cluster has some, have kubectl get list them too"

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from multisched.observe.loopback import TokenFileError, is_loopback_name, read_token, token_folder
+from multisched.model.loopback_name import is_loopback_name
+from multisched.observe.loopback import TokenFileError, read_token, token_folder
 from multisched.options import ExitCode
 
 TIMEOUT_S: Final = 10.0

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -40,6 +41,7 @@ from multisched.framework.measures import (
     shown_query,
 )
 from multisched.framework.ports import ExtenderTrust
+from multisched.model.loopback_name import is_loopback_name
 from multisched.model.objects import CPU, MEMORY
 
 DIMENSIONS_MAX: Final = 32
@@ -291,6 +293,10 @@ def _prometheus(settings: Settings) -> PrometheusSettings:
         settings.refuse("url", f"is {url!r}; leave /api/v1 out")
     elif "?" in url or "#" in url:
         settings.refuse("url", f"is {url!r}; write what stands after ? under parameters")
+    token_file = settings.text("tokenFile")
+    if token_file and url.startswith("http://") and not is_loopback_name(urlsplit(url).netloc):
+        text = "would be sent unencrypted: whoever listens on the way could read the token; write https:// in url"
+        settings.refuse("tokenFile", f"{text}, ask on loopback, or leave tokenFile out")
     headers = settings.pairs("headers")
     for name in headers:
         if name.lower() == "authorization":
@@ -299,7 +305,7 @@ def _prometheus(settings: Settings) -> PrometheusSettings:
     labels = settings.below("labels", ("pod", "namespace", "node", "service"))
     meter = MeterSettings(
         url,
-        settings.text("tokenFile"),
+        token_file,
         headers,
         settings.pairs("parameters"),
         settings.number("timeoutSeconds", TIMEOUT_S, 0.1, 600),

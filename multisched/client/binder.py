@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from multisched.client.errors import error_for, retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
-from multisched.client.timed_write import OutOfTimeError, write_in_time
+from multisched.client.timed_write import OutOfTimeError, VoidError, write_in_time
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
 from multisched.model.wire import UNREADABLE, ConnectFailedError, Response, Transport, TransportError
 
@@ -71,10 +71,13 @@ class ApiBinder:
         body = orjson.dumps(_binding(request))
         self._counters.posts += 1
         try:
-            response = await write_in_time(self._transport, self._limiter, "POST", path, body, timeout_s=timeout_s)
-        except OutOfTimeError as error:
+            response = await write_in_time(
+                self._transport, self._limiter, "POST", path, body, timeout_s=timeout_s, is_void=request.is_void
+            )
+        except (OutOfTimeError, VoidError) as error:
             self._counters.posts -= 1  # it was not sent
-            return BindReply(BindAnswer.NOT_SENT, message=f"{error} for the bind")
+            text = str(error) if isinstance(error, VoidError) else f"{error} for the bind"
+            return BindReply(BindAnswer.NOT_SENT, message=text)
         except ConnectFailedError as error:
             return BindReply(BindAnswer.NOT_SENT, message=str(error))
         except TransportError as error:

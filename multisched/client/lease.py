@@ -20,7 +20,7 @@ import anyio
 import msgspec
 import orjson
 
-from multisched.client.lease_record import LeaseRecord, RecordMetadata, lease_path, leases_path, read_record
+from multisched.client.lease_record import Expiry, LeaseRecord, RecordMetadata, lease_path, leases_path, read_record
 from multisched.framework.ports import Clock
 from multisched.model.wire import Response, Transport, TransportError
 
@@ -106,18 +106,16 @@ class LeaseKeeper:
         self._state = LeaseState.STANDBY
         self._term = 0
         self._observed: LeaseRecord | None = None
-        self._observed_at = 0.0
+        self._expiry = Expiry(clock, self._settings.duration_s)
         self._saw_another_holder = False
         self._renewed_at = float("-inf")
         self._bind_from = float("inf")
-        self._acquired_after_expiry = False
         self._claim: bool | None = None
         """Set while a record in our name can only be our own: whether we took it from a holder that had let it expire."""
         self.annotations: Mapping[str, str] = {}
         """What every write of ours says besides, and the only thing: those of another holder do not outlive it."""
         self.inherited: Mapping[str, str] = {}
         """The annotations of the record that we took over."""
-        self._held = asyncio.Event()
         self._stop = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -129,11 +127,6 @@ class LeaseKeeper:
     def term(self) -> int:
         """Number of the present or last holding, from 1."""
         return self._term
-
-    @property
-    def acquired_after_expiry(self) -> bool:
-        """True if the lease was taken from a holder that did not give it back: its last binds may still be on their way."""
-        return self._acquired_after_expiry
 
     def may_bind(self) -> bool:
         """True from the end of the waiting after an expired lease until `renew_deadline_s` after the last renewal *began*.
@@ -149,10 +142,6 @@ class LeaseKeeper:
         if self._state is not LeaseState.LEADING:
             return float("inf")
         return max(self._bind_from - self._clock.monotonic(), 0.0)
-
-    async def wait_held(self) -> None:
-        """Returns once we lead; `may_bind_in_s` may still be positive."""
-        await self._held.wait()
 
     async def release(self) -> None:
         """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
@@ -181,16 +170,14 @@ class LeaseKeeper:
         pause_s = self._settings.retry_period_s * (1 - 0.5 * self._rng.random())
         if self._observed is None or not self._observed.spec.holder:
             return pause_s
-        left_s = self._expires_at(self._observed) - self._clock.monotonic()
+        left_s = self._expiry.at_s(self._observed) - self._clock.monotonic()
         return min(pause_s, left_s) if left_s > 0 else pause_s
 
     def _lead(self, *, after_expiry: bool, started: float) -> None:
         self._term += 1
-        self._acquired_after_expiry = after_expiry
         wait_s = self._settings.bind_deadline_s if after_expiry else 0.0
         self._bind_from = self._clock.monotonic() + wait_s
         self._renewed_at = started
-        self._held.set()
         logger.info("lease acquired", extra={"lease": self._name, "term": self._term, "after_expiry": after_expiry})
         self._enter(LeaseState.LEADING)
 
@@ -214,7 +201,6 @@ class LeaseKeeper:
 
     def _lose(self, why: str) -> None:
         logger.error("lease lost", extra={"lease": self._name, "term": self._term, "why": why})
-        self._held.clear()
         self._claim = False  # what we may still have on its way is in our own cache
         self._enter(LeaseState.STANDBY)
 
@@ -289,16 +275,10 @@ class LeaseKeeper:
             return True
         self._claim = None
         self._saw_another_holder = True
-        return self._clock.monotonic() >= self._expires_at(lease)
-
-    def _expires_at(self, lease: LeaseRecord) -> float:
-        """When the record as it was last *changed* runs out, by our clock and its own duration."""
-        duration_s = lease.spec.duration_s if lease.spec.duration_s is not None else self._settings.duration_s
-        return self._observed_at + duration_s
+        return self._clock.monotonic() >= self._expiry.at_s(lease)
 
     def _observe(self, lease: LeaseRecord) -> None:
-        if self._observed is None or self._observed.spec != lease.spec:
-            self._observed_at = self._clock.monotonic()
+        self._expiry.saw(lease.spec)
         self._observed = lease
 
     # ---- calls
@@ -384,7 +364,6 @@ class LeaseKeeper:
                     is_free = await self._read_and_give_back()
             if not is_free:
                 logger.warning("lease not released, it runs out", extra={"lease": self._name})
-        self._held.clear()
         self._enter(LeaseState.RELEASED)
         self._stopped.set()
 

@@ -66,6 +66,27 @@ class Holding(msgspec.Struct, frozen=True):
 NOT_TOLD: Final = Holding("somebody whose lease cannot be read", {})
 
 
+class Expiry:
+    """When a lease runs out: its duration after its record was last seen to *change*, by our own clock."""
+
+    def __init__(self, clock: Clock, duration_s: float) -> None:
+        """`duration_s`: of a record that does not say."""
+        self._clock = clock
+        self._duration_s = duration_s
+        self._seen: object = None
+        self._changed_s = clock.monotonic()
+
+    def saw(self, said: object) -> None:
+        """What the record says by now."""
+        if said != self._seen:
+            self._seen, self._changed_s = said, self._clock.monotonic()
+
+    def at_s(self, record: LeaseRecord | None) -> float:
+        """None: it cannot be read."""
+        told_s = record.spec.duration_s if record is not None else None
+        return self._changed_s + (told_s or self._duration_s)
+
+
 class LeaseWatcher:
     """Of one Lease that this process does not hold. `grace_s`: how long binds of its holder may outlive it."""
 
@@ -75,10 +96,9 @@ class LeaseWatcher:
         self._transport = transport
         self._clock = clock
         self._path = lease_path(namespace, name)
-        self._duration_s = duration_s
+        self._expiry = Expiry(clock, duration_s)
         self._grace_s = grace_s
         self._seen: object = None
-        self._changed_s = clock.monotonic()
         self._last: Holding | None = None
 
     async def read(self) -> Holding | None:
@@ -95,19 +115,16 @@ class LeaseWatcher:
             return None
         record = read_record(response) if response.status == 200 else None
         is_told = record is not None or response.status in (403, 404)
-        return self._judge(record, self._duration_s) if is_told else self._last or NOT_TOLD
+        return self._judge(record) if is_told else self._last or NOT_TOLD
 
-    def _judge(self, record: LeaseRecord | None, duration_s: float) -> Holding | None:
-        now_s = self._clock.monotonic()
+    def _judge(self, record: LeaseRecord | None) -> Holding | None:
+        self._seen = record.spec if record is not None else self._seen or NOT_TOLD
+        self._expiry.saw(self._seen)
         if record is not None and not record.spec.holder:
-            self._seen, self._last = record.spec, None
+            self._last = None
             return None
-        seen = record.spec if record is not None else self._seen or NOT_TOLD
-        if seen != self._seen:
-            self._seen, self._changed_s = seen, now_s
         if record is not None:
             self._last = Holding(record.spec.holder or "", record.metadata.annotations)
-            duration_s = record.spec.duration_s or duration_s
         elif self._last is None:
             self._last = NOT_TOLD
-        return self._last if now_s < self._changed_s + duration_s + self._grace_s else None
+        return self._last if self._clock.monotonic() < self._expiry.at_s(record) + self._grace_s else None

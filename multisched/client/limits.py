@@ -50,19 +50,22 @@ class WriteLimiter:
         self._next_trickle_at = self._filled_at
         self._counters = LimiterStatistics()
 
-    async def enter_bind(self) -> None:
-        """Counts a bind in and waits for its token, first come first served. Each call needs its `leave_bind`."""
+    async def enter_bind(self) -> bool:
+        """Counts a bind in and waits for its token, first come first served; True if it had to wait. Each call needs its
+        `leave_bind`."""
         self._counters.binds_in_flight += 1
         self._counters.writes += 1
         self._refill()
         self._tokens -= 1
-        if self._tokens < 0:
-            self._counters.binds_delayed += 1
-            try:
-                await asyncio.sleep(-self._tokens / self._rate)
-            except BaseException:
-                self.leave_bind()
-                raise
+        if self._tokens >= 0:
+            return False
+        self._counters.binds_delayed += 1
+        try:
+            await asyncio.sleep(-self._tokens / self._rate)
+        except BaseException:
+            self.leave_bind()
+            raise
+        return True
 
     def leave_bind(self) -> None:
         self._counters.binds_in_flight -= 1

@@ -195,11 +195,6 @@ class Reflector:
         self._history = history if history is not None else History()
         self._history.join(path, self.request_relist)
 
-    @property
-    def has_synced(self) -> bool:
-        """True once a first list has been handed on completely."""
-        return self._synced.is_set()
-
     async def wait_synced(self) -> None:
         await self._synced.wait()
 

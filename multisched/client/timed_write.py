@@ -7,6 +7,7 @@ a late write of an old leader dies with it (I9). What an answer means is the cal
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from multisched.client.limits import WriteLimiter
@@ -23,6 +24,13 @@ class OutOfTimeError(ConnectFailedError):
         super().__init__("the limit of writes left no time")
 
 
+class VoidError(ConnectFailedError):
+    """While the limiter held the write up, what it was decided on has changed."""
+
+    def __init__(self) -> None:
+        super().__init__("it was held up by the limit of writes, and may not be sent any more")
+
+
 async def write_in_time(
     transport: Transport,
     limiter: WriteLimiter,
@@ -32,15 +40,19 @@ async def write_in_time(
     *,
     timeout_s: float,
     content_type: str = JSON,
+    is_void: Callable[[], bool] = lambda: False,
 ) -> Response:
     """Waiting for the limiter counts, as for a bind: the caller looked at its lease when it called. `path` has no query.
 
-    Raises ConnectFailedError where certainly nothing happened (OutOfTimeError among it), TransportError where it may have.
+    `is_void`: asked after a wait, whether the write must not be sent any more. Raises ConnectFailedError where certainly nothing
+    happened (OutOfTimeError and VoidError among it), TransportError where it may have.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
-    await limiter.enter_bind()
+    has_waited = await limiter.enter_bind()
     try:
+        if has_waited and is_void():
+            raise VoidError
         left_s = deadline_s - loop.time()
         if left_s <= 0:
             raise OutOfTimeError

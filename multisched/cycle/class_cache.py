@@ -19,12 +19,15 @@ from multisched.cycle.class_scores import ClassScores, is_for_one_attempt
 from multisched.cycle.pod_class import NO_ROWS, NO_TOTALS, FilterColumn, PodClass
 from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Bools, Rows, any_true
+from multisched.framework.node_view import PASSES, Bools, Rows, any_true
 from multisched.framework.plugin import (
     CycleView,
+    Dependency,
     Plugin,
     SignPlugin,
     StampPlugin,
+    TracingPlugin,
+    TwoStamps,
 )
 from multisched.framework.registry import PluginSet, those
 from multisched.framework.runner import PluginFailure, Runner
@@ -79,9 +82,13 @@ class ClassCache:
             for p in those((*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score), StampPlugin)
         }
         self._stamp_plugins = tuple(stamps.values())
+        self._tracing = {
+            p.name: p for p in those((p for p in plugins.filter if p.depends_on is Dependency.STAMP), TracingPlugin)
+        }
+        self._stamp_filters = frozenset(p.name for p in plugins.filter if p.depends_on.reads_stamp)
+        self._scoring = frozenset(p.name for p in plugins.score)
         self._shared = SharedAnswers(runner, table, rows, signers, self._stamp_plugins)
-        feasible_readers = frozenset(name for name, p in stamps.items() if getattr(p, "reads_feasible", False))
-        self._scores = ClassScores(plugins, runner, self._shared, feasible_readers)
+        self._scores = ClassScores(plugins, runner, self._shared, stamps)
         self._stamp_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in stamps}
         self._asks_anew = bool(self._pre_filters_anew) or any(
             is_for_one_attempt(p) for p in (*plugins.pre_score, *kept)
@@ -175,8 +182,10 @@ class ClassCache:
     def _keep(self, entry: PodClass, signature: Hashable) -> None:
         """As the one used last; those unused for longest make room."""
         pod = entry.pod
-        of_pod = pod.spec.size_bytes + BYTES_PER_LABEL * len(pod.labels)
-        entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + of_pod
+        if entry.sized_with is not pod:
+            of_pod = pod.spec.size_bytes + BYTES_PER_LABEL * len(pod.labels)
+            entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + of_pod
+            entry.sized_with = pod
         self._class_bytes += entry.size_bytes
         while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:
             self._class_bytes -= self._classes.pop(next(iter(self._classes))).size_bytes
@@ -285,6 +294,8 @@ class ClassCache:
                     entry.refusal = Status.unresolvable(_nowhere_left(entry.narrowed_by))
                     return
         entry.skipped = frozenset(skipped)
+        # A plugin that scores and skips the filter has preferences only; one that has no score skips for what is there now.
+        entry.relates = not self._stamp_filters <= entry.silent | (entry.skipped & self._scoring)
 
     def _take_stamps(self, entry: PodClass) -> None:
         """Learns what the answers hang on, before they are given; and who has nothing to say of such pods."""
@@ -293,18 +304,27 @@ class ClassCache:
         found = [(p.name, self._runner.call(p, "Stamp", p.stamp, entry.view, entry.pod)) for p in self._stamp_plugins]
         entry.stamps = {name: stamp for name, stamp in found if stamp is not None}
         entry.silent = frozenset(name for name, stamp in found if stamp is None)
+        entry.stamped_scores = frozenset(n for n, stamp in entry.stamps.items() if _sides(stamp).scores is not None)
 
-    def _moved_stamps(self, entry: PodClass, *, is_everywhere: bool) -> frozenset[str]:
-        """The plugins whose answers may be others now; their new stamps are the class's from now on."""
+    def _moved_stamps(self, entry: PodClass, *, is_everywhere: bool) -> tuple[frozenset[str], frozenset[str]]:
+        """The plugins whose filters, and those whose scores may be others now; their new stamps are the class's from now on."""
         if not entry.stamps:
-            return _NOBODY
+            return _NOBODY, _NOBODY
         found = {
             p.name: self._runner.call(p, "Stamp", p.stamp, entry.view, entry.pod)
             for p in self._stamp_plugins
             if p.name in entry.stamps
         }
         before, entry.stamps = entry.stamps, found
-        return frozenset(found if is_everywhere else (name for name in found if found[name] != before[name]))
+        filters, scores = set(), set()
+        for name, stamp in found.items():
+            if is_everywhere or stamp != before[name]:
+                now, then = _sides(stamp), _sides(before[name])
+                if now.filters is not None and (is_everywhere or now.filters != then.filters):
+                    filters.add(name)
+                if now.scores is not None and (is_everywhere or now.scores != then.scores):
+                    scores.add(name)
+        return frozenset(filters), frozenset(scores)
 
     def _is_still_told(self, entry: PodClass, moved: frozenset[str]) -> bool:
         """Asks PreFilter of those plugins again, which brings their state up to date; False if one answers otherwise."""
@@ -323,10 +343,10 @@ class ClassCache:
         fixed = np.ones(len(entry.rows), np.bool_)
         for column in entry.filters:
             if not column.depends_on.reads_pods:
-                fixed &= column.codes == 0
+                fixed &= column.codes == PASSES
         feasible = fixed.copy()
         for column in entry.moving_filters:
-            feasible &= column.codes == 0
+            feasible &= column.codes == PASSES
         entry.fixed_pass, entry.feasible = fixed, feasible
 
     def _renew(self, entry: PodClass) -> None:
@@ -335,7 +355,7 @@ class ClassCache:
         changed_rows = self._table.row_log.since(entry.row_sequence)
         cluster_moved = entry.nodes_version != self._table.nodes_version
         is_too_old = changed_nodes is None or changed_rows is None
-        moved = self._moved_stamps(entry, is_everywhere=cluster_moved)
+        moved, moved_scores = self._moved_stamps(entry, is_everywhere=cluster_moved)
         if (
             is_too_old
             or (entry.refusal is not None and (cluster_moved or moved))
@@ -353,7 +373,7 @@ class ClassCache:
             return
         at_nodes, at_rows = self._positions(entry, changed_nodes), self._positions(entry, changed_rows)
         rows = at_rows if entry.narrowed is None and self._rows.are_first else entry.rows.take(at_rows)
-        changes = Changes(at_nodes, at_rows, rows, moved, is_everywhere=cluster_moved)
+        changes = Changes(at_nodes, at_rows, rows, moved, moved_scores, is_everywhere=cluster_moved)
         feasible_moved = self._renew_filters(entry, changes)
         if entry.is_scored and entry.stamps and not any_true(entry.feasible):
             entry.is_scored = False  # PreScore cannot be asked about no rows: the next score begins anew
@@ -389,21 +409,22 @@ class ClassCache:
         for column in entry.filters if changes.is_everywhere else entry.moving_filters:
             at = changes.concerning(column)
             if at is None:
-                moved = self._ask_all_again(entry, column, changes)
+                moved = self._ask_again(entry, column, changes)
+                must_join |= bool(len(moved)) and not column.depends_on.reads_pods
+                moved = _left_out(moved, changes.rows)
                 if len(moved):
                     far = np.union1d(far, moved) if len(far) else moved
-                    must_join |= not column.depends_on.reads_pods
-                passing &= column.codes.take(changes.rows) == 0
+                passing &= column.codes.take(changes.rows) == PASSES
             elif not len(at):
                 if column.depends_on.reads_stamp:
-                    passing &= column.codes.take(changes.rows) == 0
+                    passing &= column.codes.take(changes.rows) == PASSES
             else:
                 codes = self._runner.filter(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
                 column.codes[at] = codes
                 if not column.depends_on.reads_pods:
                     must_join = True
                 elif codes.item(codes.argmax()):
-                    passing &= codes == 0
+                    passing &= codes == PASSES
         before = entry.feasible
         if must_join:
             self._join_filters(entry)
@@ -415,8 +436,24 @@ class ClassCache:
         changes.is_far = bool(len(far)) and _join_filters_at(entry, far)
         return has_moved or changes.is_far
 
+    def _ask_again(self, entry: PodClass, column: FilterColumn, changes: Changes) -> Rows:
+        """Renews a filter's codes, of all rows unless it can tell which may have changed; the positions of those that did."""
+        tracing = self._tracing.get(column.plugin.name)
+        if tracing is not None and column.groups is None and not changes.is_everywhere:
+            rows = self._runner.moved_rows(tracing, entry.view, entry.pod)
+            if rows is not None:
+                return self._ask_about(entry, column, self._positions(entry, rows))
+        return self._ask_all_again(entry, column, changes)
+
+    def _ask_about(self, entry: PodClass, column: FilterColumn, at: Rows) -> Rows:
+        if not len(at):
+            return at
+        codes = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows.take(at))
+        moved: Rows = at[codes != column.codes.take(at)]
+        column.codes[at] = codes
+        return moved
+
     def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: Changes) -> Rows:
-        """Renews a filter's codes of all rows; the positions of those that changed."""
         groups = self._shared.groups_of(entry, column.plugin) if changes.is_everywhere else column.groups
         rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
         codes = self._runner.filter(column.plugin, entry.view, entry.pod, rows)
@@ -430,18 +467,35 @@ class ClassCache:
             return moved
         before = column.codes
         column.answer(codes, groups)
-        return np.flatnonzero(column.codes != before)
+        is_other: Bools = column.codes != before
+        return is_other.nonzero()[0]
 
     def score(self, entry: PodClass) -> None:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
         self._scores.score(entry)
 
 
+def _sides(stamp: Hashable) -> TwoStamps:
+    return stamp if isinstance(stamp, TwoStamps) else TwoStamps(stamp, stamp)
+
+
+def _left_out(some: Rows, others: Rows) -> Rows:
+    """Those that are not among the others; both ascend."""
+    if not len(some) or not len(others):
+        return some
+    if some.tobytes() == others.tobytes():  # most often the row that the latest pod went to
+        return NO_ROWS
+    at = others.searchsorted(some)
+    at[at == len(others)] = 0
+    found: Rows = some[others.take(at) != some]
+    return found
+
+
 def _join_filters_at(entry: PodClass, at: Rows) -> bool:
     """Renews the mask at these positions; True if it changed."""
     passing = entry.fixed_pass.take(at)
     for column in entry.moving_filters:
-        passing &= column.codes.take(at) == 0
+        passing &= column.codes.take(at) == PASSES
     if passing.tobytes() == entry.feasible.take(at).tobytes():
         return False
     entry.feasible[at] = passing

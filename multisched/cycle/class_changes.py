@@ -12,18 +12,27 @@ _ROW = Dependency.ROW
 class Changes:
     """What was written since a class was renewed, as positions in the class's rows, ascending."""
 
-    __slots__ = ("_rows_in_table", "is_everywhere", "is_far", "moved", "nodes", "rows")
+    __slots__ = ("_rows_in_table", "is_everywhere", "is_far", "moved_filters", "moved_scores", "nodes", "rows")
 
     def __init__(
-        self, nodes: Rows, rows: Rows, rows_in_table: Rows, moved: frozenset[str], *, is_everywhere: bool
+        self,
+        nodes: Rows,
+        rows: Rows,
+        rows_in_table: Rows,
+        moved_filters: frozenset[str],
+        moved_scores: frozenset[str],
+        *,
+        is_everywhere: bool,
     ) -> None:
         self.nodes = nodes
         """Rows whose node object changed."""
         self.rows = rows
         """Rows whose node object or pods changed."""
         self._rows_in_table = rows_in_table
-        self.moved = moved
-        """Plugins whose stamp moved; all that have one if a node object did."""
+        self.moved_filters = moved_filters
+        """Plugins whose stamp moved, as far as their filters go; all that have one if a node object did."""
+        self.moved_scores = moved_scores
+        """The same for their scores."""
         self.is_everywhere = is_everywhere
         """Some node object of the cluster changed, came or went."""
         self.is_far = False
@@ -35,7 +44,7 @@ class Changes:
         if depends_on is _ROW:
             return self.rows
         if depends_on.reads_stamp:
-            if column.plugin.name in self.moved:
+            if column.plugin.name in (self.moved_scores if isinstance(column, ScoreColumn) else self.moved_filters):
                 return None
             return self.rows if depends_on is Dependency.ROW_AND_STAMP else NO_ROWS
         if depends_on is Dependency.NODE:

@@ -5,7 +5,7 @@ Owns nothing but what it knows of the plugins; the columns are the class's. Call
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from multisched.cycle.pod_class import Finals, PodClass, ScoreColumn, Totals
 from multisched.cycle.row_groups import RowGroups
 from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
-from multisched.framework.plugin import MAX_SCORE, Dependency, PreScorePlugin, ScorePlugin
+from multisched.framework.plugin import MAX_SCORE, Dependency, PreScorePlugin, ScorePlugin, StampPlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code
@@ -31,18 +31,21 @@ class ClassScores:
     """See the module."""
 
     def __init__(
-        self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, feasible_readers: frozenset[str]
+        self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, stamped: Mapping[str, StampPlugin]
     ) -> None:
-        """`feasible_readers`: plugins with a stamp whose scores hang on which rows are feasible."""
+        """`stamped`: the plugins that have a stamp."""
         self._plugins = plugins
         self._runner = runner
         self._shared = shared
-        self._feasible_readers = feasible_readers
+        self._feasible_readers = frozenset(name for name, p in stamped.items() if getattr(p, "reads_feasible", False))
+        """Plugins with a stamp whose scores hang on which rows are feasible."""
         self._asking = frozenset(p.name for p in plugins.asking)
         self._for_one_attempt = frozenset(p.name for p in (*plugins.pre_score, *plugins.score) if is_for_one_attempt(p))
-        self._reads_rows = self._for_one_attempt | feasible_readers
+        self._reads_rows = self._for_one_attempt | self._feasible_readers
         """Plugins whose PreScore is shown the feasible rows; the others go by the pod alone."""
         self._pre_scores_anew = [p for p in plugins.pre_score if p.name in self._for_one_attempt]
+        self._pre_scores_again = [p for p in plugins.pre_score if p.name in self._for_one_attempt or p.name in stamped]
+        """Those that may be asked more than once about a class."""
 
     def score(self, entry: PodClass) -> None:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
@@ -55,7 +58,7 @@ class ClassScores:
         speaking = [p for p in self._plugins.pre_score if p.name not in entry.silent]
         skipped = self._pre_score(entry, speaking)  # PreFilter's Skip concerns Filter only
         for scorer in self._plugins.score:
-            may_speak_later = scorer.name in self._for_one_attempt or scorer.name in entry.stamps
+            may_speak_later = scorer.name in self._for_one_attempt or scorer.name in entry.stamped_scores
             is_left_out = scorer.name in entry.silent or (scorer.name in skipped and not may_speak_later)
             if not is_left_out and scorer.name not in self._asking:
                 custom, weight = self._plugins.normalize.get(scorer.name), self._plugins.weight(scorer)
@@ -154,7 +157,8 @@ class ClassScores:
                 if before is not column.final and before.tobytes() != column.final.tobytes():
                     _replace_in_sum(entry, column, before)
                     must_mask = True
-                total += _weighed(column.final.take(changes.rows), column.weight)
+                if not column.is_skipped:
+                    total += _weighed(column.final.take(changes.rows), column.weight)
             elif at is None:
                 self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
                 must_join = True
@@ -211,10 +215,10 @@ class ClassScores:
 
     def _pre_scores_due(self, entry: PodClass, changes: Changes, *, feasible_moved: bool) -> Sequence[PreScorePlugin]:
         """The PreScore plugins whose last answer does not hold any more."""
-        if not entry.stamps or not (changes.moved or feasible_moved):
+        if not entry.stamped_scores or not (changes.moved_scores or feasible_moved):
             return self._pre_scores_anew
-        due = changes.moved | (self._feasible_readers & entry.stamps.keys() if feasible_moved else _NOBODY)
-        return [p for p in self._plugins.pre_score if p.name in due or p.name in self._for_one_attempt]
+        due = changes.moved_scores | (self._feasible_readers & entry.stamped_scores if feasible_moved else _NOBODY)
+        return [p for p in self._pre_scores_again if p.name in due or p.name in self._for_one_attempt]
 
     def _score_some(self, entry: PodClass, column: ScoreColumn, changes: Changes, at: Rows) -> None:
         """Renews the scores of a plugin whose stamp stands, into a new array of final scores."""

@@ -125,10 +125,14 @@ class PodClass:
         """Rows of the domain, narrowed or not."""
         self.rows: Rows = NO_ROWS
         self.skipped: frozenset[str] = frozenset()
+        self.relates = False
+        """Some filter goes by what stands on other rows, too."""
         self.told: tuple[PreFilterResult, ...] = ()
         """What the PreFilter plugins said whose answers hold for one attempt."""
         self.stamps: Mapping[str, Hashable] = {}
         """Plugin -> what its answers hang on; those that have nothing to say of such pods are in `silent` instead."""
+        self.stamped_scores: frozenset[str] = frozenset()
+        """Of these plugins, those that may have something to say of scores."""
         self.silent: frozenset[str] = frozenset()
         self.told_by_stamp: dict[str, PreFilterResult] = {}
         """What the PreFilter plugins said whose answers hold while their stamps stand."""
@@ -158,6 +162,8 @@ class PodClass:
         self.refused_picture: Picture | None = None
         self.size_bytes = 0
         """What its owner counts for it."""
+        self.sized_with: Pod | None = None
+        """The pod that is in this."""
         self.unrecorded = 0
         """Placed pods until the next picture."""
 

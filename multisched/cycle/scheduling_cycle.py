@@ -66,6 +66,8 @@ class Placed(msgspec.Struct, frozen=True):
     view: CycleView
     waits: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Permit plugin -> seconds it wants to wait at most."""
+    relates: bool = False
+    """Some filter goes by what stands on other nodes, too."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -137,6 +139,7 @@ class SchedulingCycle:
         self._holds_up = bool(plugins.reserve or plugins.permit)
         self._may_refuse_late = bool(plugins.asking_filter or plugins.extenders)
         """Answers from outside may leave no row: then the refusal is told as the cycle saw it before it waited."""
+        self._stamp_filters = [p for p in plugins.filter if p.depends_on.reads_stamp]
         self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._promised)
         self._post_filters = PostFilterRuns(runs, rows)
@@ -164,11 +167,12 @@ class SchedulingCycle:
             return (yield from self._refused(group, group.view, pod, attempt, found, ()))
         held = self._promised.held(group, pod, attempt)
         feasible = _without(group.feasible, held)
-        if held and any_true(feasible):
+        is_somewhere = any_true(feasible)
+        if held and is_somewhere:
             group = self.classes.reduced(group, feasible)  # scores are normalised among the rows that are left
-        asked = self._questions(group, pod, feasible)
+        asked = self._questions(group, pod) if is_somewhere else ()
         if not asked:
-            if not any_true(feasible):
+            if not is_somewhere:
                 found = self._diagnose(group, pod, attempt)
                 return (yield from self._refused(group, group.view, pod, attempt, found, ()))
             self.classes.score(group)
@@ -245,13 +249,22 @@ class SchedulingCycle:
             return failure.status.message
         return "" if refusal is None else f"{refusal.plugin}: {refusal.message}"
 
+    def is_concerned(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
+        """Whether a filter may say otherwise of a placed pod's node for others that came or went on nodes elsewhere."""
+        try:
+            heeds = self._promised.heeds(self._stamp_filters, placed.view, pod)
+        except PluginFailure:
+            return True  # who asks the filters hears of it
+        return heeds is None or any(heed.matters(other) for heed in heeds if not heed.is_by_row for other in others)
+
     # -- asking outside --------------------------------------------------------------------------------------------
 
-    def _questions(self, group: PodClass, pod: Pod, feasible: Bools) -> list[Asked]:
-        if not self.plugins.asking or not any_true(feasible):
+    def _questions(self, group: PodClass, pod: Pod) -> list[Asked]:
+        """Of the plugins that ask outside, about the feasible rows."""
+        if not self.plugins.asking:
             return []
         asked = []
-        rows = group.rows[feasible]
+        rows = group.rows[group.feasible]
         for plugin in self.plugins.asking:
             question = self._runner.call(plugin, "Ask", plugin.ask, group.view, pod, rows)
             if question is not None:
@@ -400,7 +413,7 @@ class SchedulingCycle:
         assumption = commit_at_once(self._cache, pod, row)
         if isinstance(assumption, NotTaken):
             return self._conflicted(pod, attempt, assumption, (self._node_name(row),))
-        return self._placed(pod, assumption, group.view, attempt)
+        return self._placed(pod, assumption, group, group.view, attempt)
 
     def _conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
         self.records.conflicted(pod, attempt, nodes, why.refusal)
@@ -424,13 +437,13 @@ class SchedulingCycle:
         if isinstance(assumption, NotTaken):
             return self._conflicted(pod, attempt, assumption, self._names_of(candidates))
         self._record(picture, pod, attempt, candidates, assumption.node)
-        return self._reserve(self._placed(pod, assumption, view, attempt))
+        return self._reserve(self._placed(pod, assumption, group, view, attempt))
 
-    def _placed(self, pod: Pod, assumption: Assumption, view: CycleView, attempt: int) -> Placed:
+    def _placed(self, pod: Pod, assumption: Assumption, group: PodClass, view: CycleView, attempt: int) -> Placed:
         self.nominator.remove(pod.uid)  # from now on it counts on the row itself
         # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
         own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers)
-        return Placed(pod, assumption.node, assumption.annotations, own)
+        return Placed(pod, assumption.node, assumption.annotations, own, relates=group.relates)
 
     def _record(self, picture: Picture, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str) -> None:
         """Leaves word of a pod that was placed after answers, and of the candidates that were passed over."""

@@ -71,16 +71,6 @@ class Action(Flag):
     )
 
 
-UPDATE_NODE = (
-    Action.UPDATE_NODE_ALLOCATABLE
-    | Action.UPDATE_NODE_LABEL
-    | Action.UPDATE_NODE_TAINT
-    | Action.UPDATE_NODE_CONDITION
-    | Action.UPDATE_NODE_ANNOTATION
-    | Action.UPDATE_NODE_DECLARED_FEATURE
-)
-
-
 class ClusterEvent(msgspec.Struct, frozen=True):
     """A kind and the actions on it that a plugin wants to hear of, or, when it happens, the actions that took place."""
 

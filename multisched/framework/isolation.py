@@ -222,11 +222,17 @@ class IsolatedPlugin:
         return settled.codes[settled.positions(rows)]
 
     def _recheck(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: what the worker said still holds where nothing it read has changed; other rows are refused."""
-        codes, settled = self._filter(cycle, pod, rows), self._settled(cycle)
+        """uint8[rows]: what the worker said still holds where nothing it read has changed; where something has, the row is refused.
+
+        A preemption looks at rows about which the worker was not asked, since the pod had no room there: the attempt that goes
+        there will ask.
+        """
+        settled = self._settled(cycle)
+        codes, asked = np.zeros(len(rows), np.uint8), np.isin(rows, settled.question.rows)
+        codes[asked] = self._filter(cycle, pod, rows[asked])
         seen = {record.row: record for record in settled.question.records}
-        for at, row in enumerate(rows.tolist()):
-            if not codes[at] and self._has_moved(cycle.nodes, seen[row], settled.question):
+        for at in np.flatnonzero(asked & (codes == 0)).tolist():
+            if self._has_moved(cycle.nodes, seen[rows.item(at)], settled.question):
                 codes[at] = self._moved
         return codes
 

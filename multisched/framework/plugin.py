@@ -17,7 +17,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -27,7 +27,7 @@ from multisched.framework.ledger import Ledger
 from multisched.framework.measures import Measures, Meters
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE as MAX_SCORE
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import Binder, BindReply, BindRequest, Clock, VolumeWriter
 from multisched.framework.preemption import DryRun, NoPreemptions, Preemption, PreemptionsUnderWay
 from multisched.framework.reasons import ReasonTable
@@ -167,6 +167,8 @@ class Heed(msgspec.Struct, frozen=True):
     stand_on: Callable[[Rows], Bools] | None = None
     """bool[rows]: where pods that matter may stand, for a plugin that keeps books of them; then `matters` is asked only
     about pods that stand nowhere, and may go by anything."""
+    is_by_row: bool = False
+    """Only pods on the row itself make a difference to what is said of it."""
 
 
 @runtime_checkable
@@ -370,6 +372,15 @@ class SignPlugin(Plugin, Protocol):
         ...
 
 
+class TwoStamps(NamedTuple):
+    """What a StampPlugin's answers hang on, apart for both sides. None: it has nothing to say there of such pods, now or ever."""
+
+    filters: Hashable | None
+    """For PreFilter, which says Skip where this is None, and Filter."""
+    scores: Hashable | None
+    """The same for PreScore and Score."""
+
+
 @runtime_checkable
 class StampPlugin(Plugin, Protocol):
     """A plugin whose answers hang on more than rows and nodes: counts of pods, objects, a ledger (DESIGN 4.3).
@@ -387,7 +398,21 @@ class StampPlugin(Plugin, Protocol):
     def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """Equal stamps: no reason for other answers. None: it has nothing to say of pods with this signature, now or ever.
 
-        After None no point of Filter or Score is called for the class, which therefore costs nothing.
+        After None no point of Filter or Score is called for the class, which therefore costs nothing. With `TwoStamps` only that
+        side is asked again whose stamp moved.
+        """
+        ...
+
+
+@runtime_checkable
+class TracingPlugin(Plugin, Protocol):
+    """A StampPlugin on `Dependency.STAMP` that can tell which rows a moved stamp concerns: Filter is asked about those alone."""
+
+    def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
+        """Rows of the table, ascending: all whose code may be another than when this was asked last. None: any row's may, as
+        always for a state in `cycle.state` about which it was not asked yet.
+
+        Asked after PreFilter; Filter's codes of a class are renewed where it says.
         """
         ...
 
@@ -439,13 +464,6 @@ class AskingPlugin(Plugin, Protocol):
     def answer(self, question: object) -> Awaitable[object]:
         """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
         ...
-
-
-@runtime_checkable
-class ReadsObjects(Plugin, Protocol):
-    """A plugin that reads objects besides pods and nodes by `PluginContext.objects`: the program watches those kinds."""
-
-    reads_objects: tuple[ObjectKind, ...]
 
 
 @runtime_checkable

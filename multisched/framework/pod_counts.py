@@ -41,8 +41,14 @@ LABELS_OF_ONE: Final = 16
 MATCHES_KEPT: Final = 256
 """Groups of which a query remembers whether they match."""
 
+MATCHES_MAX: Final = 2_048
+"""Groups that a query which catches up puts to its selectors, times its scopes; beyond, it is counted anew, by columns."""
+
 QUERIES_CHECKED: Final = 16
 """Queries that one audit of some rows counts anew."""
+
+MATCHES_CHECKED: Final = 16_384
+"""Pods that it puts to their selectors, times their scopes; one query is counted whatever it takes. Some ten milliseconds."""
 
 _GroupKey = tuple[str, int, bool]
 """Namespace, identity of the labels, whether the pods are being deleted."""
@@ -124,7 +130,7 @@ class PodGroup:
 class KeptQuery:
     """A query with its count, as far as it has caught up."""
 
-    __slots__ = ("_matches", "count", "is_kept", "is_used", "query", "seen", "size_bytes", "used_at")
+    __slots__ = ("_matches", "count", "is_kept", "is_used", "matches", "query", "seen", "size_bytes", "used_at")
 
     def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
         self.query = query
@@ -134,6 +140,8 @@ class KeptQuery:
         self.used_at = 0
         """When it was asked for last, in questions to all queries."""
         self._matches: dict[PodGroup, bool] = {}
+        self.matches = 0
+        """Groups that were put to its scopes so far, times these."""
         self.size_bytes = 0
         self.counted(count, seen)
 
@@ -157,6 +165,7 @@ class KeptQuery:
         if found is None:
             query = self.query
             found = (query.counts_deleting or not group.is_deleting) and query.has(group.namespace, group.labels)
+            self.matches += len(query.scopes)
             if len(self._matches) >= MATCHES_KEPT:
                 self._matches.clear()
             self._matches[group] = found
@@ -202,20 +211,27 @@ class PodCounts:
         if kept.seen == self._end:
             return
         if kept.seen < self._log_start:
-            self._bytes -= kept.size_bytes
-            kept.count.clear()
-            kept.counted(self._counted(kept.query), self._end)
-            self._bytes += kept.size_bytes
+            self._count_anew(kept)
             return
         scopes = kept.query.scopes
         namespaces = scopes[0].namespaces if scopes else frozenset()
+        matches_end = kept.matches + MATCHES_MAX
         for group, row, pods in self._log[kept.seen - self._log_start :]:
             if (namespaces is None or group.namespace in namespaces) and kept.has(group):
                 if isinstance(kept.count, PodCount):
                     kept.count.add(row, pods, self._tick())
                 else:
                     kept.count.add(row, pods, pods, self._tick())
+            if kept.matches > matches_end:
+                self._count_anew(kept)
+                return
         kept.seen = self._end
+
+    def _count_anew(self, kept: KeptQuery) -> None:
+        self._bytes -= kept.size_bytes
+        kept.count.clear()
+        kept.counted(self._counted(kept.query), self._end)
+        self._bytes += kept.size_bytes
 
     def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
         return self.demands.concern(namespace, labels, namespace_labels)
@@ -301,7 +317,11 @@ class PodCounts:
         self, pods_on: Mapping[int, Collection[Pod]], found: dict[int, str], *, is_whole: bool
     ) -> None:
         """Counts some queries anew on these rows, other ones each time; all of them if `is_whole`."""
-        for query in list(self._queries)[: None if is_whole else QUERIES_CHECKED]:
+        matches_left, pods_there = MATCHES_CHECKED, sum(map(len, pods_on.values()))
+        for number, query in enumerate(list(self._queries)[: None if is_whole else QUERIES_CHECKED]):
+            matches_left -= pods_there * len(query.scopes)
+            if matches_left < 0 and number and not is_whole:
+                return
             kept = self._queries[query] = self._queries.pop(query)
             self.refresh(kept)
             held = kept.count.held

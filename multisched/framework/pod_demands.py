@@ -332,8 +332,8 @@ class PodDemands:
         return concern
 
     def _weigh(self, concern: Concern) -> None:
-        self._bytes += concern.size_bytes - concern.weighed_bytes
-        concern.weighed_bytes = concern.size_bytes
+        before, concern.weighed_bytes = concern.weighed_bytes, concern.size_bytes
+        self._bytes += concern.weighed_bytes - before
 
     def _make_room(self, asked: Concern) -> None:
         """Those that nobody used since they were last passed over here go first; the one that is asked for stays."""

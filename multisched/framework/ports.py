@@ -6,7 +6,7 @@ them over a Transport, `multisched.testing` under a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum, auto
 from typing import Protocol
@@ -59,6 +59,8 @@ class BindRequest(msgspec.Struct, frozen=True):
     uid: str
     node: str
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    is_void: Callable[[], bool] = lambda: False
+    """Asked once more by whoever has made the request wait after it was decided to send it: True, it must not be sent."""
 
 
 class BindReply(msgspec.Struct, frozen=True):

@@ -29,11 +29,12 @@ from multisched.framework.plugin import (
     ReservePlugin,
     ScorePlugin,
     SignPlugin,
+    TracingPlugin,
 )
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 
-_UINT8, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
+_UINT8, _INT64, _INTP = np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.intp)
 
 SAMPLED_EVERY = 10
 """One attempt in this many has its plugins timed, as upstream: reading the clock for each would cost more than they do."""
@@ -119,6 +120,14 @@ class Runner:
         if result.status.code is Code.ERROR:
             raise self.failure(plugin, "PreFilter", result.status.message)
         return result
+
+    def moved_rows(self, plugin: TracingPlugin, cycle: CycleView, pod: Pod) -> Rows | None:
+        rows = self.call(plugin, "Filter", plugin.moved_rows, cycle, pod)
+        if rows is not None and not (isinstance(rows, np.ndarray) and rows.dtype == _INTP and rows.ndim == 1):
+            raise self.failure(
+                plugin, "Filter", f"moved rows: returned {type(rows).__name__}, not {_INTP}[rows] or None"
+            )
+        return rows
 
     def filter(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         codes = self.call(plugin, "Filter", plugin.filter, cycle, pod, rows)

@@ -38,11 +38,6 @@ def parse_milli(text: str | int | float) -> int:
     return milli_of_nano(parse_nano(text))
 
 
-def saturating_add(left: int, right: int) -> int:
-    """left + right, held within ±QUANTITY_MAX."""
-    return max(-QUANTITY_MAX, min(QUANTITY_MAX, left + right))
-
-
 def parse_nano(text: str | int | float) -> int:
     """The quantity in 1e-9 units, unbounded: for sums that are rounded once, at the end; raises QuantityError."""
     return _parse_nano(str(text))

@@ -11,10 +11,8 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 TOKEN_BYTES: Final = 32
 TOKEN_CHARS_MAX: Final = 256
@@ -22,15 +20,6 @@ TOKEN_CHARS_MAX: Final = 256
 
 class TokenFileError(Exception):
     """There is no token; the message names the file and the reason."""
-
-
-def is_loopback_name(host: str) -> bool:
-    """Of `HOST` or `HOST:PORT`, as in a Host header or a URL: whether it can mean this machine only."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def is_other_page(headers: Mapping[str, str], own_origin: str) -> bool:

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
+from multisched.model.loopback_name import is_loopback_name
 from multisched.model.visible_text import escaped_lines
 from multisched.model.wire import UNREADABLE
 from multisched.observe.access import Authenticator, Verdict
@@ -40,7 +41,7 @@ from multisched.observe.explain_view import (
     encode_view,
 )
 from multisched.observe.health import Health, HealthReport
-from multisched.observe.loopback import TokenFileError, is_loopback_name, is_other_page, own_token
+from multisched.observe.loopback import TokenFileError, is_other_page, own_token
 from multisched.observe.metrics import Metrics
 from multisched.observe.plugin_view import ViewSource
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue

@@ -49,13 +49,14 @@ class AffinityRules:
         "anti",
         "concern",
         "existing",
+        "filter_sources",
         "is_own_match",
         "keys",
         "number",
         "own_anti",
         "own_near",
+        "score_sources",
         "soft",
-        "sources",
         "unknown",
     )
 
@@ -95,13 +96,17 @@ class AffinityRules:
         self.own_anti = far
         self.is_own_match = is_own_match
         """The pod matches all terms of its own required affinity."""
-        groups = (self.affinity, self.anti, self.existing, self.soft)
-        self.sources = tuple({id(s): s for group in groups for sources in group.values() for s in sources}.values())
+        self.filter_sources = _each_once(self.affinity, self.anti, self.existing)
+        self.score_sources = _each_once(self.soft)
 
     @property
     def filters(self) -> bool:
         """False: there is nothing by which a row could be refused."""
         return bool(self.affinity or self.anti or self.existing)
+
+
+def _each_once(*groups: Sources) -> tuple[AnySource, ...]:
+    return tuple({id(s): s for group in groups for sources in group.values() for s in sources}.values())
 
 
 def _by_key(keyed: Iterable[_Keyed]) -> Sources:
@@ -213,7 +218,9 @@ class AffinityRuleBook:
             )
             if is_kept:
                 scopes = (*near, *far, *((key, scope) for key, query, _ in liked for scope in query.scopes))
-                self._make_room(1 + len(rules.sources) + sum(scope.texts for _, scope in scopes))
+                self._make_room(
+                    1 + len(rules.filter_sources) + len(rules.score_sources) + sum(scope.texts for _, scope in scopes)
+                )
                 self._rules[key] = rules
         return rules
 

@@ -6,11 +6,11 @@ keep them from one attempt to the next, so that an attempt costs what changed in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from multisched.framework.node_view import Bools, Int32, Int64, NodeView
+from multisched.framework.node_view import Bools, Int32, Int64, NodeView, Rows
 from multisched.framework.pod_counts import KeptQuery, PodCounts, PodCountsView
 from multisched.framework.pod_demands import Concern, Lane
 from multisched.framework.row_sums import AnySum, DenseSum, no_sum
@@ -67,7 +67,18 @@ AnySource = Source | DemandSource
 class DomainTally:
     """Weighted pods per value of one label key, over the eligible rows."""
 
-    __slots__ = ("_eligible", "_followed", "_nodes_version", "_seen", "codes", "counts", "pods")
+    __slots__ = (
+        "_eligible",
+        "_followed",
+        "_nodes_version",
+        "_none",
+        "_seen",
+        "codes",
+        "counts",
+        "flipped",
+        "pods",
+        "unlabelled",
+    )
 
     def __init__(
         self, nodes: NodeView, key: str | None, sources: Sequence[AnySource], eligible: Bools | None = None
@@ -76,9 +87,15 @@ class DomainTally:
         self.codes: Int32 = _own_codes(nodes) if key is None else nodes.label_codes(key)
         """int32[all rows]: the row's domain; 0 has no such label."""
         self.counts: Int64 = np.zeros(len(self.codes) if key is None else len(nodes.label_values(key)), np.int64)
-        """int64[domains]: pods times weight; those of entry 0 are on rows without the label."""
+        """int64[domains]: pods times weight; where there is a key, entry 0 stands for no domain and stays 0."""
+        self._none = -1 if key is None else 0
+        """The code of rows that are in no domain."""
+        self.unlabelled = 0
+        """Pods times weight on rows without the label."""
         self.pods = 0
         """Pods, unweighted, on rows that have the label."""
+        self.flipped: set[int] | None = None
+        """Domains that came to have pods, or ceased to, since somebody put an empty set here; None: nobody wants to know."""
         self._eligible = eligible
         self._nodes_version = nodes.nodes_version
         self._followed = [source.count(nodes.pod_counts) for source in sources]
@@ -99,8 +116,8 @@ class DomainTally:
                 changes = count.changes_since(self._seen[at])
                 if changes is None:
                     return False
-                for _, row, pods, *weight in changes:
-                    self.add(row, pods, source.weight * (weight[0] if weight else pods))
+                for change in changes:  # of demands, the weight comes last; pods weigh what they are
+                    self.add(change[1], change[2], source.weight * change[-1])
                 self._seen[at] = count.version
         return True
 
@@ -109,16 +126,33 @@ class DomainTally:
         if self._eligible is not None and not self._eligible[row]:
             return
         code = self.codes.item(row)
-        self.counts[code] += amount
-        if code:
-            self.pods += pods
+        if code == self._none:
+            self.unlabelled += amount
+            return
+        before = self.counts.item(code)
+        self.counts[code] = before + amount
+        self.pods += pods
+        if self.flipped is not None and not (before and before + amount):
+            self.flipped.add(code)
+
+    def rows_of(self, domains: Collection[int]) -> Rows:
+        """The rows of these domains, ascending."""
+        if len(domains) == 1:
+            (domain,) = domains
+            held: Bools = self.codes == domain
+        else:
+            is_meant = np.zeros(len(self.counts), np.bool_)
+            is_meant[list(domains)] = True
+            held = is_meant.take(self.codes)
+        return held.nonzero()[0]
 
     def twin(self) -> DomainTally:
         """A copy that changes on its own; it follows nothing any more."""
         twin = object.__new__(DomainTally)
         twin.codes, twin.counts, twin.pods = self.codes, self.counts.copy(), self.pods
         twin._eligible, twin._nodes_version = self._eligible, -1
-        twin._followed, twin._seen = [], []
+        twin._none, twin.unlabelled = self._none, self.unlabelled
+        twin._followed, twin._seen, twin.flipped = [], [], None
         return twin
 
     def _add_all(self, count: AnySum, weight: int) -> None:
@@ -129,8 +163,10 @@ class DomainTally:
             there = self._eligible.take(rows)
             rows, pods, amounts = rows[there], pods[there], amounts[there]
         codes = self.codes.take(rows)
-        np.add.at(self.counts, codes, amounts * weight)
-        self.pods += int(pods[codes != 0].sum())
+        is_in = codes != self._none
+        self.unlabelled += weight * int(amounts[~is_in].sum())
+        np.add.at(self.counts, codes[is_in], amounts[is_in] * weight)
+        self.pods += int(pods[is_in].sum())
 
 
 _NOTHING = no_sum(0)

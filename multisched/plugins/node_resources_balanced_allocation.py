@@ -15,7 +15,7 @@ from multisched.framework.node_view import VIEW_FROM, Amount, Int64, NodeView, R
 from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
-from multisched.plugins.columns import HALF, HUNDRED, ONE
+from multisched.plugins.columns import FEW_ROWS, HALF, HUNDRED, ONE
 from multisched.plugins.config_fields import Fields
 from multisched.plugins.resource_scoring import DEFAULT_RESOURCES, ResourceWeight, counts_in_scores, read_resources
 
@@ -81,6 +81,8 @@ class NodeResourcesBalancedAllocation:
             return np.full(len(rows), 3 * MAX_SCORE // 4, np.int64)
         if not len(rows):
             return np.zeros(0, np.int64)
+        if len(rows) <= FEW_ROWS and len(resources) == 2:
+            return np.array(_of_two(cycle.nodes, resources, amounts, rows), np.int64)
         if len(rows) <= VIEW_FROM:
             without, with_pod = _balances(cycle.nodes, resources, (_NOTHING, amounts), rows)
         else:
@@ -98,6 +100,27 @@ class NodeResourcesBalancedAllocation:
 
     def sign(self, pod: Pod) -> Hashable:
         return tuple(pod.spec.requests.get(name, 0) for name in self._resources)
+
+
+def _of_two(nodes: NodeView, resources: tuple[str, ...], amounts: Int64, rows: Rows) -> list[int]:
+    """The scores of a few rows by two resources."""
+    allocatable = nodes.amounts(Amount.ALLOCATABLE, resources, rows).tolist()
+    requested = nodes.amounts(Amount.REQUESTED, resources, rows).tolist()
+    (more,), (more_too,) = amounts.tolist()
+    found = []
+    for capacity, capacity_too, used, used_too in zip(*allocatable, *requested, strict=True):
+        without = with_pod = MAX_SCORE
+        if capacity > 0 and capacity_too > 0:
+            first, second = float(capacity), float(capacity_too)
+            without = _balance_of(used / first, used_too / second)
+            with_pod = _balance_of((used + more) / first, (used_too + more_too) / second)
+        found.append(with_pod - without + 3 * MAX_SCORE // 2 >> 1)
+    return found
+
+
+def _balance_of(first: float, second: float) -> int:
+    """50..100"""
+    return int((1.0 - abs(min(first, 1.0) - min(second, 1.0)) * 0.5) * 100.0)
 
 
 def _balances(nodes: NodeView, resources: tuple[str, ...], more: Sequence[Int64], rows: Rows) -> Int64:

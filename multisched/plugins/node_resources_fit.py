@@ -135,14 +135,7 @@ class NodeResourcesFit:
         return self._strategy.score(cycle.nodes, demand, rows)
 
     def sign(self, pod: Pod) -> Hashable:
-        spec = pod.spec
-        of_containers = spec.container_requests
-        return (
-            tuple(sorted(spec.requests.items())),
-            None if of_containers is None else tuple(sorted(of_containers.items())),
-            spec.scoring_cpu_milli,
-            spec.scoring_memory_bytes,
-        )
+        return tuple(sorted(pod.spec.requests.items())), self._strategy.amounts(pod.spec)
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN

@@ -50,7 +50,7 @@ class NodeVolumeLimits:
 
     def heed(self, cycle: CycleView, pod: Pod) -> Heed:
         """Pods with volumes, which count."""
-        return Heed((), lambda other: bool(other.spec.volumes))
+        return Heed((), lambda other: bool(other.spec.volumes), is_by_row=True)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Skips pods without claims and without disks that a CSI driver took over."""

@@ -9,7 +9,15 @@ import numpy as np
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.plugin import (
+    MAX_SCORE,
+    CycleView,
+    Dependency,
+    Heed,
+    PluginContext,
+    PreFilterResult,
+    TwoStamps,
+)
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
@@ -45,9 +53,15 @@ class PodTopologySpread:
     def sign(self, pod: Pod) -> Hashable:
         return self._book.rules_of(pod) or ()
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def stamp(self, cycle: CycleView, pod: Pod) -> TwoStamps | None:
         rules = self._book.rules_of(pod)
-        return None if rules is None else versions(rules.sources, cycle.nodes.pod_counts)
+        if rules is None:
+            return None
+        counts = cycle.nodes.pod_counts
+        return TwoStamps(
+            versions(rules.hard_sources, counts) if rules.hard else None,
+            versions(rules.soft_sources, counts) if rules.soft else None,
+        )
 
     def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         """The topology keys; the soft hostname counts each row's own pods."""
@@ -89,6 +103,10 @@ class PodTopologySpread:
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: refuses rows whose domain would have more than maxSkew pods above the emptiest."""
         return cycle.state.read(_HARD).codes(rows, self._missing, self._skewed)
+
+    def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
+        """Those of domains with another verdict."""
+        return cycle.state.read(_HARD).moved_rows(self._missing, self._skewed)
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
         """Brings the pods per domain of the soft constraints up to date; skips pods without any."""

@@ -74,10 +74,14 @@ class ScoringStrategy(msgspec.Struct, frozen=True):
     resources: tuple[ResourceWeight, ...] = DEFAULT_RESOURCES
     shape: tuple[ShapePoint, ...] = ()
 
+    def amounts(self, spec: PodSpec) -> tuple[int, ...]:
+        """What is scored of a pod: all that its demand goes by."""
+        return tuple(scoring_amount(spec, resource.name) for resource in self.resources)
+
     def demand(self, spec: PodSpec) -> ScoredDemand:
         """What of a pod counts: the same for all pods of its class."""
-        amounts = [(r.name, r.weight, scoring_amount(spec, r.name)) for r in self.resources]
-        counted = [one for one in amounts if counts_in_scores(one[0], one[2])]
+        amounts = zip(self.resources, self.amounts(spec), strict=True)
+        counted = [(r.name, r.weight, amount) for r, amount in amounts if counts_in_scores(r.name, amount)]
         weights = [weight for _, weight, _ in counted]
         return ScoredDemand(
             tuple(name for name, _, _ in counted),

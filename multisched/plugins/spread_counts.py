@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from multisched.framework.node_view import Bools, Codes, Int64, NodeView, Rows, Scores
 from multisched.framework.plugin import CycleView
-from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.columns import NO_ROWS, Selection, zeros
 from multisched.plugins.domain_tally import DomainTally
 from multisched.plugins.natural_log import natural_log
 from multisched.plugins.node_matching import NodeMatcher
@@ -54,6 +54,14 @@ class HardSpread:
             codes = np.where(codes == 0, found, codes) if at else found
         return codes
 
+    def moved_rows(self, missing: int, skewed: int) -> Rows | None:
+        """Rows that may be answered otherwise than when this was asked last; None: all."""
+        found: Rows | None = NO_ROWS
+        for lane in self.lanes:
+            rows = lane.moved_rows(missing, skewed)
+            found = None if rows is None or found is None else np.union1d(found, rows) if len(found) else rows
+        return found
+
     def changed_by(self, row: int, labels: Mapping[str, str], change: int) -> HardSpread:
         """The state with so many more pods of these labels and the pod's namespace on the row; a twin, if it is none yet."""
         if any(lane.tally.codes.item(row) == 0 for lane in self.lanes):
@@ -74,17 +82,27 @@ class HardSpread:
 class _HardLane:
     """One constraint with its domains."""
 
-    __slots__ = ("_domains", "rule", "tally")
+    __slots__ = ("_domains", "_told", "rule", "tally")
 
     def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools) -> None:
         self.rule = rule
         self.tally = DomainTally(nodes, rule.key, rule.sources, eligible)
         self._domains = np.unique(self.tally.codes[eligible])
+        self._told: Codes | None = None
+        """The verdicts when the moved rows were read last."""
 
     def twin(self) -> _HardLane:
         twin = object.__new__(_HardLane)
-        twin.rule, twin._domains, twin.tally = self.rule, self._domains, self.tally.twin()
+        twin.rule, twin._domains, twin._told, twin.tally = self.rule, self._domains, None, self.tally.twin()
         return twin
+
+    def moved_rows(self, missing: int, skewed: int) -> Rows | None:
+        """Rows of the domains with another verdict than when this was asked last; None for the first time."""
+        before, self._told = self._told, self.verdicts(missing, skewed)
+        if before is None:
+            return None
+        domains = (before != self._told).nonzero()[0].tolist()
+        return self.tally.rows_of(domains) if domains else NO_ROWS
 
     def verdicts(self, missing: int, skewed: int) -> Codes:
         """uint8[codes]: what the constraint says of the rows of each domain."""
@@ -174,7 +192,7 @@ class _SoftLane:
         counts: Int64 = self.tally.counts
         if self._blank:
             counts = counts.copy()
-            counts[self._blank] += counts[0]
+            counts[self._blank] += self.tally.unlabelled
         by_code = counts.astype(np.float64) * self._weight + offset
         by_code[0] = 0.0
         return by_code.take(selection.of(self.tally.codes))

@@ -53,7 +53,7 @@ class SpreadRule:
 class SpreadRules:
     """All constraints of a pod. `hard` filters, `soft` scores."""
 
-    __slots__ = ("affinity", "hard", "needs_all_keys", "soft", "sources", "tolerations")
+    __slots__ = ("affinity", "hard", "hard_sources", "needs_all_keys", "soft", "soft_sources", "tolerations")
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class SpreadRules:
         """False for the system's defaults: rows without a zone are scored by their host all the same."""
         self.affinity = affinity
         self.tolerations = tolerations
-        self.sources = tuple(source for rule in rules for source in rule.sources)
+        self.hard_sources = tuple(source for rule in self.hard for source in rule.sources)
+        self.soft_sources = tuple(source for rule in self.soft for source in rule.sources)
 
 
 class SpreadRuleBook:
@@ -125,7 +126,9 @@ class SpreadRuleBook:
         matches = tuple(c.selector is not None and c.selector.matches(pod.labels) for c in constraints)
         affinity = pod.spec.affinity if any(c.honors_affinity for c in constraints) else NodeAffinity()
         tolerations = pod.spec.tolerations if any(c.honors_taints for c in constraints) else ()
-        key = (constraints, matches, pod.namespace, affinity, tolerations, bool(pod.spec.spread))
+        # Without a zone a row is left out by a pod's own constraints, and scored by its host where the same are the system's.
+        needs_all_keys = bool(pod.spec.spread) or not self._is_system
+        key = (constraints, matches, pod.namespace, affinity, tolerations, needs_all_keys)
         rules = self._rules.get(key)
         if rules is None:
             if len(self._rules) >= RULES_KEPT:
@@ -137,7 +140,7 @@ class SpreadRuleBook:
                 ),
                 affinity,
                 tolerations,
-                needs_all_keys=bool(pod.spec.spread) or not self._is_system,
+                needs_all_keys=needs_all_keys,
             )
         return rules
 

@@ -60,8 +60,9 @@ class VolumeRestrictions:
         )
 
     def heed(self, cycle: CycleView, pod: Pod) -> Heed:
-        """Pods with volumes, which may be the same."""
-        return Heed((), lambda other: bool(other.spec.volumes))
+        """Pods with volumes, which may be the same: on other nodes too where a claim is for one pod alone."""
+        is_by_row = not self._exclusive(pod)
+        return Heed((), lambda other: bool(other.spec.volumes), is_by_row=is_by_row)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Refuses a pod that names a missing claim; skips one that no other pod can be in the way of."""
@@ -70,28 +71,33 @@ class VolumeRestrictions:
         unknown = hidden(self._objects, *self.reads_objects)
         if unknown and any(volume.claim is not None for volume in pod.spec.volumes):
             return PreFilterResult(Status.unresolvable(unknown).by(self.name))
-        exclusive = set()
         for volume in pod.spec.volumes:
-            if volume.claim is None:
-                continue
-            claim = self._objects.claim(pod.namespace, volume.claim)
-            if claim is None:
+            if volume.claim is not None and self._objects.claim(pod.namespace, volume.claim) is None:
                 return PreFilterResult(Status.unresolvable(claim_not_found(volume.claim)).by(self.name))
-            if READ_WRITE_ONCE_POD in claim.access_modes:
-                exclusive.add(volume.claim)
-        users = cycle.nodes.volume_users
-        uses = sum(1 for claim in exclusive if users.claim_users(pod.namespace, claim))
-        if not uses and not any(volume.disk for volume in pod.spec.volumes):
+        exclusive = self._exclusive(pod)
+        in_use = _in_use(cycle, pod, exclusive)
+        if not in_use.uses and not any(volume.disk for volume in pod.spec.volumes):
             return PreFilterResult(SKIP)
-        cycle.state.write(_EXCLUSIVE, _Exclusive(frozenset(exclusive), uses))
+        cycle.state.write(_EXCLUSIVE, in_use)
         return PreFilterResult()
+
+    def _exclusive(self, pod: Pod) -> frozenset[str]:
+        """The pod's claims that are for one pod alone."""
+        names = [volume.claim for volume in pod.spec.volumes if volume.claim is not None]
+        found = [(name, self._objects.claim(pod.namespace, name)) for name in names]
+        return frozenset(
+            name for name, claim in found if claim is not None and READ_WRITE_ONCE_POD in claim.access_modes
+        )
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         self._count(cycle, other, 1)
         return SUCCESS
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        self._count(cycle, other, -1)
+        if other.uid == pod.uid:  # asked about a pod that stands there itself: what is left are the uses of others
+            cycle.state.write(_EXCLUSIVE, _in_use(cycle, pod, cycle.state.read(_EXCLUSIVE).claims))
+        else:
+            self._count(cycle, other, -1)
         return SUCCESS
 
     def _count(self, cycle: CycleView, other: Pod, sign: int) -> None:
@@ -130,6 +136,11 @@ class VolumeRestrictions:
             EventRegistration(NODE_ADD),
             EventRegistration(claim_added, names_claim),
         )
+
+
+def _in_use(cycle: CycleView, pod: Pod, claims: frozenset[str]) -> _Exclusive:
+    users = cycle.nodes.volume_users
+    return _Exclusive(claims, sum(1 for claim in claims if users.claim_users(pod.namespace, claim)))
 
 
 def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:

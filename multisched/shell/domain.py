@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -545,7 +546,9 @@ class DomainWorker:
         """Drives the outcome machine to its end, and says why. Cancelled (lease lost, exit): nothing is forgotten."""
         placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._bind_timeout_s)
-        request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, placed.annotations)
+        request = BindRequest(
+            pod.namespace, pod.name, pod.uid, placed.node, placed.annotations, partial(self._is_void, bind)
+        )
         action = machine.first()
         counted = is_denied = False
         try:
@@ -587,6 +590,10 @@ class DomainWorker:
             raise AssertionError("the bind machine ended without an outcome")
         message = action.message or "the API server refused the binding"
         return action.outcome, Status.denied(message) if is_denied else Status.error(message)
+
+    def _is_void(self, bind: _Bind) -> bool:
+        """What was looked at before the bind was handed on holds no more: the limit of writes held it up."""
+        return not self._outside.lease.may_bind() or self._send_check.refusal(bind.placed, bind.seen) is not None
 
     async def _post(self, request: BindRequest) -> BindReply | PluginFailure:
         """The first Bind plugin's reply. One that failed may have sent the binding before."""

@@ -62,7 +62,7 @@ class ProgramExplanations:
         from multisched.shell.priority_classes import admitted, read_classes
         from multisched.shell.what_if import planned_pod, what_if
 
-        planned = planned_pod(document)
+        planned = planned_pod(document, self._program.decoder)
         classes = await read_classes(self._program.transport)
         planned = admitted(planned, None, classes) if isinstance(classes, str) else admitted(planned, classes)
         return await self._rehearse(lambda rehearsal: what_if(rehearsal, planned, replicas))

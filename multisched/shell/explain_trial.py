@@ -29,16 +29,16 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.explain_known import BOUND, require_node
 from multisched.shell.fixes import find_fixes
 from multisched.shell.priority_classes import admitted
-from multisched.shell.rehearsal import Moment, Rehearsal, Tried
+from multisched.shell.rehearsal import DumpedCluster, Rehearsal, Tried
 from multisched.shell.what_if import planned_pod, what_if
 
 
 class DumpExplanations:
     """As `ExplainSource` answers, about a dump: all is tried."""
 
-    def __init__(self, configuration: Configuration, moment: Moment) -> None:
+    def __init__(self, configuration: Configuration, known: DumpedCluster) -> None:
         """Raises PluginSetupError for a profile that cannot be built."""
-        self._rehearsal = Rehearsal(configuration, moment)
+        self._rehearsal = Rehearsal(configuration, known)
 
     def pod(self, query: ExplainQuery) -> PodView:
         """Raises NotExplainedError."""
@@ -69,7 +69,7 @@ class DumpExplanations:
 
     def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """Raises NotExplainedError."""
-        planned = admitted(planned_pod(document), self._rehearsal.classes)
+        planned = admitted(planned_pod(document, self._rehearsal.program.decoder), self._rehearsal.classes)
         return what_if(self._rehearsal, planned, replicas)
 
 

@@ -175,10 +175,7 @@ class Handover:
         """Until cancelled: shows what was seen, and admits rows."""
         while self._keepers:
             self._publish()
-            try:
-                await self._admit()
-            except (ApiError, TransportError, MalformedAnswerError) as error:
-                logger.warning("pods of a node that joins cannot be listed", extra={"error": str(error)})
+            await self._admit()
             await anyio.sleep(PERIOD_S)
 
     def waiting(self) -> str:
@@ -214,9 +211,13 @@ class Handover:
             # They join with that list now. Nothing was shown to others meanwhile: who was free of them before still is.
             free = [(_as_listed(one), node) for one, node in free]
             are_counted = True
-        for one, node in free:
-            if are_counted or await self._counts_all_on(node.name):
+        if are_counted:
+            for one, node in free:
                 self._let_in(one, node.uid)
+            return
+        async with anyio.create_task_group() as tasks:  # side by side: one that hangs or fails holds up no other
+            for one, node in free:
+                tasks.start_soon(self._let_in_once_counted, one, node)
 
     def _free_node(self, one: _Withheld, others: Mapping[str, Holding | None]) -> Node | None:
         """The row's node, if it still waits and nobody else may be binding to it."""
@@ -227,6 +228,16 @@ class Handover:
         if obstacle:
             self._tell(one, node, obstacle)
         return None if obstacle else node
+
+    async def _let_in_once_counted(self, one: _Withheld, node: Node) -> None:
+        try:
+            are_counted = await self._counts_all_on(node.name)
+        except (ApiError, TransportError, MalformedAnswerError) as error:
+            extra = {"node": node.name, "error": str(error)}
+            logger.warning("pods of a node that joins cannot be listed", extra=extra)
+            return
+        if are_counted:
+            self._let_in(one, node.uid)
 
     def _let_in(self, one: _Withheld, uid: str) -> None:
         node = self._cache.nodes.node_at(one.row)

@@ -89,19 +89,22 @@ class PreBindStage:
     async def _run_one(self, placed: Placed, plugin: PreBindPlugin) -> Status:
         timeout_s = CLOSING_S if self._is_closing else getattr(plugin, "pre_bind_timeout_s", PRE_BIND_MAX_S)
         status: Status | None = None
+        ended: Status | None = None
+        failure: Status | None = None
         uid = placed.pod.uid
-        self._ended.pop(uid, None)
         with anyio.move_on_after(timeout_s) as scope:
             self._scopes[uid] = scope
             try:
                 status = await plugin.pre_bind(placed.view, placed.pod, placed.node)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
-                return self._runner.failure(plugin, "PreBind", error).status
+                failure = self._runner.failure(plugin, "PreBind", error).status
             finally:
                 del self._scopes[uid]
-        ended = self._ended.pop(uid, None)
-        if ended is not None:
+                ended = self._ended.pop(uid, None)
+        if ended is not None:  # whatever the plugin made of being ended
             return in_full(plugin, "PreBind", ended).by(ended.plugin)
+        if failure is not None:
+            return failure
         if scope.cancelled_caught:
             if self._is_closing:
                 return Status.error("the scheduler stopped while the pod waited at PreBind")

@@ -4,15 +4,15 @@ The copy is the program itself, built from the same configuration with its own c
 that refuses everything and a clock that stands still. What is asked of it goes through the real cycle, so that the answer
 is what the scheduler would do. `Moment.of` takes what a running program knows, in one synchronous step on its loop; the
 rehearsal is built from it wherever there is time, in a thread for instance. Plugins that have learned something hand it over
-(`HandoverPlugin`). `Moment.of_dump` takes it from `kubectl get -o json`. What a rehearsal does not know: answers of plugins
-that ask outside (they are named), what Permit and bind will say, and which devices a pod that is being bound right now was
-given.
+(`HandoverPlugin`). `DumpedCluster` takes it from `kubectl get -o json`, read by the copy's own decoder: it knows which
+annotations count. What a rehearsal does not know: answers of plugins that ask outside (they are named), what Permit and bind
+will say, and which devices a pod that is being bound right now was given.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any
@@ -85,17 +85,24 @@ class Moment(msgspec.Struct, frozen=True):
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
         )
 
-    @staticmethod
-    def of_dump(items: Iterable[msgspec.Raw], now: datetime) -> Moment:
-        """What `kubectl get -o json` printed. Kinds that scheduling does not read are passed over."""
-        decoder, others = Decoder(), decoders()
+
+class DumpedCluster(msgspec.Struct, frozen=True):
+    """What `kubectl get -o json` printed. It is read by who knows which annotations count."""
+
+    items: Sequence[msgspec.Raw]
+    now: datetime
+    monotonic_s: float = 0.0
+
+    def read(self, decoder: Decoder) -> Moment:
+        """Kinds that scheduling does not read are passed over."""
+        others = decoders()
         nodes: list[Node] = []
         placed: list[Pod] = []
         pending: list[Pod] = []
         objects: list[tuple[ObjectKind, ClusterObject]] = []
         classes: list[PriorityClass] = []
         unreadable: list[str] = []
-        for raw in items:
+        for raw in self.items:
             try:
                 kind = msgspec.json.decode(raw, type=_Kind).kind
                 if kind == "Node":
@@ -116,7 +123,17 @@ class Moment(msgspec.Struct, frozen=True):
         if not nodes:
             notes = (*notes, "the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
         known = tuple(classes) or None
-        return Moment(tuple(nodes), tuple(placed), tuple(pending), tuple(objects), 0.0, now, notes, known, is_raw=True)
+        return Moment(
+            tuple(nodes),
+            tuple(placed),
+            tuple(pending),
+            tuple(objects),
+            self.monotonic_s,
+            self.now,
+            notes,
+            known,
+            is_raw=True,
+        )
 
 
 class _Kind(msgspec.Struct):
@@ -143,11 +160,13 @@ class Tried(msgspec.Struct, frozen=True):
 class Rehearsal:
     """See the module. Synchronous throughout, for one thread at a time."""
 
-    def __init__(self, configuration: Configuration, moment: Moment, registry: Registry | None = None) -> None:
+    def __init__(
+        self, configuration: Configuration, known: Moment | DumpedCluster, registry: Registry | None = None
+    ) -> None:
         """Raises PluginSetupError for a plugin that cannot be built."""
         outside = Surroundings(
             _NoNetwork(),
-            _StoppedClock(moment.monotonic_s, moment.now),
+            _StoppedClock(known.monotonic_s, known.now),
             random.Random(0),  # noqa: S311 - ties; nothing is secret here
             "rehearsal",
             "kube-system",
@@ -156,6 +175,7 @@ class Rehearsal:
             open_extender=UnaskedExtender,
         )
         self.program = Program(configuration, outside)
+        moment = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
         self.cache = self.program.cache
         self.nominator = self.program.nominator
         self.notes = moment.notes

@@ -2,10 +2,14 @@
 
 A bind may wait for seconds: at Permit, at PreBind, for a bind worker, for a 429 to pass. Owns nothing; `DomainWorker` notes what
 a decision has seen and asks right before each POST. Only what others change counts: a changed node, pods that came by no
-decision of ours, a resize of the pod itself. Then the domain's filters are asked again, with the pod itself taken out.
+decision of ours, a resize of the pod itself, and, where rules reach over other nodes, pods that came or left there
+(`PodNews`). Then the domain's filters are asked again, with the pod itself taken out. One that answers from outside, or from a
+thread or process of its own, cannot be: of a changed node its answer holds no more.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -13,6 +17,10 @@ from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
 from multisched.framework.status import Status
 from multisched.model.objects import Node, Pod, differ_in_version_only
 from multisched.state.cluster_cache import NO_ROW, ClusterCache
+from multisched.state.pod_news import keeps_away
+
+NEWS_READ_MAX: Final = 64
+"""Pods that came or left elsewhere that are held against a pod's rules one by one; past it the filters are asked at once."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -25,6 +33,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Of the domain's rows."""
     intrusions: int
     """Of the row (`ClusterCache.intrusions`)."""
+    news: int
+    """Of all rows (`PodNews.end`)."""
 
 
 class SendCheck:
@@ -39,7 +49,8 @@ class SendCheck:
         entry = self._cache.placed(placed.pod.uid)
         assert entry is not None, "a placed pod is assumed"
         row = entry.row
-        return Seen(entry.pod, self._cache.nodes.node(row), self._cycle.rows.generation, self._cache.intrusions(row))
+        cache, generation = self._cache, self._cycle.rows.generation
+        return Seen(entry.pod, cache.nodes.node(row), generation, cache.intrusions(row), cache.news.end)
 
     def is_at_home(self, placed: Placed, seen: Seen) -> bool:
         """True if the pod's row has been the domain's ever since the decision."""
@@ -62,14 +73,30 @@ class SendCheck:
             and entry.pod is seen.pod
             and self._cache.intrusions(row) == seen.intrusions
             and self._cycle.rows.has_stayed(row, seen.generation)
+            and not self._is_concerned(placed, entry.pod, seen.news)
         )
         return None if is_as_seen else self._refusal_now(entry.pod, seen.node, node)
+
+    def _is_concerned(self, placed: Placed, pod: Pod, seen: int) -> bool:
+        """Whether pods came or left on any node that the pod's rules may be about, or whose rules may be about the pod."""
+        news = self._cache.news
+        if (news.end if placed.relates else news.demanding) <= seen:
+            return False
+        others = news.since(seen)
+        if others is not None and not placed.relates:
+            others = [other for other in others if keeps_away(other)]
+        return others is None or len(others) > NEWS_READ_MAX or self._cycle.is_concerned(placed, pod, others)
 
     def _refusal_now(self, pod: Pod, before: Node, node: Node) -> Status | None:
         if node.allocatable != before.allocatable and self._cache.ledgers.concern(pod):
             # Devices that were chosen by number may be the ones that went.
             return Status.error(f"what node {node.name} offers changed before the pod was bound")
+        asking = self._cycle.plugins.asking_filter
+        if asking and not (node is before or differ_in_version_only(before, node)):
+            return Status.error(f"node {node.name} changed after {asking[0].name} was asked about it")
         refusal = self._cycle.refusal_of_move(pod, pod, node.name)
         return (
-            Status.error(f"node {node.name}, or the pod, changed before it was bound: {refusal}") if refusal else None
+            Status.error(f"node {node.name} takes the pod no more, as things changed before it was bound: {refusal}")
+            if refusal
+            else None
         )

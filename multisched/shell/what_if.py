@@ -25,8 +25,8 @@ PREEMPTIONS_MAX = 3
 """Times one replica may preempt before it is told to go nowhere."""
 
 
-def planned_pod(document: Mapping[str, Any]) -> PlannedPod:
-    """The pod of a manifest: a Pod, or the template of a workload. Raises NotExplainedError."""
+def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
+    """The pod of a manifest: a Pod, or the template of a workload. `decoder`: the program's. Raises NotExplainedError."""
     if not isinstance(document, Mapping):
         raise NotExplainedError("the manifest is no object; give one Pod or one workload", status=422)
     metadata, spec = dict(_part(document, "metadata")), _part(document, "spec")
@@ -48,7 +48,7 @@ def planned_pod(document: Mapping[str, Any]) -> PlannedPod:
     kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
     kept |= {"name": name, "namespace": metadata.get("namespace") or "default", "uid": "what-if"}
     try:
-        pod = Decoder().pod(orjson.dumps({"metadata": kept, "spec": spec, "status": {"phase": "Pending"}}))
+        pod = decoder.pod(orjson.dumps({"metadata": kept, "spec": spec, "status": {"phase": "Pending"}}))
     except (DecodeError, TypeError) as error:
         raise NotExplainedError(f"the pod cannot be read: {error}", status=422) from error
     return PlannedPod(

@@ -25,6 +25,7 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
+from multisched.state.pod_news import PodNews
 from multisched.state.standing_pods import StandingTable
 
 NO_ROW = -1
@@ -81,6 +82,8 @@ class ClusterCache:
         self._placed: dict[str, PlacedPod] = {}
         self._strays: dict[str, set[str]] = {}
         self._intrusions: dict[int, int] = {}
+        self.news = PodNews()
+        """Pods anywhere that came, changed or left by no assumption of ours."""
 
     def add_domain(self, domain: DomainRows) -> None:
         """Keeps the domain's rows true from now on."""
@@ -99,6 +102,8 @@ class ClusterCache:
         before = self.nodes.node(row) if row is not None else None
         if before is not None and before.uid != node.uid:
             self.remove_node(node.name)
+        elif before is not None and before.labels != node.labels:
+            self._note_all(before.name)  # they are in another zone now
         row = self.nodes.set_node(node)
         self.ledgers.set_node(row, node)
         for domain in self._domains:
@@ -106,6 +111,7 @@ class ClusterCache:
         for uid in sorted(self._strays.pop(node.name, ())):
             entry = self._placed[uid]
             entry.row = row
+            self.news.came(entry.pod)
             self.nodes.add_pod(row, entry.pod)
             self.ledgers.place(entry.pod, row)
         return before
@@ -116,6 +122,7 @@ class ClusterCache:
         if row is None:
             return None
         node = self.nodes.node(row)
+        self._note_all(name)
         for uid in list(self.nodes.pods_by_uid(row)):
             self.nodes.remove_pod(row, uid)
             self.ledgers.give(uid)
@@ -155,7 +162,7 @@ class ClusterCache:
         entry = self._placed[pod.uid]
         before, entry.pod = entry.pod, self._bound_with(pod, entry.annotations)
         if entry.row != NO_ROW:
-            self._intrude(entry.row)
+            self._changed(before, entry.pod, entry.row)
             self.nodes.remove_pod(entry.row, pod.uid)
             self.nodes.add_pod(entry.row, entry.pod)
         return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
@@ -199,12 +206,14 @@ class ClusterCache:
         pod = self._settled(known.pod, pod)
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
-            self._intrude(known.row)
+            self._changed(known.pod, pod, known.row)
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
             if known.pod.labels is not pod.labels and not _alike_but_for_binding(known.pod.labels, pod.labels):
-                self._intrude(known.row)
+                self._changed(known.pod, pod, known.row)
+            elif pod.is_deleting and not known.pod.is_deleting:
+                self.news.left(pod)  # spreading counts it no more
             self.nodes.replace_pod(known.row, pod)
         if known.row != NO_ROW:
             self.ledgers.place(pod, known.row)
@@ -219,7 +228,12 @@ class ClusterCache:
         return entry
 
     def mend_row(self, row: int) -> None:
-        """Writes a row, its columns and its pods anew from the entries: the audit found them at odds."""
+        """Writes a row, its columns and its pods anew from the entries: the audit found them at odds.
+
+        What was decided by the row as it was, and by counts of its pods, has to be looked at again.
+        """
+        self._intrude(row)
+        self.news.lose()
         self.nodes.recount(row, {uid: entry.pod for uid, entry in self._placed.items() if entry.row == row})
 
     def _add(self, pod: Pod) -> None:
@@ -229,11 +243,14 @@ class ClusterCache:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             return
         self._intrude(row)
+        self.news.came(pod)
         self.nodes.add_pod(row, pod)
         self.ledgers.place(pod, row)
 
     def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
         """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
+        if not annotations and not pod.annotations:
+            return pod
         written = self.ledgers.written
         carried = {key: text for key, text in annotations.items() if key in written}
         if not carried and written.isdisjoint(pod.annotations):
@@ -255,6 +272,16 @@ class ClusterCache:
     def _intrude(self, row: int) -> None:
         self._intrusions[row] = self._intrusions.get(row, 0) + 1
 
+    def _note_all(self, node: str) -> None:
+        row = self.nodes.row_of(node)
+        on_row = {} if row is None else self.nodes.pods_by_uid(row)
+        self.news.moved(on_row.values(), len(on_row))
+
+    def _changed(self, before: Pod, after: Pod, row: int) -> None:
+        self._intrude(row)
+        self.news.left(before)
+        self.news.came(after)
+
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
         if entry.row == NO_ROW:
@@ -263,6 +290,7 @@ class ClusterCache:
             if not strays:
                 del self._strays[entry.node]
         else:
+            self.news.left(entry.pod)
             self.nodes.remove_pod(entry.row, uid)
             self.ledgers.give(uid)
         del self._placed[uid]

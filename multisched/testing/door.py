@@ -363,6 +363,8 @@ class Door(Books):
         """Whatever room there is."""
         if node.is_unschedulable or not wants(pod, node) or not self._tolerates(pod, node):
             return False
+        if not pod.spec.required_features <= set(node.declared_features):
+            return False
         if any(self._clashes(pod, one) for one in self.pods().values() if one.node == node.name):
             return False
         return self.storage is None or self.storage.allows(pod, node)

@@ -26,6 +26,8 @@ EARLIER_LINES, REPLAYED_LINES = 64, 8
 
 _UID = re.compile(rb'"uid":"([^"]+)"')
 _LIMIT = re.compile(r"limit=\d+")
+_PAGE = b"<html><body>bad gateway</body></html>"
+_FORBIDDEN = b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"forbidden (injected)"}'
 _TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
 MARK = b"GARBLED"
 """What stands in the labels of an object that no answer tells in UTF-8."""
@@ -95,6 +97,10 @@ class Faults:
         """The rest of a list is not to be had any more."""
         self.bind_missing = 0.0
         """The binding never arrived; the client is told that there is no such pod."""
+        self.paged = 0.004
+        """A proxy answers a read with a page of its own, whatever the status says."""
+        self.forbidden: set[str] = set()
+        """Kinds, by their plural, that may not be listed."""
         self.page_items = 0
         """So many objects come with each page of a list; 0: as many as were asked for."""
         self.older_by = 0
@@ -190,6 +196,10 @@ class FaultyTransport:
             return await self._write(method, path, body, content_type, accept, timeout_s)
         if "continue=" in path and self._faults.strikes("page expired", self._faults.page_expired):
             return Response(410, b'{"kind":"Status","status":"Failure","code":410,"reason":"Expired"}')
+        if self._faults.strikes("proxy's page", self._faults.paged):
+            return Response(self._faults.rng.choice((200, 200, 502)), _PAGE)
+        if "limit=" in path and any(f"/{kind}?" in path for kind in self._faults.forbidden):
+            return Response(403, _FORBIDDEN)
         path = self._as_served(path)
         answer = await self._inner.request(method, path, accept=accept, timeout_s=timeout_s)
         await self._travel()
@@ -202,7 +212,7 @@ class FaultyTransport:
         faults = self._faults
         is_timed_out = faults.strikes("504", faults.timed_out)
         is_cut = not is_timed_out and faults.strikes("write cut", faults.cut)
-        answer = Response(504, _TIMED_OUT)
+        answer = Response(504, _PAGE if is_timed_out and faults.rng.random() < 0.3 else _TIMED_OUT)
         if not (is_timed_out or is_cut) or faults.rng.random() < 0.5:
             told = await self._inner.request(
                 method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s

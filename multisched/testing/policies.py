@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,8 @@ class Policies:
         self._rows: dict[tuple[str, str], _Row] = {}
         self._changes: Counter[str] = Counter()
         self._namespace_changes = 0
+        self.flushes: Callable[[], int] = lambda: 0
+        """How often until now pods that wait in vain have been tried once more, whatever happened."""
         server.interceptors.append(self)
 
     def add_policy(self, pod: dict[str, Any]) -> dict[str, Any] | None:
@@ -152,7 +154,7 @@ class Policies:
         if row.words != words:
             row.words, row.times = words, 0
         row.times += bool(words) and not was_unsure
-        may_be = REFUSALS_ALIKE_MAX + self._changes[uid] + self._namespace_changes
+        may_be = REFUSALS_ALIKE_MAX + self._changes[uid] + self._namespace_changes + self.flushes()
         return f"it was refused {row.times} times alike, and not set aside" if row.times > may_be else ""
 
     def uid_of_claimant(self, path: str) -> str:

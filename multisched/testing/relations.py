@@ -124,9 +124,10 @@ def _share(key: str, node: Node, other: Node) -> bool:
 
 
 def _is_about(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
-    """Of terms that name no namespaces, as all are here."""
-    return (
-        term.selector is not None
-        and other.namespace in term.named_namespaces(owner.namespace)
-        and term.selector.matches(other.labels)
+    """Namespaces are selected by their names here, or all together."""
+    if term.selector is None or not term.selector.matches(other.labels):
+        return False
+    selected, name = term.namespace_selector, {"kubernetes.io/metadata.name": other.namespace}
+    return other.namespace in term.named_namespaces(owner.namespace) or (
+        selected is not None and selected.matches(name)
     )

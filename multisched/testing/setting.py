@@ -1,7 +1,8 @@
 """What one simulated run is made of, drawn from its seed: configuration, replicas, pages, and which disruptions strike.
 
 Every second seed runs the default configuration as it ships, with every time and every bound as it is; the others run three
-domains that ask outside, hold pods at Permit and lend nodes to each other. Not every kind of disruption is in each run, so
+domains that ask outside, hold pods at Permit and lend nodes to each other, every second of them with whatever else a user may
+configure. Not every kind of disruption is in each run, so
 that a run stays short; over a hundred seeds each kind is met dozens of times.
 """
 
@@ -11,55 +12,48 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import yaml
+
 from multisched import config
 from multisched.config_schema import Configuration
+from multisched.testing import configurations
 from multisched.testing.disruptions import HEAVY, LIGHT
 from multisched.testing.disruptions.scene import Disruption, Where
 
-LIGHT_KINDS = 15
+REFUSED_TRIED = 3
+"""Configurations that must be refused, tried before a run."""
+LIGHT_KINDS = 12
 """Disruptions of a run that leave the processes alone."""
 HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
-ARRIVALS = (50, 100)
+ARRIVALS = (40, 80)
 WORKLOADS = (2, 3)
 REPLICAS = (2, 2, 2, 3)
 SLOW_BINDS = 0.35
 """Of all runs: in these a bind takes up to SLOW_BIND_MAX_S."""
 SLOW_BIND_MAX_S = 2.5
 
-ASKING = """
+_ASKING_DOMAIN = """
+- name: {name}
+  concurrency: {{cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}}
+  profile:
+    plugins:
+      enabled:
+      - {{name: "multisched.testing.plugins:SlowOracle", weight: {weight}}}
+      - {{name: "multisched.testing.plugins:ReserveBooks"}}
+      - {{name: "multisched.testing.plugins:HoldSome"}}
+"""
+_ASKING_WEIGHTS = {"forecast": 50, "gpu": 5, "job": 5}
+ASKING = f"""
 apiVersion: multisched.io/v1
 kind: MultischedConfiguration
 domains:
-- name: forecast
-  concurrency: {cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}
-  profile:
-    plugins:
-      enabled:
-      - {name: "multisched.testing.plugins:SlowOracle", weight: 50}
-      - {name: "multisched.testing.plugins:ReserveBooks"}
-      - {name: "multisched.testing.plugins:HoldSome"}
-- name: gpu
-  concurrency: {cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}
-  profile:
-    plugins:
-      enabled:
-      - {name: "multisched.testing.plugins:SlowOracle", weight: 5}
-      - {name: "multisched.testing.plugins:ReserveBooks"}
-      - {name: "multisched.testing.plugins:HoldSome"}
-- name: job
-  concurrency: {cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}
-  profile:
-    plugins:
-      enabled:
-      - {name: "multisched.testing.plugins:SlowOracle", weight: 5}
-      - {name: "multisched.testing.plugins:ReserveBooks"}
-      - {name: "multisched.testing.plugins:HoldSome"}
+{"".join(_ASKING_DOMAIN.format(name=name, weight=weight) for name, weight in _ASKING_WEIGHTS.items())}
   loans:
   - from: forecast
     selector:
-      matchLabels: {lend: "yes"}
+      matchLabels: {{lend: "yes"}}
 """
 """Three domains in which parallel cycles meet: the profiles wait for answers."""
 
@@ -71,6 +65,8 @@ class Setting:
     configuration: Configuration
     is_shipped: bool
     """The default configuration, unchanged."""
+    is_drawn: bool
+    """What a user may configure is drawn: arguments, extenders, plugins of their own."""
     replicas: int
     page_items: int
     """So many objects come with each page of a list, whatever was asked for."""
@@ -86,10 +82,11 @@ class Setting:
 def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
     """The setting of a seed; with `kinds`, of these disruptions alone."""
     rng = random.Random(f"{seed}/setting")  # noqa: S311 - a simulation
-    is_shipped = seed % 2 == 0
+    is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     return Setting(
-        configuration=config.default() if is_shipped else config.parse(ASKING, "scenario"),
+        configuration=config.default() if is_shipped else _asking(rng, is_drawn=is_drawn),
         is_shipped=is_shipped,
+        is_drawn=is_drawn,
         replicas=rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
         arrivals=rng.randint(*ARRIVALS),
@@ -97,6 +94,20 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, is_shipped=is_shipped),
     )
+
+
+def _asking(rng: random.Random, *, is_drawn: bool) -> Configuration:
+    if not is_drawn:
+        return config.parse(ASKING, "scenario")
+    return configurations.drawn(rng, yaml.safe_load(ASKING))
+
+
+def fault_of_refusals(seed: int) -> str:
+    """Before a run: some of what a user must not configure is refused in words; empty if it is."""
+    asking, rng = yaml.safe_load(ASKING), random.Random(f"{seed}/refused")  # noqa: S311 - a simulation
+    drawn = rng.sample(configurations.REFUSED, REFUSED_TRIED)
+    found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in drawn)
+    return next((fault for fault in found if fault), "")
 
 
 def _draw_kinds(rng: random.Random, *, is_shipped: bool) -> Sequence[str]:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from multisched.cluster.controller_context import ControllerContext
+from multisched.cluster.controller_ephemeral_volume import EphemeralVolumeController
 from multisched.cluster.controller_persistentvolume import ClaimController, VolumeController
 from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, FakeProvisioner
 from multisched.cluster.object_client import ObjectClient, WallClock
@@ -25,10 +26,14 @@ from multisched.model.wire import Response, Transport
 LOCAL, MADE = "local", "made"
 """Classes: disks that stand in a node, and disks that a provisioner makes where the pod goes. Both wait for their pod."""
 
+TIGHT_PROVISIONER = "tight.sim"
+"""Of disks of which there are so many and no more (`disks`)."""
 DISKS_PER_NODE = 2
 CLAIMANTS = 0.12
 """Of all pods."""
 
+ODD = "odd-volumes"
+"""The label of pods with volumes of other sorts (`disks`)."""
 HOSTNAME = "kubernetes.io/hostname"
 CLASSES_PATH = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES_PATH = "/api/v1/persistentvolumes"
@@ -64,7 +69,13 @@ class Storage:
             clock=clock,
             rng=random.Random(self._seed),  # noqa: S311 - a simulation
         )
-        controllers = (ClaimController(context), VolumeController(context), FakeProvisioner(context))
+        controllers = (
+            ClaimController(context),
+            VolumeController(context),
+            FakeProvisioner(context),
+            FakeProvisioner(context, TIGHT_PROVISIONER),
+            EphemeralVolumeController(context),
+        )
         caches = (context.claims, context.volumes, context.storage_classes, context.pods)
         async with asyncio.TaskGroup() as group:
             for cache in caches:
@@ -109,6 +120,8 @@ class Storage:
         """What is wrong with binding the pod to the node at this moment; empty for nothing."""
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
+            if claim is None and ODD in pod.labels:
+                continue  # somebody deleted it a moment ago
             if claim is None or not claim.is_fully_bound:
                 return f"{pod.key} was bound before its claim {name}"
             volume = self._volume(claim.volume)
@@ -119,7 +132,12 @@ class Storage:
         return ""
 
     def allows(self, pod: Pod, node: Node) -> bool:
-        """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it."""
+        """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it.
+
+        Of volumes of other sorts (`disks`) it is not told whether a node takes them.
+        """
+        if ODD in pod.labels:
+            return False
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
             if claim is None:
@@ -176,7 +194,7 @@ def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node)
 def _disk(name: str, node: str, size: str) -> dict[str, Any]:
     expression = {"key": HOSTNAME, "operator": "In", "values": [node]}
     return {
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"speed": "fast" if size == "1Gi" else "slow"}},
         "spec": {
             "capacity": {"storage": size},
             "accessModes": ["ReadWriteOnce"],

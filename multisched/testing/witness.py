@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from multisched.config_nodes import NodeRouter
-from multisched.config_schema import Configuration
+from multisched.config_schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
@@ -52,6 +52,8 @@ class Witness:
         self.told = door.told[identity] = Told(door.reader, self._router.usable_by, policies)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
+        self._sees_all = not any(_leaves_out_nodes(domain) for domain in configuration.domains)
+        """A preemption looks at all nodes: extenders and arguments may leave some out."""
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
         self._was_rewound = False
@@ -214,7 +216,7 @@ class Witness:
         known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
         budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
         broken = broken_for_certain(budgets, preemption.victims)
-        if not broken or not is_plain(pod):
+        if not broken or not is_plain(pod) or not self._sees_all:
             return
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
         there = [(entry.pod, entry.node) for entry in cache if not entry.pod.is_terminal]
@@ -260,3 +262,8 @@ class Witness:
     def _reserve_books(self) -> list[ReserveBooks]:
         plugins = [plugin for worker in self.program.router.workers() for plugin in worker.plugins.reserve]
         return [plugin for plugin in plugins if isinstance(plugin, ReserveBooks)]
+
+
+def _leaves_out_nodes(domain: DomainConfig) -> bool:
+    entries = domain.profile.plugins.enabled
+    return bool(domain.extenders) or any(one.name == "DefaultPreemption" and one.args for one in entries)

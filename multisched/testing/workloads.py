@@ -39,6 +39,8 @@ class Shape:
     priorities: tuple[str, ...] = ("",)
     annotations: Mapping[str, str] = field(default_factory=dict)
     namespaces: int = 1
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Extended resources of each pod."""
 
 
 def _term(labels: Labels, key: str) -> dict[str, Any]:
@@ -112,6 +114,67 @@ def _choosy(labels: Labels, rng: random.Random) -> Spec:
     return {"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}}
 
 
+def _particular(labels: Labels, rng: random.Random) -> Spec:
+    """By every operator of node affinity, required and preferred, and by the node's name."""
+    anywhere = [
+        {"key": "sim/nowhere", "operator": "DoesNotExist"},
+        {"key": ZONE, "operator": "NotIn", "values": ["z9"]},
+        {"key": "rank", "operator": "Gt", "values": [str(rng.randrange(12))]},
+        {"key": "rank", "operator": "Lt", "values": ["38"]},
+        {"key": HOSTNAME, "operator": "Exists"},
+    ]
+    names = [{"key": "metadata.name", "operator": "In", "values": [f"node-{rng.choice((4, 5, 14))}"]}]
+    terms: list[Spec] = [{"matchExpressions": rng.sample(anywhere, 3)}]
+    if rng.random() < 0.4:
+        terms = [{"matchFields": names}]
+    elif rng.random() < 0.3:
+        terms.append({"matchFields": [{**names[0], "operator": "NotIn"}]})
+    rather = [
+        {"weight": 20, "preference": {"matchExpressions": rng.sample(anywhere, 2)}},
+        {"weight": 3, "preference": {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z1"]}]}},
+    ]
+    return {"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}, _PREFERRED: rather}}}
+
+
+def _unfriendly(labels: Labels, rng: random.Random) -> Spec:
+    """Terms about namespaces by their labels, about all pods, and by label keys of the pod's own."""
+    everywhere = {**_term(labels, HOSTNAME), "namespaceSelector": {}}
+    teams = {
+        "topologyKey": ZONE,
+        "labelSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "team-a"}},
+        "matchLabelKeys": ["pod-name"],
+    }
+    return {
+        "affinity": {
+            "podAntiAffinity": {
+                _REQUIRED: [everywhere],
+                _PREFERRED: [{"weight": 9, "podAffinityTerm": teams}, {"weight": 1, "podAffinityTerm": everywhere}],
+            }
+        }
+    }
+
+
+def _levelled_anew(labels: Labels, rng: random.Random) -> Spec:
+    """Every field of a constraint."""
+    rule = _level(labels, ZONE, 2) | {
+        "minDomains": rng.randint(1, 3),
+        "nodeAffinityPolicy": rng.choice(("Honor", "Ignore")),
+    }
+    soft = _level(labels, HOSTNAME, 1, is_hard=False) | {"matchLabelKeys": ["role"], "nodeTaintsPolicy": "Honor"}
+    return {"topologySpreadConstraints": [rule, soft]}
+
+
+def _broad(labels: Labels, rng: random.Random) -> Spec:
+    """What else a spec may ask of a node: ports on addresses, overhead, a first container."""
+    port = {"containerPort": 80, "hostPort": 9_950 + rng.randrange(3), "hostIP": rng.choice(("0.0.0.0", "10.0.0.1"))}  # noqa: S104
+    first = {"name": "first", "image": "app-3:v1", "resources": {"requests": {"cpu": "300m"}}, "ports": [port]}
+    return {
+        "initContainers": [{**first, "restartPolicy": "Always"}],
+        "tolerations": [{"key": "sim/rather", "operator": "Exists"}],
+    }
+
+
 def _plain(labels: Labels, rng: random.Random) -> Spec:
     return {}
 
@@ -128,6 +191,11 @@ SHAPES = (
     Shape("inclined", _inclined, roles=("leader", "follower")),
     Shape("tolerant", _tolerant),
     Shape("choosy", _choosy, schedulers=("forecast",)),
+    Shape("particular", _particular, APART_MAX, schedulers=("forecast",)),
+    Shape("unfriendly", _unfriendly, APART_MAX, roles=("leader", "follower")),
+    Shape("levelled anew", _levelled_anew, roles=("leader", "follower")),
+    Shape("broad", _broad, APART_MAX),
+    Shape("licensed", _plain, APART_MAX, schedulers=("job",), limits={"example.com/licence": "1"}),
     Shape("of mixed priority", _plain, priorities=("", "", "system-cluster-critical")),
     Shape("of two namespaces", _plain, namespaces=2),
     Shape("fractions", _plain, schedulers=("gpu",), annotations={"multisched.io/gpu-milli": "250"}),
@@ -158,11 +226,13 @@ class Workloads:
         rng = self._rng
         shape = rng.choice(SHAPES)
         labels = {"workload": f"w{number}"}
-        container = {
+        container: Spec = {
             "name": "main",
             "image": f"app-{rng.randrange(4)}:v1",
             "resources": {"requests": {"cpu": rng.choice(("100m", "250m", "500m")), "memory": "64Mi"}},
         }
+        if shape.limits:
+            container["resources"]["limits"] = dict(shape.limits)
         template = {"schedulerName": f"{rng.choice(shape.schedulers)}-scheduler", "containers": [container]}
         template |= shape.rules(labels, rng)
         namespaces = tuple(rng.sample(NAMESPACES, shape.namespaces))
@@ -184,7 +254,7 @@ class Workloads:
         for _ in range(count):
             workload.created += 1
             name = f"{workload.labels['workload']}-{workload.created}"
-            labels = {**workload.labels, "pod-name": name}
+            labels = {**workload.labels, "pod-name": name, "app": f"app-{self._rng.randrange(5)}"}
             if shape.roles:
                 labels["role"] = self._rng.choice(shape.roles)
             spec = copy.deepcopy(workload.template)

@@ -18,11 +18,12 @@ from multisched.model.selectors import NO_EXECUTE
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.budgets import Budgets
+from multisched.testing.disks import Disks
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import Relations
-from multisched.testing.storage import Storage
+from multisched.testing.storage import ODD, Storage
 
 NODES = 40
 GPU_NODES = tuple(number for number in range(NODES) if number % 10 in (7, 8))
@@ -32,6 +33,8 @@ CROWDED = tuple(range(NODES - 10, NODES - 4))
 """Numbers of nodes that crowds want: plain ones of the forecast domain."""
 NAMESPACES = ("default", "team-a", "team-b")
 INFEASIBLE_CPU = "500"
+LICENCE = "example.com/licence"
+"""What virtual nodes have a few of; an extender may look after it (`configurations`)."""
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
@@ -51,6 +54,7 @@ class World:
     def __init__(self, server: ApiServer, door: Door, rng: random.Random, seed: int) -> None:
         self.api = DirectTransport(server)
         self.storage = Storage(server, self.send, seed)
+        self.disks = Disks(self.send, seed)
         door.storage = self.storage
         self.budgets = Budgets(server, self.send, self.pods)
         self._relations = Relations(seed)
@@ -66,6 +70,7 @@ class World:
         for number in range(NODES):
             await self.add_node(number)
         await self.storage.build(NODES)
+        await self.disks.build(NODES)
         await self.budgets.build()
 
     async def send(
@@ -101,6 +106,33 @@ class World:
         answer = await self.send("PATCH", path, patch, MERGE_PATCH)
         return answer.status == 200
 
+    # -- services --------------------------------------------------------------------------------------------------
+
+    async def expose(self, apps: Sequence[int]) -> None:
+        """A service, a replica set, a stateful set and a replication controller over pods of these apps."""
+        for app in apps:
+            selector = {"app": f"app-{app}"}
+            labels = {"matchLabels": selector}
+            for path, spec in (
+                ("/api/v1/namespaces/default/services", {"selector": selector, "ports": [{"port": 80}]}),
+                ("/api/v1/namespaces/default/replicationcontrollers", {"replicas": 0, "selector": selector}),
+                ("/apis/apps/v1/namespaces/default/replicasets", {"replicas": 0, "selector": labels}),
+                (
+                    "/apis/apps/v1/namespaces/default/statefulsets",
+                    {"replicas": 0, "selector": labels, "serviceName": "s"},
+                ),
+            ):
+                template = {"metadata": {"labels": selector}, "spec": {"containers": [{"name": "main", "image": "a"}]}}
+                body = {
+                    "metadata": {"name": f"app-{app}"},
+                    "spec": spec if "ports" in spec else {**spec, "template": template},
+                }
+                await self.send("POST", path, body)
+
+    async def hide(self, app: int) -> None:
+        for path in ("/api/v1/namespaces/default/services", "/apis/apps/v1/namespaces/default/replicasets"):
+            await self.send("DELETE", f"{path}/app-{app}")
+
     # -- pods ------------------------------------------------------------------------------------------------------
 
     async def create(self, pod: dict[str, Any]) -> bool:
@@ -119,6 +151,7 @@ class World:
         else:
             self._relations.add_rules(pod)
             await self.storage.add_claims(pod)
+            await self.disks.add_volumes(pod)
             await self.storage.add_claim(self._door.policies.add_policy(pod))
         _add_urgency(pod)
         await self.create(pod)
@@ -225,6 +258,20 @@ class World:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": app}}, "spec": spec}
         _add_urgency(pod)
         await self.create(pod)
+        return name
+
+    async def place_lowly(
+        self, node: str, spec: Mapping[str, Any], *, is_urgent: bool, scheduler: str, milli: str = ""
+    ) -> str:
+        """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others."""
+        self._names += 1
+        name = f"contest-{self._names}"
+        plain = _small(scheduler, "50m") | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
+        if is_urgent:
+            plain |= {"priorityClassName": "system-cluster-critical"}
+        labels = {ODD: "yes"} if "volumes" in spec else {}
+        metadata = {"name": name, "labels": labels, "annotations": {GPU_MILLI: milli} if milli else {}}
+        await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
         return name
 
     async def delete_pod(self, pod: Pod) -> None:
@@ -337,7 +384,8 @@ def _drawn(name: str) -> int:
 
 
 def _node(number: int) -> dict[str, Any]:
-    labels = {"kubernetes.io/hostname": f"node-{number}", "zone": f"z{number % 3}"}
+    labels = {"kubernetes.io/hostname": f"node-{number}", "zone": f"z{number % 3}", "rank": str(number)}
+    labels["topology.kubernetes.io/zone"] = labels["zone"]
     if f"pair-{number - number % 2}" in PAIRS:
         labels["pair"] = f"pair-{number - number % 2}"
     spec: dict[str, Any] = {}
@@ -350,7 +398,13 @@ def _node(number: int) -> dict[str, Any]:
         allocatable = {"cpu": "32", "memory": "64Gi", "pods": "60"}
     elif number % 3 == 0:
         labels["lend"] = "yes"
-    status = {"capacity": allocatable, "allocatable": allocatable}
+    if number % 10 == 9:
+        allocatable |= {LICENCE: "6"}
+    images = [
+        {"names": [f"app-{at}:v1"], "sizeBytes": (at + 1) * 60_000_000} for at in range(4) if (number + at) % 3 == 0
+    ]
+    features = ["UserNamespacesHostNetworkSupport"] if number % 2 else []
+    status = {"capacity": allocatable, "allocatable": allocatable, "images": images, "declaredFeatures": features}
     metadata = {"name": f"node-{number}", "labels": labels}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
 
@@ -379,5 +433,9 @@ def _pod(name: str, rng: random.Random) -> dict[str, Any]:
         container["ports"] = [{"containerPort": 80, "hostPort": 9000 + rng.randrange(3)}]
     elif chance < 0.19:
         spec["schedulerName"] = "default-scheduler"
+    elif chance < 0.27 and domain == "job":
+        resources["limits"] = {LICENCE: "1"}
+    elif chance < 0.22:
+        spec |= {"hostNetwork": True, "hostUsers": False}
     metadata = {"name": name, "labels": {"app": f"app-{rng.randrange(5)}"}, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

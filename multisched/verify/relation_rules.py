@@ -7,13 +7,13 @@ of binds is told, else those that the API's times put before it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from multisched.verify.findings import Fault
 from multisched.verify.objects import Node, Order, Pod, Query, Spread, Term
 from multisched.verify.placement_rules import Domains, untolerated
-from multisched.verify.standing import Selection, Standing
+from multisched.verify.standing import Standing
 
 DEFAULT_SCHEDULER = "default-scheduler"
 """Uses every node."""
@@ -40,22 +40,20 @@ def anti_affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault
         domain = node.labels.get(term.topology_key)
         if term.query is None or domain is None:
             continue
-        there = standing.select(term.query).domains(term.topology_key, standing.nodes).get(domain, {})
-        other = _first(pod, there, others)
+        other = _first(pod, standing.in_domain(term.query, term.topology_key, domain), others)
         if other is not None:
             yield Fault("podAntiAffinity", f"its anti-affinity forbids {other.key} in {term.topology_key}={domain}")
             return
-    for selection in standing.about(pod):
-        for key, domains in selection.owners().items():
-            domain = node.labels.get(key)
-            other = _first(pod, domains.get(domain, {}), others) if domain is not None else None
-            if other is not None:
-                yield Fault("podAntiAffinity", f"the anti-affinity of {other.key} forbids it in {key}={domain}")
-                return
+    for key, domains in standing.kept_away(pod):
+        domain = node.labels.get(key)
+        other = _first(pod, domains.get(domain, {}).values(), others) if domain is not None else None
+        if other is not None:
+            yield Fault("podAntiAffinity", f"the anti-affinity of {other.key} forbids it in {key}={domain}")
+            return
 
 
-def _first(pod: Pod, there: Mapping[str, Pod], others: Others) -> Pod | None:
-    return next((other for other in there.values() if others.before(pod, other)), None)
+def _first(pod: Pod, there: Iterable[Pod], others: Others) -> Pod | None:
+    return next((other for other in there if others.before(pod, other)), None)
 
 
 def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
@@ -67,17 +65,17 @@ def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
             yield Fault("podAffinity", f"the node has no label {term.topology_key}, which its affinity asks for")
             return
     standing = others.standing
-    queries = [term.query for term in pod.affinity]
-    selections = [standing.select(query) for query in queries if query is not None]
-    if len(selections) < len(queries):
+    queries = [term.query for term in pod.affinity if term.query is not None]
+    if len(queries) < len(pod.affinity):
         yield Fault("podAffinity", "its affinity has a term without labelSelector, which no pod matches")
         return
-    lonely = [term for term in pod.affinity if not _has_company(pod, node, term, selections, standing)]
+    is_meant = standing.all_of(queries)
+    lonely = [term for term in pod.affinity if not _has_company(pod, node, term, is_meant, standing)]
     if not lonely:
         return
-    company = [one for one in _of_all(selections) if one.uid != pod.uid and _counts(one, pod.affinity, standing)]
-    matches_itself = all(pod.uid in selection.pods for selection in selections)
-    if matches_itself and not any(others.before(pod, one) for one in company):
+    meant = filter(is_meant, standing.everywhere(queries[0]))
+    company = [one for one in meant if one.uid != pod.uid and _counts(one, pod.affinity, standing)]
+    if is_meant(pod) and not any(others.before(pod, one) for one in company):
         return
     term = lonely[0]
     message = f"no pod that its affinity asks for is in {term.topology_key}={node.labels[term.topology_key]}"
@@ -85,17 +83,11 @@ def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
     yield Fault("podAffinity", message, is_sure=others.knows_order or not may_have_left)
 
 
-def _has_company(pod: Pod, node: Node, term: Term, selections: list[Selection], standing: Standing) -> bool:
+def _has_company(pod: Pod, node: Node, term: Term, is_meant: Callable[[Pod], bool], standing: Standing) -> bool:
     if term.query is None:
         return False
-    there = standing.select(term.query).domains(term.topology_key, standing.nodes)
-    here = there.get(node.labels[term.topology_key], {})
-    return any(uid != pod.uid and all(uid in one.pods for one in selections) for uid in here)
-
-
-def _of_all(selections: list[Selection]) -> Iterator[Pod]:
-    smallest = min(selections, key=lambda one: len(one.pods))
-    return (pod for uid, pod in smallest.pods.items() if all(uid in one.pods for one in selections))
+    here = standing.in_domain(term.query, term.topology_key, node.labels[term.topology_key])
+    return any(one.uid != pod.uid and is_meant(one) for one in here)
 
 
 def _counts(other: Pod, terms: Iterable[Term], standing: Standing) -> bool:
@@ -175,7 +167,7 @@ class SpreadBooks:
         found = self._tallies.get((query, key, kind))
         if found is None:
             tally: dict[str, list[Order]] = {node.labels[key]: [] for node in places.values()}
-            for pod in self._standing.select(query).pods.values():
+            for pod in self._standing.everywhere(query):
                 if not pod.is_terminating and pod.node in places:
                     tally[places[pod.node].labels[key]].append(pod.order)
             for orders in tally.values():
@@ -208,7 +200,7 @@ class SpreadBooks:
         counts = {one.labels[key]: 0 for one in old.values()}
         domain, earlier = node.labels[key], 0
         gone = [one for one in others.gone if one.uid not in self._standing.pods and self._standing.matches(query, one)]
-        for other in (*self._standing.select(query).pods.values(), *gone):
+        for other in (*self._standing.everywhere(query), *gone):
             if other.uid == pod.uid or other.node not in old:
                 continue
             where = old[other.node].labels[key]

@@ -226,7 +226,7 @@ def _resizes(draw: Draw, problem: Json) -> None:
     for pod in draw.some(problem["pods"], 8):
         for kind, field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
             statuses = [_resized(draw, container) for container in pod["spec"].get(kind, ()) if draw.chance(0.7)]
-            if statuses:
+            if statuses and pod["spec"].get("nodeName"):  # the kubelet writes them: a pod that waits has none
                 pod["status"][field] = statuses
         if draw.chance(0.3):
             _refuse_resize(draw, pod)

@@ -2,6 +2,7 @@
 
 Our cycle lives through the whole sequence, with its classes; whoever judges it, kube-scheduler's own code (`oracle.py`) or the
 plain reference, is shown each pod anew with those before it where ours has put them. So ties, which go by chance, part nobody.
+The watch tells ours of the pods it placed one by one or in batches; the judge sees them bound at once.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.scheduling_cycle import Placed, Result, Unplaced
 from multisched.framework.plugin import QueuedPod
 from multisched.model.decode import Decoder
-from tests.conformance.answer import load, preemption_of
+from multisched.model.objects import Pod
+from tests.conformance.answer import Scene, load, preemption_of
 from tests.conformance.generate import problem
 
 Json = dict[str, Any]
@@ -23,6 +25,8 @@ Json = dict[str, Any]
 FAMILIES = ("resources", "taints", "node_affinity", "pod_affinity", "spread", "default_spread", "ports", "images")
 """Those without volumes: what is promised of them is in no object yet, so that nobody else could know it."""
 PODS = 8
+BATCHES = (1, 3, PODS)
+"""Pods that are placed before the watch tells of the first of them: in between they are assumed and no more."""
 
 
 class Step(NamedTuple):
@@ -54,24 +58,43 @@ def steps(family: str, seed: int) -> list[Step]:
     """The sequence of a family's problem."""
     base, rng, decoder = problem(family, seed), Random(seed), Decoder()
     scene, stands, found = load(base, decoder), list(base.get("pods") or ()), list[Step]()
+    assumed, batch = list[Json](), rng.choice(BATCHES)
+
+    def tell_of_batch() -> None:
+        for bound in assumed:
+            scene.cache.place(decoder.pod(orjson.dumps(bound)))
+        assumed.clear()
+
     for number, document in enumerate(waiting(base, rng)):
+        if len(assumed) >= batch:
+            tell_of_batch()
         put = {**base, "id": f"{base['id']}-{number}", "pods": list(stands), "pod": document}
-        attempt = scene.cycle.attempt(QueuedPod(decoder.pod(orjson.dumps(document)), queued_s=0.0, attempts=1))
-        try:
-            next(attempt)
-        except StopIteration as end:
-            result = end.value
+        pod = decoder.pod(orjson.dumps(document))
+        result = _decided(scene, pod)
+        if assumed and not isinstance(result, Placed):
+            tell_of_batch()  # of victims the one that started last goes first, and assumed pods have not started
+            result = _decided(scene, pod)
         if isinstance(result, Placed):
             # It starts at once: of pods that have not, upstream spares the one that it happens to ask about first.
             running = {"phase": "Running", "startTime": f"2026-01-02T00:00:{number:02}Z"}
             stands.append({**document, "spec": {**document["spec"], "nodeName": result.node}, "status": running})
-            scene.cache.place(decoder.pod(orjson.dumps(stands[-1])))
+            assumed.append(stands[-1])
             found.append(Step(put, result.node, "", {}))
         else:
             assert isinstance(result, Unplaced), result
             found.append(Step(put, "", result.message, preemption_of(result)))
     scene.cache.validate()
     return found
+
+
+def _decided(scene: Scene, pod: Pod) -> Result:
+    attempt = scene.cycle.attempt(QueuedPod(pod, queued_s=0.0, attempts=1))
+    try:
+        next(attempt)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    raise AssertionError("a plugin asks outside")
 
 
 def faults(step: Step, answer: Mapping[str, Any]) -> list[str]:

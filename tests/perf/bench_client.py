@@ -319,7 +319,7 @@ class BindWatch:
 
     async def wait(self, names: Iterable[str], stall_s: float, poll_s: float = 0.05) -> bool:
         """True when all of `names` are bound; False when no bind has come for `stall_s`."""
-        missing = set(names)
+        missing = set(names) - self.bound_at.keys()
         progress_at, seen = time.monotonic(), len(self.bound_at)
         while missing:
             await anyio.sleep(poll_s)

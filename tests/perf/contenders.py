@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Final
 
 import multisched as package
+from tests.perf import workload
+from tests.perf.bare_binder import SCHEDULER
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
 MULTISCHED: Final = "multisched"
 CEILING: Final = "ceiling"
+BARE: Final = "bare binder"
+BARE_NODES: Final = 100
 DEFAULTS: Final = Path(__file__).with_name("any_port.yaml")
 
 
@@ -44,3 +48,22 @@ def multisched(config: Path | None) -> Contender:
         return await Program.start(MULTISCHED, command, plane.folder / "multisched.log")
 
     return Contender(MULTISCHED, "forecast-scheduler", start)
+
+
+def bare_binder() -> Contender:
+    """Binds whatever comes to a node of `workload.work_nodes` and decides nothing: what the API server itself takes."""
+
+    async def start(plane: ControlPlane) -> Program:
+        nodes = [str(node["metadata"]["name"]) for node in workload.work_nodes(BARE_NODES)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.perf.bare_binder",
+            plane.url,
+            plane.token,
+            str(plane.certificates.ca),
+            *nodes,
+        ]
+        return await Program.start(BARE, command, plane.folder / "bare-binder.log")
+
+    return Contender(BARE, SCHEDULER, start)

@@ -84,7 +84,7 @@ def rehearsal_seconds(nodes: int, pods: int) -> dict[str, float]:
     began = time.process_time()
     assert find_fixes(rehearsal, worker, pod)
     found["fixes of a pod that fits nowhere"] = time.process_time() - began
-    plan = planned_pod(orjson.loads(pending(3)))
+    plan = planned_pod(orjson.loads(pending(3)), rehearsal.program.decoder)
     began = time.process_time()
     assert all(one.node for one in what_if(rehearsal, plan, REPLICAS_MAX).placements)
     found[f"{REPLICAS_MAX} planned pods"] = time.process_time() - began

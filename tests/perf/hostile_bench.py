@@ -1,6 +1,6 @@
 """One tenant against all others: hostile shapes on a real API server, multisched and kube-scheduler side by side.
 
-    python -m tests.perf.hostile_bench [--shape preferred two-part ...] [--only ours|kube-scheduler]
+    python -m tests.perf.hostile_bench [--shape preferred two-part ...] [--only ours|kube-scheduler|bare]
                                        [--pods 3000] [--nodes 1000] [--victims-per-s 10] [--json FILE]
 
 A tenant posts its pods (`hostile_shapes.py`) as fast as the API server takes them, then changes or replaces some each second.
@@ -10,6 +10,8 @@ peak memory, the longest answer of /livez (kube-scheduler runs without a port, a
 
 Exits 1 when a bar is missed: every victim bound, p99 <= 500 ms, memory <= 1 GiB, /livez <= 1 s, an orderly end <= 10 s, and
 kube-scheduler in no shape faster by p99 (by more than `SLACK_MS`, which is what two runs of one scheduler differ by).
+Where the API server is what holds victims up, nobody is faster: a third contender, which binds whatever it sees and decides
+nothing (`bare_binder.py`), shows that, and where its p99 is longer the 500 ms come on top of it.
 A run that takes a minute: `--shape preferred --only ours --pods 300 --nodes 100 --after 5`.
 """
 
@@ -34,7 +36,7 @@ import orjson
 from tests.perf import workload
 from tests.perf.bench_client import EVENTS, NODES, PODS, BenchClient, BindWatch
 from tests.perf.bench_figures import MEBIBYTE
-from tests.perf.contenders import KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
+from tests.perf.contenders import BARE, KUBE_SCHEDULER, MULTISCHED, Contender, bare_binder, kube_scheduler, multisched
 from tests.perf.hostile_core import victim
 from tests.perf.hostile_shapes import BY_NAME, SHAPES, HostileShape
 from tests.real.control_plane import ControlPlane
@@ -48,6 +50,8 @@ PROBE_S: Final = 0.2
 STALL_S: Final = 60.0
 SERVING_S: Final = 60.0
 STOP_GRACE_S: Final = 60.0
+
+SHORT_NAMES: Final[Mapping[str, str]] = {"bare": BARE, "ours": MULTISCHED, KUBE_SCHEDULER: KUBE_SCHEDULER}
 
 P99_MAX_MS: Final = 500.0
 RSS_MAX_MIB: Final = 1024.0
@@ -204,11 +208,12 @@ class Round:
         )
 
 
-def missed(ours: Figures, theirs: Figures | None) -> list[str]:
+def missed(ours: Figures, theirs: Figures | None, bare: Figures | None) -> list[str]:
     """The bars that were not reached, each as a sentence."""
     found = []
+    of_server = 0.0 if bare is None else bare.p99_ms
     limits = (
-        ("p99 ms to bind", ours.p99_ms, P99_MAX_MS),
+        ("p99 ms to bind", ours.p99_ms, P99_MAX_MS + (of_server if P99_MAX_MS < of_server < math.inf else 0.0)),
         ("MiB at its peak", ours.peak_rss_mib, RSS_MAX_MIB),
         ("ms for /livez", ours.livez_max_ms, LIVEZ_MAX_MS),
         ("s from SIGTERM to the end", ours.stop_s, STOP_MAX_S),
@@ -224,8 +229,8 @@ def missed(ours: Figures, theirs: Figures | None) -> list[str]:
 
 
 async def run_shape(shape: HostileShape, options: Options, folder: Path) -> dict[str, Figures]:
-    """Both schedulers, one after the other, on one control plane."""
-    contenders = [multisched(None), kube_scheduler(KUBE_QPS)]
+    """All contenders, one after the other, on one control plane."""
+    contenders = [bare_binder(), multisched(None), kube_scheduler(KUBE_QPS)]
     found = {}
     async with ControlPlane.start(folder, controller_manager=False) as plane, BenchClient.open(plane) as client:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TENANT}}
@@ -298,15 +303,16 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, Path | None]
         prog="hostile_bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", nargs="+", choices=BY_NAME, default=[shape.name for shape in SHAPES])
-    parser.add_argument("--only", choices=("ours", MULTISCHED, KUBE_SCHEDULER), help="without it, both")
+    parser.add_argument("--only", choices=SHORT_NAMES, help="without it, all")
     parser.add_argument("--pods", type=int, default=3_000, help="pods of the hostile tenant")
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--victims-per-s", type=float, default=10.0)
-    parser.add_argument("--after", type=float, default=15.0, help="seconds for which victims come once all is posted")
+    # By then an audit has run.
+    parser.add_argument("--after", type=float, default=35.0, help="seconds for which victims come once all is posted")
     parser.add_argument("--logs", type=Path, help="keep the control planes' folders here")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     known = parser.parse_args(arguments)
-    only = (MULTISCHED, KUBE_SCHEDULER) if known.only is None else (known.only.replace("ours", MULTISCHED),)
+    only = tuple(SHORT_NAMES.values()) if known.only is None else (SHORT_NAMES[known.only],)
     return Options(known.shape, only, known.pods, known.nodes, known.victims_per_s, known.after, known.logs), known.json
 
 
@@ -326,7 +332,8 @@ def main() -> int:
             print(_row(shape.name, one), flush=True)
         figures[shape.name] = {name: asdict(one) for name, one in found.items()}
         if MULTISCHED in found:
-            problems += [f"{shape.name}: {text}" for text in missed(found[MULTISCHED], found.get(KUBE_SCHEDULER))]
+            texts = missed(found[MULTISCHED], found.get(KUBE_SCHEDULER), found.get(BARE))
+            problems += [f"{shape.name}: {text}" for text in texts]
     for problem in problems:
         print(f"MISSED {problem}")
     if path is not None:

@@ -44,8 +44,10 @@ THREADS = (
     "duty_process.py",
     "duty_processes.py",
     "duty_threads.py",
+    "lease_runner.py",
 )
-"""Files of `shell` that start threads and processes, for which virtual time does not wait: `VirtualThreads` stands there."""
+"""Files of `shell` that start threads and processes, for which virtual time does not wait: `VirtualThreads` and `VirtualWorkers`
+stand there, and leases are renewed on the loop (`LeasesOnLoop`, the ten lines of `lease_runner` that are no thread)."""
 
 CANNOT_RUN = (
     r"if TYPE_CHECKING:",

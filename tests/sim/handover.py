@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +83,8 @@ class Cable(DirectTransport):
         self.pods_deaf_until_s = 0.0
         self.bind_s: float | None = None
         """How long its binds take; None: drawn."""
+        self.node_lists: Mapping[str, float] = {}
+        """Node -> how long a list of its pods takes; infinite: it fails."""
         self.is_cut = False
         self._wire = contextvars.copy_context()
         self._travelling: set[asyncio.Task[Response]] = set()
@@ -110,6 +112,11 @@ class Cable(DirectTransport):
         timeout_s: float = 30.0,
     ) -> Response:
         self.check()
+        for node, takes_s in self.node_lists.items():
+            if f"spec.nodeName%3D{node}" in path:
+                if takes_s == float("inf"):
+                    raise ConnectFailedError("cut")
+                await asyncio.sleep(takes_s)
         if "/leases" in path and method != "GET" and not self._may_lead(body):
             return Response(409, b"{}", {})
         sent = super().request(method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s)

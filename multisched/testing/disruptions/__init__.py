@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multisched.testing.disruptions import devices, nodes, pods, processes, servers
+from multisched.testing.disruptions import devices, nodes, objects, pods, processes, servers
 
-LIGHT = (*nodes.TABLE, *pods.TABLE, *devices.TABLE, *servers.TABLE)
+LIGHT = (*nodes.TABLE, *pods.TABLE, *devices.TABLE, *servers.TABLE, *objects.TABLE)
 """They leave the processes alone."""
 HEAVY = processes.TABLE
 

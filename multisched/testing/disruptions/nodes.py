@@ -11,6 +11,8 @@ from multisched.testing.relations import ZONE
 from multisched.testing.world import FAVOURITE, NODES
 
 DELETABLE_NODES = NODES // 4
+ADDED = 32
+"""Nodes by which a cluster grows at once."""
 OWN_TAINT = "sim/upkeep"
 PLAIN, VIRTUAL = (4, 5, 6, 10, 11, 12, 13, 14, 15, 16), (9, 19, 29, 39)
 """Numbers of nodes that these disruptions change: of the forecast domain, and virtual ones."""
@@ -152,6 +154,44 @@ async def _heartbeats(scene: Scene) -> bool:
     return True
 
 
+async def _scale_out(scene: Scene) -> bool:
+    """The cluster grows to twice its size, and back: many of its pods find room at last, and are asked to go again."""
+    first = 100 + 40 * scene.nodes_added
+    scene.nodes_added += 1
+    for number in range(first, first + ADDED):
+        await scene.world.add_node(number)
+        await asyncio.sleep(0.001)
+    await scene.world.fill_some(3)
+    await scene.pause(3.0, 9.0)
+    for number in range(first, first + ADDED):
+        await scene.world.delete_node(number)
+    return True
+
+
+async def _report_nonsense(scene: Scene) -> bool:
+    """A kubelet reports more CPU than there is in the world: nothing goes there until it reports what is."""
+    name = f"node-{scene.rng.choice(PLAIN)}"
+    return await _change(scene, name, _allocatable(cpu="9000000000000"), _allocatable(cpu="4"))
+
+
+async def _pull_images(scene: Scene) -> bool:
+    """Kubelets report the images they have; some of them others than before."""
+    for number in scene.rng.sample(PLAIN, 5):
+        names = [f"app-{at}:v1" for at in range(4) if scene.rng.random() < 0.6]
+        images = [{"names": [name], "sizeBytes": 300_000_000} for name in names]
+        await scene.world.patch_node(f"node-{number}", {"status": {"images": images}})
+    return True
+
+
+async def _upgrade_kubelets(scene: Scene) -> bool:
+    """One kubelet after the other gets a feature, or loses it."""
+    for number in scene.rng.sample(PLAIN, 5):
+        features = scene.rng.choice((["UserNamespacesHostNetworkSupport"], []))
+        await scene.world.patch_node(f"node-{number}", {"status": {"declaredFeatures": features}})
+        await scene.pause(0.0, 1.0)
+    return True
+
+
 def _allocatable(**amounts: str) -> dict[str, Any]:
     return {"status": {"allocatable": amounts, "capacity": amounts}}
 
@@ -170,4 +210,8 @@ TABLE = (
     Disruption("node moved to another domain", _move_domain, 6),
     Disruption("loan withdrawn", _withdraw_loan, 6, Where.ASKING),
     Disruption("heartbeats", _heartbeats, 1),
+    Disruption("cluster scaled out", _scale_out, 2),
+    Disruption("nonsense reported", _report_nonsense, 3),
+    Disruption("images pulled", _pull_images, 2),
+    Disruption("kubelets upgraded", _upgrade_kubelets, 3),
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
 from multisched.model.objects import CPU, Pod
 from multisched.testing.budgets import FREE, PROTECTED
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
 from multisched.testing.policies import OWNER
-from multisched.testing.world import CROWDED, PAIRS
+from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
@@ -81,8 +85,11 @@ async def _resize_up(scene: Scene) -> bool:
 
 
 async def _resize_waiting(scene: Scene) -> bool:
-    """Pods are resized while they are queued, held at Permit, assumed or on the wire; then others come after the room."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
+    """Pods are resized while they are queued, held at Permit, assumed or on the wire; then others come after the room.
+
+    On the node with most room, for where there is none nobody is on his way.
+    """
+    node = _emptiest(scene)
     is_held = scene.rng.random() < 0.5
     names = await scene.world.crowd(node, 4, cpu="900m", prefix=HELD if is_held else "")
     await scene.pause(0.0, 0.08)
@@ -93,6 +100,14 @@ async def _resize_waiting(scene: Scene) -> bool:
     await scene.pause(0.05, 0.3)
     await scene.world.crowd(node, 6)
     return True
+
+
+def _emptiest(scene: Scene) -> str:
+    """Of the nodes that crowds want."""
+    used: Counter[str] = Counter({f"node-{number}": 0 for number in CROWDED})
+    for pod in scene.world.pods():
+        used[pod.node] += pod.requests.get(CPU, 0)
+    return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
 
 
 async def _shrink_infeasible(scene: Scene) -> bool:
@@ -156,6 +171,97 @@ async def press(scene: Scene, pair: str) -> None:
         await scene.world.add_to_pair(pair, cpu, scene.rng.choice(FREE), is_urgent=True)
 
 
+async def _contend(scene: Scene, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
+    """Less urgent pods hold what urgent ones then want to have."""
+    low = [
+        await scene.world.place_lowly(node, spec, is_urgent=False, scheduler=scheduler, milli=milli) for _ in range(6)
+    ]
+    await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name in low))
+    for _ in range(2):
+        await scene.world.place_lowly(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
+    await scene.pause(1.0, 4.0)
+    return True
+
+
+async def _contend_for_ports(scene: Scene) -> bool:
+    port = {"containerPort": 80, "hostPort": 9_970}
+    main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": "50m"}}, "ports": [port]}
+    return await _contend(scene, "forecast-scheduler", f"node-{scene.rng.choice(CROWDED)}", {"containers": [main]})
+
+
+async def _contend_for_devices(scene: Scene) -> bool:
+    """Fractions, or whole devices, and in one of two cases beside an anti-affinity that must be asked row by row."""
+    node = f"node-{scene.rng.choice(GPU_NODES)}"
+    if scene.rng.random() < 0.6:
+        return await _contend(scene, "gpu-scheduler", node, _averse() if scene.rng.random() < 0.5 else {}, milli="900")
+    main = {"name": "main", "image": "app-0:v1", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    return await _contend(scene, "gpu-scheduler", node, {"containers": [main]})
+
+
+async def _contend_apart(scene: Scene) -> bool:
+    """Pods that bear none of their kind beside them."""
+    node = f"node-{scene.rng.choice(CROWDED)}"
+    return await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+
+
+def _averse() -> dict[str, Any]:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"absent": "yes"}}}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+async def _overflow_nominations(scene: Scene) -> bool:
+    """Urgent pods want more nodes at once than are commonly promised to anybody."""
+    for number in range(20, 37):
+        await scene.world.crowd(f"node-{number}", 1, cpu="3500m")
+    await scene.pause(0.5, 1.5)
+    for number in range(20, 37):
+        await scene.world.place_lowly(
+            f"node-{number}", {"containers": [_LARGE]}, is_urgent=True, scheduler="forecast-scheduler"
+        )
+    return True
+
+
+async def _wait_absurdly(scene: Scene) -> bool:
+    """Pods of absurd size that wait: their owner is told, and they are tried once they are readable."""
+    tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
+    node = f"node-{scene.rng.choice(CROWDED)}"
+    names = [
+        await scene.world.place_lowly(
+            node, {"tolerations": tolerations}, is_urgent=False, scheduler="forecast-scheduler"
+        )
+        for _ in range(2)
+    ]
+    crowd = await scene.world.crowd(node, 4)
+    await scene.pause(0.0, 0.05)
+    for pod in [pod for pod in scene.world.pods() if pod.name in (*names, *crowd)]:
+        labels = {f"l{at}": "" for at in range(1_100)} if pod.name in crowd[:2] else {"seen": "yes"}
+        await scene.world.patch_pod(pod, {"metadata": {"labels": labels}})
+    await scene.pause(1.0, 3.0)
+    for name in (*names, *crowd[:2]):
+        await scene.world.delete_named(name)
+    return True
+
+
+async def _mark_mistaken(scene: Scene) -> bool:
+    """Preferences that do not parse: the API server takes them, and their pods are told why they wait."""
+    wrong = [
+        {"key": "rank", "operator": "Gt", "values": ["many"]},
+        {"key": "zone", "operator": "In", "values": ["no label value!"]},
+        {"key": "zone", "operator": "In", "values": ["z" * 70]},
+    ]
+    terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in scene.rng.sample(wrong, 2)]
+    spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}}
+    node = f"node-{scene.rng.choice(CROWDED)}"
+    name = await scene.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler")
+    await scene.pause(2.0, 5.0)
+    await scene.world.delete_named(name)
+    return True
+
+
+_DISK = {"name": "v0", "gcePersistentDisk": {"pdName": "contested"}}
+_LARGE = {"name": "main", "image": "app-1:v1", "resources": {"requests": {"cpu": "3"}}}
+
+
 def is_ours_to_lose(pod: Pod) -> bool:
     """A pod whose deletion nobody need hear of but by the audit."""
     return bool(pod.node) and not pod.name.startswith(FOREIGN)
@@ -177,4 +283,10 @@ TABLE = (
     Disruption("giants placed", _place_giants),
     Disruption("crowd for one node", _crowd),
     Disruption("protected pods pressed", _press_protected, 5),
+    Disruption("ports contended for", _contend_for_ports),
+    Disruption("devices contended for", _contend_for_devices),
+    Disruption("company contended for", _contend_apart),
+    Disruption("many nodes promised", _overflow_nominations, 2),
+    Disruption("absurd pods waiting", _wait_absurdly, 3),
+    Disruption("preferences mistaken", _mark_mistaken, 2),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
-from multisched.client.lease import LeaseKeeper, LeaseSettings
+from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
 from multisched.client.reflector import Reflector
 from multisched.framework.ports import BindAnswer, BindRequest, Condition, Event, ObjectRef
@@ -147,6 +147,12 @@ async def test_two_keepers_hand_a_lease_over(scene: Scene) -> None:
         assert isinstance(spec, dict)
         return spec
 
+    def leads(keeper: LeaseKeeper) -> Callable[[], Awaitable[bool]]:
+        async def is_leading() -> bool:
+            return keeper.state is LeaseState.LEADING
+
+        return is_leading
+
     async def outlived_its_first_term() -> bool:
         spec = await lease()
         held = datetime.fromisoformat(spec["renewTime"]) - datetime.fromisoformat(spec["acquireTime"])
@@ -154,14 +160,13 @@ async def test_two_keepers_hand_a_lease_over(scene: Scene) -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(keepers[0].run())
-        await keepers[0].wait_held()
+        await until(leads(keepers[0]), LIMIT_S)
         group.create_task(keepers[1].run())
         await until(outlived_its_first_term, LIMIT_S)
         assert [keeper.may_bind() for keeper in keepers] == [True, False]
         await keepers[0].release()
-        await keepers[1].wait_held()
+        await until(leads(keepers[1]), LIMIT_S)
         assert [keeper.may_bind() for keeper in keepers] == [False, True]
-        assert not keepers[1].acquired_after_expiry
         await keepers[1].release()
     assert (await lease()).get("holderIdentity", "") == ""
 

@@ -71,6 +71,18 @@ async def test_the_request_names_the_uid_the_node_and_a_deadline_for_the_server(
     }
 
 
+async def test_what_the_limiter_held_up_is_sent_only_if_it_still_may_be() -> None:
+    """The node may have been cordoned meanwhile, or the lease lost."""
+    transport = ScriptedTransport(respond=lambda _: answer(201, a_status(201)))
+    binder = ApiBinder(transport, WriteLimiter(LoopClock(), writes_per_s=1))
+    request = BindRequest("team", "web-2", "uid-2", "node-7", is_void=lambda: True)
+
+    replies = await asyncio.gather(*(binder.post(one, timeout_s=5) for one in (REQUEST, request)))
+
+    assert [reply.answer for reply in replies] == [BindAnswer.CREATED, BindAnswer.NOT_SENT]
+    assert len(transport.asked) == 1
+
+
 async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
     transport = ScriptedTransport(respond=lambda _: answer(201, a_status(201)))
     binder = ApiBinder(transport, WriteLimiter(LoopClock(), writes_per_s=1))

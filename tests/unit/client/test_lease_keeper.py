@@ -85,6 +85,12 @@ def make_keeper(
     return keeper, transport
 
 
+async def leading(keeper: LeaseKeeper) -> None:
+    """Returns once it does."""
+    while keeper.state is not LeaseState.LEADING:  # noqa: ASYNC110 -- virtual time
+        await asyncio.sleep(0.001)
+
+
 @asynccontextmanager
 async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None]]]:
     async with asyncio.TaskGroup() as group:
@@ -120,9 +126,9 @@ async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once() -> No
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         assert keeper.may_bind()
-        assert (keeper.term, keeper.acquired_after_expiry, keeper.may_bind_in_s()) == (1, False, 0.0)
+        assert (keeper.term, keeper.may_bind_in_s()) == (1, 0.0)
         assert store.document is not None
         assert (store.document["apiVersion"], store.document["kind"]) == ("coordination.k8s.io/v1", "Lease")
         assert store.document["spec"] == {
@@ -157,10 +163,9 @@ async def test_a_released_lease_is_taken_over_within_a_retry_period_without_wait
         await first.release()
         assert (first.may_bind(), first.state) == (False, LeaseState.RELEASED)
         released = asyncio.get_running_loop().time()
-        await second.wait_held()
+        await leading(second)
         assert asyncio.get_running_loop().time() - released <= 2.1
         assert second.may_bind()
-        assert not second.acquired_after_expiry
         assert store.document is not None
         await second.release()
         assert store.document["spec"]["leaseDurationSeconds"] == 1
@@ -172,7 +177,7 @@ async def test_a_release_that_is_refused_is_tried_again(status: int) -> None:
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         puts = len(transport.of("PUT"))
 
         def refuse_first(asked: Asked, apply: Callable[[], Response]) -> Answer:
@@ -211,7 +216,7 @@ async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
     assert store.document is not None
     assert store.document["spec"]["holderIdentity"] == "a"
     assert not keeper.may_bind()
@@ -222,9 +227,8 @@ async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait
     store.write(holderIdentity="dead", leaseDurationSeconds=15, leaseTransitions=4)
     keeper, _ = make_keeper(store, "b")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         assert 15 <= asyncio.get_running_loop().time() <= 15.2
-        assert keeper.acquired_after_expiry
         assert not keeper.may_bind()
         assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
         await asyncio.sleep(keeper.may_bind_in_s())
@@ -250,7 +254,7 @@ async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
     old, old_transport = make_keeper(store, "a", changes)
     new, _ = make_keeper(store, "b", seed=3)
     async with running(old):
-        await old.wait_held()
+        await leading(old)
         async with running(new):
             await asyncio.sleep(20)
             old_transport.respond = lambda _: ConnectFailedError("refused")
@@ -259,7 +263,7 @@ async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
             assert old.may_bind()
             await asyncio.sleep(2.2)
             assert not old.may_bind()
-            await new.wait_held()
+            await leading(new)
             taken = asyncio.get_running_loop().time()
             assert taken - cut >= 13
             assert not new.may_bind()
@@ -297,7 +301,7 @@ async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
     is_alive = True
     keeper, transport = make_keeper(store, "a", changes, is_alive=lambda: is_alive)
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         is_alive = False
         await asyncio.sleep(9.9)
         assert keeper.may_bind()
@@ -305,7 +309,7 @@ async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
         assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
         assert not transport.of("PUT")
         is_alive = True
-        await keeper.wait_held()
+        await leading(keeper)
 
 
 async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:
@@ -334,7 +338,7 @@ async def test_a_renewal_whose_answer_was_lost_is_found_by_reading() -> None:
 
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         store.fault = lose_every_other_put
         for _ in range(100):
             await asyncio.sleep(1)
@@ -354,9 +358,9 @@ async def test_an_acquisition_whose_answer_was_lost_is_ours_and_still_knows_of_t
     store.fault = lose_the_first_put
     keeper, _ = make_keeper(store, "b")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         assert asyncio.get_running_loop().time() < 18
-        assert keeper.acquired_after_expiry
+        assert keeper.may_bind_in_s() > 0
 
 
 async def test_a_former_process_under_our_name_is_another_holder() -> None:
@@ -364,9 +368,9 @@ async def test_a_former_process_under_our_name_is_another_holder() -> None:
     store.write(holderIdentity="b", leaseDurationSeconds=15)
     keeper, _ = make_keeper(store, "b")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         assert asyncio.get_running_loop().time() >= 15
-        assert keeper.acquired_after_expiry
+        assert keeper.may_bind_in_s() > 0
 
 
 async def test_a_usurper_ends_the_term_at_the_next_renewal() -> None:
@@ -374,7 +378,7 @@ async def test_a_usurper_ends_the_term_at_the_next_renewal() -> None:
     changes: list[LeaseState] = []
     keeper, _ = make_keeper(store, "a", changes)
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         store.write(holderIdentity="usurper")
         await asyncio.sleep(2.1)
         assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
@@ -385,7 +389,7 @@ async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         store.document = None
         await asyncio.sleep(5)
         assert keeper.may_bind()
@@ -400,8 +404,8 @@ async def test_a_lease_deleted_under_another_holder_counts_as_expired() -> None:
     async with running(keeper):
         await asyncio.sleep(5)
         store.document = None
-        await keeper.wait_held()
-        assert keeper.acquired_after_expiry
+        await leading(keeper)
+        assert keeper.may_bind_in_s() > 0
 
 
 @pytest.mark.parametrize(
@@ -416,7 +420,7 @@ async def test_bad_answers_keep_us_standing_by_and_asking(bad: Response) -> None
         assert keeper.state is LeaseState.STANDBY
         assert 15 <= len(transport.asked) <= 32
         store.fault = None
-        await keeper.wait_held()
+        await leading(keeper)
 
 
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.1, 25)), min_size=1, max_size=2))

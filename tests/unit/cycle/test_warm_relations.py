@@ -13,8 +13,9 @@ from multisched.config_plugins import plugin_registry
 from multisched.cycle.class_cache import ClassCache
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.cycle_state import CycleState
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import PluginContext
+from multisched.framework.plugin import CycleView, PluginContext, TwoStamps
 from multisched.framework.registry import PluginUse, Profile, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.cluster_objects import Namespace, Service
@@ -22,6 +23,7 @@ from multisched.model.decode import Decoder
 from multisched.model.decode_selectors import equality_selector
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import Taint
+from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from tests.unit.cycle.relations_kit import ZONE, Drawn
@@ -183,6 +185,64 @@ def test_the_rows_of_a_zone_are_asked_about_as_one() -> None:
 
     assert column.groups is not None
     assert column.groups.count == 4, "three zones, and the nodes without one"
+
+
+def test_a_filter_that_traces_names_the_domain_that_a_pod_came_to_or_left_and_no_other() -> None:
+    bench = Bench(2)
+    for number in range(FEW):
+        document = bench.draw.node(f"n{number}")
+        document["metadata"]["labels"] = {"host": str(number)}
+        bench.cache.set_node(bench.decoder.node(orjson.dumps(document)))
+    waiting, first, second, third = (
+        placed_alone(bench, name, node) for name, node in (("waiting", ""), ("a", "n0"), ("b", "n1"), ("c", "n1"))
+    )
+    [plugin] = [built.plugin for built in bench.plugins.built if isinstance(built.plugin, InterPodAffinity)]
+    view = CycleView(bench.cache.nodes, CycleState())
+
+    def moved() -> list[int] | None:
+        plugin.pre_filter(view, waiting)
+        rows = plugin.moved_rows(view, waiting)
+        return None if rows is None else rows.tolist()
+
+    bench.cache.place(first)
+    assert moved() is None, "it was never asked about this state"
+    bench.cache.place(second)
+    assert moved() == [1]
+    bench.cache.place(third)
+    assert moved() == [], "there is one on that host already"
+    bench.cache.remove(second.uid)
+    bench.cache.remove(third.uid)
+    assert moved() == [1]
+    assert moved() == []
+
+
+def placed_alone(bench: Bench, name: str, node: str) -> Pod:
+    """It bears no other pod of its kind on its host."""
+    document = bench.draw.pod(name, node)
+    document["metadata"] |= {"labels": {"app": "alone"}, "namespace": "default"}
+    term = {"topologyKey": "host", "labelSelector": {"matchLabels": {"app": "alone"}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    document["spec"] = {"containers": [{"name": "c"}], "affinity": affinity, "nodeName": node}
+    return bench.decoder.pod(orjson.dumps(document))
+
+
+def test_hard_spreading_takes_no_part_in_scores_and_soft_spreading_none_in_filters() -> None:
+    bench = Bench(2, MANY)
+    for when, sides in (("DoNotSchedule", (True, False)), ("ScheduleAnyway", (False, True))):
+        document = bench.draw.pod(when.lower())
+        document["metadata"]["labels"] = {"app": "web"}
+        selector = {"matchLabels": {"app": "web"}}
+        spread = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": when, "labelSelector": selector}
+        document["spec"] = {"containers": [{"name": "c"}], "topologySpreadConstraints": [spread]}
+        pod = bench.decoder.pod(orjson.dumps(document))
+        group = bench.warm.find(pod, 1)
+        bench.warm.score(group)
+        stamp = group.stamps["PodTopologySpread"]
+
+        assert isinstance(stamp, TwoStamps)
+        assert (stamp.filters is not None, stamp.scores is not None) == sides
+        assert "PodTopologySpread" in {c.plugin.name for c in (group.filters if sides[0] else group.scores)}
+        assert "PodTopologySpread" not in {c.plugin.name for c in (group.scores if sides[0] else group.filters)}
 
 
 def row_by_row(bench: Bench, group: PodClass, pod: Pod) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from multisched import config
 from multisched.config_schema import Configuration
 from multisched.observe.explain_view import ExplainQuery, Fix, PodView
 from multisched.shell.explain_trial import DumpExplanations
-from multisched.shell.rehearsal import Moment
+from multisched.shell.rehearsal import DumpedCluster
 
 Document = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,9 +52,9 @@ def make_pod(name: str, *, cpu: str = "100m", node: str = "", priority: int = 0,
     return {"kind": "Pod", "metadata": metadata, "spec": body, "status": {"phase": "Running" if node else "Pending"}}
 
 
-def dump_of(*documents: Document) -> DumpExplanations:
+def dump_of(*documents: Document, configured: Configuration | None = None) -> DumpExplanations:
     items = [msgspec.Raw(orjson.dumps(document)) for document in documents]
-    return DumpExplanations(configuration(), Moment.of_dump(items, NOW))
+    return DumpExplanations(configured or configuration(), DumpedCluster(items, NOW))
 
 
 def explained(*documents: Document, query: ExplainQuery = ASKED) -> PodView:

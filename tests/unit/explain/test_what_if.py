@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched import config
+from multisched.model.decode import LABELS_MAX, Decoder
 from multisched.observe.explain_view import NotExplainedError
 from multisched.shell.what_if import planned_pod
 from tests.unit.explain.clusters import Document, dump_of, make_node, make_pod
@@ -75,7 +77,7 @@ PARTS = st.recursive(
 @given(PARTS)
 def test_no_document_does_more_than_be_refused(document: Any) -> None:
     with suppress(NotExplainedError):
-        planned_pod(document)
+        planned_pod(document, Decoder())
 
 
 def test_a_gated_pod_would_wait() -> None:
@@ -180,3 +182,33 @@ def test_what_cannot_be_read_of_a_dump_is_told() -> None:
     view = dump_of(make_node("n1"), {"kind": "Pod", "metadata": 7}).what_if({"spec": SPEC}, 1)
     assert view.placements[0].node == "n1"
     assert view.notes[0].startswith("an object of the dump cannot be read: ")
+
+
+# -- pods with more annotations than are read of any -------------------------------------------------------------------
+
+GPU_MILLI, GPU_DEVICES = "multisched.io/gpu-milli", "multisched.io/gpu-devices"
+MANY = {f"note-{number}": "x" for number in range(LABELS_MAX + 1)}
+SHIPPED = config.default()
+
+
+def make_gpu_node() -> Document:
+    node = make_node("g1", labels={"nvidia.com/gpu.present": "true"})
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "1"
+    return node
+
+
+def share(milli: int) -> Document:
+    annotations = {**MANY, GPU_MILLI: str(milli)}
+    return {"metadata": {"annotations": annotations}, "spec": {**SPEC, "schedulerName": "gpu-scheduler"}}
+
+
+def test_the_annotations_that_the_program_goes_by_are_read_of_planned_pods_however_many_others_there_are() -> None:
+    view = dump_of(make_gpu_node(), configured=SHIPPED).what_if(share(600), 2)
+    assert [one.node for one in view.placements] == ["g1", ""]
+
+
+def test_the_annotations_that_the_program_goes_by_are_read_of_a_dumps_pods_however_many_others_they_have() -> None:
+    standing = make_pod("standing", node="g1", schedulerName="gpu-scheduler")
+    standing["metadata"]["annotations"] = {**MANY, GPU_MILLI: "600", GPU_DEVICES: "0"}
+    view = dump_of(make_gpu_node(), standing, configured=SHIPPED).what_if(share(600), 1)
+    assert [one.node for one in view.placements] == [""]

@@ -166,6 +166,27 @@ def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "host", ["prometheus.monitoring:9090", "10.0.0.7", "[::2]:9090", "localhost.example:80", "127.0.0.1.example"]
+)
+def test_a_token_is_not_sent_unencrypted_to_another_host(host: str) -> None:
+    sources = [{"type": "prometheus", "url": f"http://{host}/prefix", "tokenFile": "/var/run/token"}]
+    with pytest.raises(SettingError) as caught:
+        read_history_settings({**document(GOOD), "sources": sources})
+    assert str(caught.value) == (
+        "args.history.sources[0].tokenFile: would be sent unencrypted: whoever listens on the way could read the token;"
+        " write https:// in url, ask on loopback, or leave tokenFile out"
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["https://10.0.0.7", "http://127.0.0.1:9090/x", "http://localhost", "http://[::1]:9090"]
+)
+def test_a_token_goes_encrypted_or_to_this_machine(url: str) -> None:
+    sources = [{"type": "prometheus", "url": url, "tokenFile": "/var/run/token"}]
+    assert read_history_settings({"sources": sources, "dimensions": [{"name": "cpu", "ready": "cadvisor-cpu"}]})
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(SettingError) as caught:
         read_history_settings(

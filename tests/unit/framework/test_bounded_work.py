@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -94,6 +94,51 @@ def test_a_query_about_many_groups_is_put_to_all_at_once_and_then_catches_up() -
     for query in queries():
         assert sum(counts.matching(query).held.values()) == NARROW_GROUPS_MAX + 2
     assert counts.groups_looked_at == 0
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many scopes each pod was put to, by `PodQuery.has`."""
+    found: list[int] = []
+    has = PodQuery.has
+
+    def counted(query: PodQuery, namespace: str, labels: Mapping[str, str]) -> bool:
+        found.append(len(query.scopes))
+        return has(query, namespace, labels)
+
+    monkeypatch.setattr(PodQuery, "has", counted)
+    return found
+
+
+def query_of(number: int, scopes: int) -> PodQuery:
+    """Everybody is in it."""
+    return PodQuery(tuple(PodScope(LabelSelector((_not("app", f"{number}-{at}"),))) for at in range(scopes)))
+
+
+def test_a_query_of_many_scopes_that_has_missed_much_is_counted_by_columns(asked: list[int]) -> None:
+    counts, query = filled(pods=NARROW_GROUPS_MAX + 1), query_of(0, TERMS)
+    counts.matching(query)
+    for number in range(1_000, 3_000):
+        counts.account(number % 8, hostile(number), 1)
+    asked.clear()
+    assert sum(counts.matching(query).held.values()) == 2_000 + NARROW_GROUPS_MAX + 1
+    assert sum(asked) <= pod_counts.MATCHES_MAX + TERMS
+
+
+def test_an_audit_of_some_rows_puts_few_pods_to_queries_of_many_scopes(asked: list[int]) -> None:
+    """Sixteen queries of fifty scopes once held the loop for three seconds at each piece of an audit."""
+    counts, on_row = PodCounts(), [hostile(number) for number in range(200)]
+    for pod in on_row:
+        counts.account(0, pod, 1)
+    queries = [query_of(number, TERMS) for number in range(40)]
+    for query in queries:
+        counts.matching(query)
+    asked.clear()
+    for _ in queries:  # each in turn
+        before = sum(asked)
+        assert not counts.faults({0: on_row})
+        assert sum(asked) - before <= pod_counts.MATCHES_CHECKED
+    assert sum(asked) >= len(queries) * len(on_row) * TERMS
 
 
 def test_a_query_about_one_namespace_looks_at_its_groups_alone() -> None:

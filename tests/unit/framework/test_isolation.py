@@ -279,6 +279,14 @@ class TestRecheck:
         for name in ("Roomy", "NodesOnly"):
             assert await self.recheck(make(Isolation.THREAD, name), change) == [False, False, True]
 
+    async def test_rows_it_was_not_asked_about_are_left_to_the_attempt_that_goes_there(self, make: Make) -> None:
+        """A preemption looks at rows without room, about which nobody was asked."""
+        plugin, cache, pod = make(Isolation.THREAD), three_nodes(), make_pod("p")
+        view, rows = make_view(cache), all_rows(cache)
+        view.answers = {plugin.name: await plugin.answer(plugin.ask(view, pod, rows[:1]))}
+
+        assert plugin.recheck(view, pod, rows).astype(bool).tolist() == [True, False, False]
+
 
 class Scalar:
     name = "Scalar"

@@ -16,7 +16,6 @@ from multisched.model.quantity import (
     parse_milli,
     parse_nano,
     parse_value,
-    saturating_add,
     value_of_nano,
 )
 
@@ -152,10 +151,3 @@ def test_any_text_is_a_quantity_or_is_refused(text: str) -> None:
         return
     assert any(mark.isdigit() for mark in text)
     assert abs(value) <= QUANTITY_MAX
-
-
-@given(st.integers(-QUANTITY_MAX, QUANTITY_MAX), st.integers(-QUANTITY_MAX, QUANTITY_MAX))
-def test_sums_saturate(left: int, right: int) -> None:
-    total = saturating_add(left, right)
-    assert total == left + right or abs(total) == QUANTITY_MAX
-    assert abs(total) <= min(abs(left) + abs(right), QUANTITY_MAX)

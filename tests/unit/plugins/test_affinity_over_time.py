@@ -69,10 +69,12 @@ class Cluster:
             InterPodAffinityArgs(hard_pod_affinity_weight=HARD_WEIGHT), make_context(self.table, self.objects)
         )
         self.placed: dict[str, tuple[int, Pod]] = {}
-        self.come = 0
+        self.come = self.traced = 0
         self.askers = [self._pod() for _ in range(3)] + [replace(self._pod(), spec=PodSpec()) for _ in range(2)]
         self.states: dict[Hashable, CycleState] = {}
         """By signature, as the class cache keeps them."""
+        self.told: dict[Hashable, list[int]] = {}
+        """What Filter said when the moved rows were asked for last."""
 
     def change(self) -> None:
         what = self.rng.choice(
@@ -110,12 +112,27 @@ class Cluster:
             view, rows = CycleView(self.table, state), np.arange(NODES)
             standing = list(self.placed.values())
             yield from self._unlike(asker, view, standing, "as it is")
+            yield from self._unmoved(signature, asker, view)
             scored = self.plugin.pre_score(view, asker, rows).code is not Code.SKIP
             said = self.plugin.score(view, asker, rows).tolist() if scored else [0] * NODES
             wanted = [self._score(asker, row, standing) for row in range(NODES)]
             if said != wanted:
                 yield f"scores {said}, wanted {wanted}"
             yield from self._wrong_in_thought(asker, view, standing)
+
+    def _unmoved(self, signature: Hashable, asker: Pod, view: CycleView) -> Iterator[str]:
+        """Every row whose code changed is among those that the plugin names."""
+        if self.plugin.pre_filter(view, asker).status.code is Code.SKIP:
+            return
+        rows = self.plugin.moved_rows(view, asker)
+        codes = self.plugin.filter(view, asker, np.arange(NODES)).tolist()
+        before = self.told.get(signature, codes)
+        self.told[signature] = codes
+        if rows is not None:
+            self.traced += 1
+            unnamed = [row for row in range(NODES) if codes[row] != before[row] and row not in rows]
+            if unnamed:
+                yield f"codes went from {before} to {codes}, and rows {unnamed} are not among {rows}"
 
     def _wrong_in_thought(self, asker: Pod, view: CycleView, standing: list[tuple[int, Pod]]) -> Iterator[str]:
         """As preemption asks: with some pods gone, and others there."""
@@ -235,6 +252,7 @@ def test_what_is_kept_says_what_a_look_at_every_pod_says(seed: int) -> None:
     for step in range(40):
         cluster.change()
         assert list(cluster.wrong()) == [], step
+    assert cluster.traced, "some moved rows were named"
 
 
 @pytest.mark.usefixtures("little_is_kept")

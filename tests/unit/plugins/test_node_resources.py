@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from multisched.framework.events import Hint
 from multisched.framework.status import Code
+from multisched.plugins.columns import FEW_ROWS
 from multisched.plugins.config_fields import PluginArgsError
 from multisched.plugins.node_resources_balanced_allocation import (
     NodeResourcesBalancedAllocation,
@@ -165,6 +166,26 @@ def test_balance_is_the_change_in_evenness(scene: Scene, names: list[str]) -> No
     assert skips == (not any(wanted.get(name) for name in names))
 
 
+@given(
+    st.lists(st.tuples(*[st.sampled_from((0, 1, 100, 999, 3_000))] * 4), min_size=FEW_ROWS + 1, max_size=12),
+    st.sampled_from((0, 1, 250, 4_000)),
+    st.sampled_from((0, 7, 100)),
+)
+def test_balance_of_few_rows_is_that_of_many(nodes: list[tuple[int, ...]], cpu: int, mebi: int) -> None:
+    placed = [
+        pod_document(f"p{n}", container(cpu=held, memory=held_mebi * MEBI), node=f"n{n}")
+        for n, (_, _, held, held_mebi) in enumerate(nodes)
+    ]
+    documents = [
+        node_document(f"n{n}", cpu=has, memory=has_mebi * MEBI) for n, (has, has_mebi, _, _) in enumerate(nodes)
+    ]
+    scene = Scene(documents, placed, pod_document("new", container(cpu=cpu, memory=mebi * MEBI)))
+    plugin, view, rows = NodeResourcesBalancedAllocation(), scene.view(), scene.rows(scene.names)
+
+    few = [score for at in range(len(rows)) for score in plugin.score(view, scene.pod, rows[at : at + 1]).tolist()]
+    assert few == plugin.score(view, scene.pod, rows).tolist()
+
+
 def one_node(pending: Document, *placed: Document, **node: Any) -> Scene:
     return Scene([node_document("n0", **node)], placed, pending)
 
@@ -251,6 +272,27 @@ def test_a_pending_pod_is_scored_without_its_pod_level_requests_and_a_placed_one
 
     assert one_node(pending, **big).scores(NodeResourcesFit()) == {"n0": 75}
     assert one_node(pending, placed, **big).scores(NodeResourcesFit()) == {"n0": 25}
+
+
+def test_pods_whose_containers_alone_ask_for_other_amounts_are_of_one_class_only_where_those_are_not_scored() -> None:
+    """Requests of the pod level stand for those of the containers, but not where a pending pod is scored."""
+
+    def asking(pages: int) -> Document:
+        return pod_document(
+            "p", container(extra={"hugepages-2Mi": pages}), resources={"requests": {"hugepages-2Mi": "8"}}
+        )
+
+    scene = Scene([node_document("n0", extra={"hugepages-2Mi": 16})], [], asking(2))
+    few, many = scene.pod, decode_pod(asking(8))
+    assert few.requests == many.requests
+    plain = NodeResourcesFit()
+    pages = {"scoringStrategy": {"resources": [{"name": "hugepages-2Mi", "weight": 1}]}}
+    scoring = NodeResourcesFit(NodeResourcesFitArgs.from_config(pages))
+    rows = scene.rows(["n0"])
+    scores = [[int(one.score(scene.view(), pod, rows)[0]) for pod in (few, many)] for one in (plain, scoring)]
+    assert scores == [[scores[0][0]] * 2, [87, 50]]
+    assert plain.sign(few) == plain.sign(many)
+    assert scoring.sign(few) != scoring.sign(many)
 
 
 def test_ignored_resources_and_groups_are_not_checked() -> None:

@@ -208,6 +208,22 @@ def test_a_services_pods_are_spread_by_default_and_a_row_without_a_zone_by_its_h
     assert plugin.pre_filter(scene.view(), scene.pod).status.code is Code.SKIP
 
 
+def test_a_pod_that_asks_for_what_is_the_default_is_of_another_class_than_one_that_asks_for_nothing() -> None:
+    """Where the system's defaults hold a row without a zone is scored by its host; a pod's own constraints leave it out."""
+    defaults = [spread(3, HOST, hard=False), spread(5, ZONE, hard=False)]
+    scene = Scene([node("a", "x"), node("b")], [pod("p", on="b")], pod("new"))
+    put(
+        scene.objects,
+        ObjectKind.SERVICE,
+        {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}},
+    )
+    plugin, own = spreading(scene), decode_pod(pod("own", topologySpreadConstraints=defaults))
+    assert scored(scene, plugin) == ({"a": 6, "b": 3}, {"a": 50, "b": 100})
+    assert plugin.sign(own) != plugin.sign(scene.pod)
+    scene.pod = own
+    assert scored(scene, plugin) == ({"a": 6, "b": -1}, {"a": 100, "b": 0})
+
+
 @pytest.mark.parametrize(
     ("owner", "kind", "document"),
     [

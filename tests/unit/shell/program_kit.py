@@ -82,21 +82,23 @@ class BentTransport:
         self.requests.append(("WATCH", path))
         path = self.asked(path.encode()).decode()
         async with self.inner.stream(path, idle_timeout_s=idle_timeout_s) as lines:
-            yield _BentLines(lines, self)
+            yield BentLines(lines, lambda text: self.said(text))  # which a test may change meanwhile
 
 
-class _BentLines:
-    def __init__(self, inner: LineStream, transport: BentTransport) -> None:
+class BentLines:
+    """A watch whose lines come as `said` has them; empty ones do not come."""
+
+    def __init__(self, inner: LineStream, said: Callable[[bytes], bytes]) -> None:
         self.status, self.headers = inner.status, inner.headers
         self._inner = inner
-        self._transport = transport
+        self._said = said
 
     async def read_body(self) -> bytes:
-        return self._transport.said(await self._inner.read_body())
+        return self._said(await self._inner.read_body())
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for line in self._inner:
-            said = self._transport.said(line)
+            said = self._said(line)
             if said:
                 yield said
 

@@ -26,6 +26,7 @@ from multisched.testing.history import rewind
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from tests.unit.shell.program_kit import BentLines
 from tests.unit.state.state_kit import FlakyTickets
 
 CONFIGURATION = """
@@ -62,24 +63,12 @@ class DeafTransport(DirectTransport):
         self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
     ) -> AsyncIterator[LineStream]:
         async with super().stream(path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s) as lines:
-            yield _Heard(lines, self)
+            yield BentLines(lines, self._heard)
 
-
-class _Heard:
-    def __init__(self, inner: LineStream, transport: DeafTransport) -> None:
-        self.status, self.headers = inner.status, inner.headers
-        self._inner = inner
-        self._transport = transport
-
-    async def read_body(self) -> bytes:
-        return await self._inner.read_body()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for line in self._inner:
-            if self._transport.loses(line):
-                self._transport.lost += 1
-            else:
-                yield line
+    def _heard(self, line: bytes) -> bytes:
+        is_lost = self.loses(line)
+        self.lost += is_lost
+        return b"" if is_lost else line
 
 
 class Stage:

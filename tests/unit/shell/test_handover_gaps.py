@@ -115,3 +115,24 @@ def test_many_nodes_that_change_their_domain_at_once_are_used_soon() -> None:
         assert len(rows_of(new, "forecast").rows) == count
 
     play(scene)
+
+
+def test_nodes_that_come_together_do_not_wait_for_one_anothers_lists() -> None:
+    """Of one list, or of one that fails: the others' nodes are used meanwhile."""
+
+    async def scene(site: Site) -> None:
+        names = [f"node-{number}" for number in range(NODES_LISTED_MAX - 2)]
+        for name in names:
+            await site.add_node(name, gpus=4)
+        _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        new.cable.node_lists = dict.fromkeys(names, 2.0) | {names[0]: float("inf")}
+        for name in names:
+            await site.set_gpus(name, 0)
+        await asyncio.sleep(10.0)
+        assert len(rows_of(new, "forecast").withheld) == 1
+        new.cable.node_lists = {}
+        await asyncio.sleep(2.0)
+        assert not rows_of(new, "forecast").withheld
+
+    play(scene)

@@ -18,6 +18,19 @@ from tests.unit.shell.shell_kit import House
 BIND_WORKERS = 2
 
 
+class Stubborn:
+    """Raises when it is ended."""
+
+    name = "Stubborn"
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        try:
+            await asyncio.sleep(600.0)
+        except asyncio.CancelledError as error:
+            raise RuntimeError("not now") from error
+        return SUCCESS
+
+
 class SlowVolumes:
     """Pods called slow-… take `takes_s` at PreBind, all others nothing."""
 
@@ -114,3 +127,24 @@ def test_a_pod_that_is_deleted_while_it_waits_is_not_bound() -> None:
         assert house.worker.is_drained
 
     play(scene)
+
+
+def test_a_plugin_that_fails_as_it_is_ended_does_not_hide_why_the_pod_is_turned_back() -> None:
+    """Nor does the reason stay behind: it was for this attempt."""
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, "a", plugins=[Stubborn()], filters=("NodeUnschedulable",))
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            house.see_pod("p")
+            await asyncio.sleep(0.1)
+            house.see_node("a", unschedulable=True)
+            await asyncio.sleep(0.1)
+            tasks.cancel_scope.cancel()
+        assert "unschedulable" in house.told("p")[0]
+        assert house.domain.heard.failures == [("Stubborn", "PreBind", "not now")]
+
+    simulate(main(), loop)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from multisched.framework.node_view import Bools
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
-from multisched.shell.rehearsal import Moment, Rehearsal
+from multisched.shell.rehearsal import DumpedCluster, Rehearsal
 from multisched.shell.repair_fits import ROOM, StandingFits
 from tests.unit.explain.clusters import NOW, Document, clusters, configuration, hard_pods, make_node, make_pod
 
@@ -21,7 +21,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 def rehearsal_of(*documents: Document) -> tuple[Rehearsal, DomainWorker]:
     items = [msgspec.Raw(orjson.dumps(document)) for document in documents]
-    rehearsal = Rehearsal(configuration(), Moment.of_dump(items, NOW))
+    rehearsal = Rehearsal(configuration(), DumpedCluster(items, NOW))
     (worker,) = rehearsal.program.router.workers()
     return rehearsal, worker
 

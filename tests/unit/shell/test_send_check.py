@@ -15,6 +15,7 @@ from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import Code
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -198,6 +199,24 @@ def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being
     simulate(main(), loop)
 
 
+def test_a_row_that_the_audit_has_mended_is_looked_at_anew() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("standing", cpu="4", scheduler="them", nodeName="a", phase="Running")
+        row = house.cache.nodes.row_of("a")
+        assert row is not None
+        house.cache.nodes.remove_pod(row, "uid-standing")  # the columns are wrong from here on
+        house.see_pod("permit")
+        await asyncio.sleep(0.1)
+        assert house.node_of("permit") == "a"
+        house.cache.mend_row(row)
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == []
+
+    play(scene)
+
+
 class Counting:
     """A filter that lets all rows pass, and counts how often it is asked."""
 
@@ -228,6 +247,56 @@ def test_what_a_binding_writes_is_no_change_of_its_pod(milli: str) -> None:
             await asyncio.sleep(0.1)
             assert house.desk.posts == [("p", "g")]
             assert counting.asked == 1
+            tasks.cancel_scope.cancel()
+
+    simulate(main(), loop)
+
+
+class KeepsOffSlowDisks:
+    """A filter whose answers come from outside: it cannot be asked again right before the bind is sent."""
+
+    name = "KeepsOffSlowDisks"
+    depends_on = Dependency.ATTEMPT
+    answer_timeout_s = 1.0
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._slow = self.reasons.code(Code.UNSCHEDULABLE, "a slow disk")
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return [cycle.nodes.node(row).labels.get("disk") == "slow" for row in rows.tolist()]
+
+    async def answer(self, question: object) -> object:
+        return question
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        answer: Any = cycle.answers[self.name]
+        return np.where(answer, self._slow, 0).astype(np.uint8)[: len(rows)]
+
+    def sign(self, pod: Pod) -> str:
+        return ""
+
+
+def test_a_changed_node_is_decided_anew_where_a_filter_answers_from_outside() -> None:
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, plugins=[Holding(), KeepsOffSlowDisks()])
+        house.see_node("a", cpu="4", labels={"disk": "fast"})
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            house.see_pod("permit")
+            await asyncio.sleep(0.1)
+            assert house.node_of("permit") == "a"
+
+            house.see_node("a", cpu="4", labels={"disk": "slow"})
+            await asyncio.sleep(0.1)
+            house.worker.waiting.allow("uid-permit", "Holding")
+            await asyncio.sleep(0.1)
+            assert house.node_of("permit") is None
+            assert house.desk.posts == []
             tasks.cancel_scope.cancel()
 
     simulate(main(), loop)

@@ -1,0 +1,299 @@
+"""Volumes of every other sort in a simulated cluster: inline disks that exclude each other, claims for one pod alone, volumes of
+a zone, ephemeral ones, classes that go by topology and capacity, drivers that attach so many and no more.
+
+Pods that want them are marked: whether one of them could be placed is not judged from the store, which would take a second
+scheduler; where each is bound is, by `multisched verify`'s judge and by `Storage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, ZONE
+from multisched.model.wire import MERGE_PATCH, Response
+from multisched.testing.storage import CLAIMS_PATH, CLASSES_PATH, LOCAL, MADE, ODD, TIGHT_PROVISIONER, VOLUMES_PATH
+
+SHARE: Final = 0.14
+"""Of all pods that are plain and have no claims."""
+SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 2, 4
+LATE_MIN_S, LATE_MAX_S = 1.0, 6.0
+EDGE, TIGHT, SOON, LATER, UNBINDABLE = "edge", "tight", "soon", "later", "unbindable"
+"""Classes: in two zones alone; of a driver that tells its capacity; bound at once; made after its claims; without a binding mode
+that is known."""
+TIGHT_DRIVER, GCE_DRIVER = TIGHT_PROVISIONER, "pd.csi.storage.gke.io"
+ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
+ATTACHED_MAX = (2, 5, 6)
+CSI_PATH: Final = "/apis/storage.k8s.io/v1"
+CAPACITIES_PATH: Final = f"{CSI_PATH}/namespaces/kube-system/csistoragecapacities"
+
+Send = Callable[..., Awaitable[Response]]
+Volume = dict[str, Any]
+
+
+class Disks:
+    """Those of one run. Draws by names, so that what else is drawn stays as it was."""
+
+    def __init__(self, send: Send, seed: int) -> None:
+        self._send = send
+        self._seed = seed
+        self._late: set[asyncio.Task[None]] = set()
+
+    async def build(self, nodes: int) -> None:
+        for name, fields in _CLASSES.items():
+            await self._create(CLASSES_PATH, {"metadata": {"name": name}, **fields})
+        await self._create(f"{CSI_PATH}/csidrivers", {"metadata": {"name": FAKE_PROVISIONER}, "spec": {}})
+        await self._create(
+            f"{CSI_PATH}/csidrivers", {"metadata": {"name": TIGHT_DRIVER}, "spec": {"storageCapacity": True}}
+        )
+        for zone, size in (("z0", "6Gi"), ("z1", "3Gi")):
+            await self._create(CAPACITIES_PATH, _capacity(zone, size))
+        for number in range(nodes):
+            if number % 5:
+                await self._create(f"{CSI_PATH}/csinodes", csi_node(number, ATTACHED_MAX[number % len(ATTACHED_MAX)]))
+        for at in range(SOLE_CLAIMS):
+            await self._create(CLAIMS_PATH, _claim(f"sole-{at}", MADE, mode="ReadWriteOncePod"))
+        for at in range(ZONED):
+            await self._create(VOLUMES_PATH, _zoned(at))
+            await self._create(CLAIMS_PATH, _claim(f"zoned-{at}", "", volume=f"zoned-{at}"))
+        for at in range(2):
+            await self._create(VOLUMES_PATH, _soon(at))
+
+    def close(self) -> None:
+        for task in self._late:
+            task.cancel()
+
+    async def add_volumes(self, pod: dict[str, Any]) -> None:
+        """Gives some pods volumes of one sort."""
+        spec, name = pod["spec"], pod["metadata"]["name"]
+        rng = random.Random(f"{self._seed}/disks/{name}")  # noqa: S311 - a simulation
+        is_plain = (
+            not {"nodeSelector", "schedulingGates", "volumes"} & spec.keys() and not pod["metadata"]["annotations"]
+        )
+        if not is_plain or rng.random() >= SHARE:
+            return
+        pod["metadata"]["labels"][ODD] = "yes"
+        make = rng.choice(_SORTS if spec["schedulerName"].startswith("forecast") else _SORTS[1:])
+        spec["volumes"] = [await make(self, name, rng)]
+        if rng.random() < 0.2:
+            spec["volumes"] += [_inline(rng) | {"name": "v1"}, {"name": "v2", "emptyDir": {}}]
+
+    # -- sorts of volumes ------------------------------------------------------------------------------------------
+
+    async def sole(self, name: str, rng: random.Random) -> Volume:
+        return _of_claim(f"sole-{rng.randrange(SOLE_CLAIMS)}")
+
+    async def disk(self, name: str, rng: random.Random) -> Volume:
+        return _inline(rng)
+
+    async def zoned_claim(self, name: str, rng: random.Random) -> Volume:
+        return _of_claim(f"zoned-{rng.randrange(ZONED)}")
+
+    async def own(self, name: str, rng: random.Random) -> Volume:
+        """A claim of a class of any sort."""
+        class_name = rng.choice((EDGE, TIGHT, TIGHT, SOON, UNBINDABLE))
+        await self._create(CLAIMS_PATH, _claim(f"odd-{name}", class_name, size=rng.choice(("1Gi", "2Gi", "9Gi"))))
+        return _of_claim(f"odd-{name}")
+
+    async def choosy(self, name: str, rng: random.Random) -> Volume:
+        """A claim that takes disks of some label alone."""
+        claim = _claim(f"odd-{name}", LOCAL)
+        claim["spec"]["selector"] = {"matchLabels": {"speed": rng.choice(("fast", "slow"))}}
+        await self._create(CLAIMS_PATH, claim)
+        return _of_claim(f"odd-{name}")
+
+    async def ephemeral(self, name: str, rng: random.Random) -> Volume:
+        template = {"spec": _claim("", rng.choice((MADE, EDGE)))["spec"]}
+        return {"name": "v0", "ephemeral": {"volumeClaimTemplate": template}}
+
+    async def belated(self, name: str, rng: random.Random) -> Volume:
+        """The claim comes after its pod, and its class after both."""
+        delay_s = rng.uniform(LATE_MIN_S, LATE_MAX_S)
+        class_name = rng.choice((MADE, LATER))
+        task = asyncio.get_running_loop().create_task(self._come_late(f"odd-{name}", class_name, delay_s))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        return _of_claim(f"odd-{name}")
+
+    async def _come_late(self, claim: str, class_name: str, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        await self._create(CLAIMS_PATH, _claim(claim, class_name))
+        await asyncio.sleep(delay_s)
+        if class_name == LATER:
+            await self._create(CLASSES_PATH, {"metadata": {"name": LATER}, **_made_late(FAKE_PROVISIONER)})
+
+    # -- as disruptions change them --------------------------------------------------------------------------------
+
+    async def attach(self, number: int, at: int) -> None:
+        """A volume of somebody else's is attached to the node; two of three are known as volumes here."""
+        source = {"persistentVolumeName": f"soon-{at % 3}"}
+        spec = {"attacher": FAKE_PROVISIONER, "nodeName": f"node-{number}", "source": source}
+        await self._create(
+            f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{number}-{at}"}, "spec": spec}
+        )
+
+    async def detach(self, number: int, at: int) -> None:
+        await self._send("DELETE", f"{CSI_PATH}/volumeattachments/attached-{number}-{at}")
+
+    async def set_attachable(self, number: int, most: int, *, is_migrated: bool) -> None:
+        path = f"{CSI_PATH}/csinodes/node-{number}"
+        node = csi_node(number, most)
+        if not is_migrated:
+            node["metadata"]["annotations"] = {_MIGRATED: ""}
+        await self._send("PATCH", path, {"spec": node["spec"], "metadata": node["metadata"]}, MERGE_PATCH)
+
+    async def replace_csi_node(self, number: int) -> None:
+        await self._send("DELETE", f"{CSI_PATH}/csinodes/node-{number}")
+        await asyncio.sleep(1.0)
+        await self._create(f"{CSI_PATH}/csinodes", csi_node(number, 9))
+
+    async def set_capacity(self, zone: str, size: str) -> None:
+        await self._send("PATCH", f"{CAPACITIES_PATH}/{TIGHT}-{zone}", {"capacity": size}, MERGE_PATCH)
+
+    async def widen_class(self) -> None:
+        """The class reaches all zones from now on: it is made anew, since its topologies cannot be edited."""
+        await self._send("DELETE", f"{CLASSES_PATH}/{EDGE}")
+        await self._create(CLASSES_PATH, {"metadata": {"name": EDGE}, **_made_late(FAKE_PROVISIONER)})
+
+    async def tell_no_capacity(self) -> None:
+        path = f"{CSI_PATH}/csidrivers/{TIGHT_DRIVER}"
+        await self._send("PATCH", path, {"spec": {"storageCapacity": False}}, MERGE_PATCH)
+
+    async def move_volume(self, at: int, zone: str) -> None:
+        """The volume's zone label is corrected."""
+        await self._send("PATCH", f"{VOLUMES_PATH}/zoned-{at}", {"metadata": {"labels": {ZONE: zone}}}, MERGE_PATCH)
+
+    async def delete_claim(self, name: str) -> None:
+        await self._send("DELETE", f"{CLAIMS_PATH}/{name}")
+
+    async def delete_volume(self, name: str) -> None:
+        await self._send("DELETE", f"{VOLUMES_PATH}/{name}")
+
+    async def break_objects(self) -> None:
+        """Objects of a size that nobody reads: they are told of, and not used."""
+        values = [f"v{at}" for at in range(300)]
+        selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}
+        body = {"metadata": {"name": "huge"}, "spec": {"selector": selector, "maxUnavailable": 1}}
+        await self._create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", body)
+        topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": [value]}]} for value in values]
+        body = {"metadata": {"name": "huge"}, **_made_late(FAKE_PROVISIONER), "allowedTopologies": topologies}
+        await self._create(CLASSES_PATH, body)
+
+    async def mend_objects(self) -> None:
+        await self._send("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/huge")
+        await self._send("DELETE", f"{CLASSES_PATH}/huge")
+
+    async def _create(self, path: str, document: Mapping[str, Any]) -> None:
+        answer = await self._send("POST", path, document)
+        if answer.status not in (201, 409):
+            raise AssertionError(answer.body)
+
+
+_SORTS: Final = (
+    Disks.sole,
+    Disks.disk,
+    Disks.disk,
+    Disks.zoned_claim,
+    Disks.own,
+    Disks.own,
+    Disks.choosy,
+    Disks.ephemeral,
+    Disks.belated,
+)
+"""The first for pods of one domain alone: what a claim for one pod promises holds within a leader's pods."""
+
+_MIGRATED: Final = "storage.alpha.kubernetes.io/migrated-plugins"
+
+
+def _made_late(provisioner: str) -> dict[str, Any]:
+    return {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
+
+
+_CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
+    EDGE: _made_late(FAKE_PROVISIONER)
+    | {"allowedTopologies": [{"matchLabelExpressions": [{"key": ZONE, "values": ["z0", "z1"]}]}]},
+    TIGHT: _made_late(TIGHT_DRIVER),
+    SOON: {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"},
+    UNBINDABLE: {"provisioner": "nobody.sim", "volumeBindingMode": "Immediate"},
+}
+
+
+def csi_node(number: int, most: int) -> dict[str, Any]:
+    """What the kubelet tells of its drivers; every third still attaches GCE disks by itself."""
+    drivers = [
+        {"name": FAKE_PROVISIONER, "nodeID": f"n{number}", "topologyKeys": [ZONE], "allocatable": {"count": most}},
+        {"name": GCE_DRIVER, "nodeID": f"n{number}", "topologyKeys": [ZONE], "allocatable": {"count": 2}},
+    ]
+    annotations = {_MIGRATED: "" if number % 3 == 0 else "kubernetes.io/gce-pd,kubernetes.io/aws-ebs"}
+    return {"metadata": {"name": f"node-{number}", "annotations": annotations}, "spec": {"drivers": drivers}}
+
+
+def _inline(rng: random.Random) -> Volume:
+    at, is_read_only = rng.randrange(SHARED_DISKS), rng.random() < 0.3
+    source = rng.choice(
+        (
+            {"gcePersistentDisk": {"pdName": f"pd-{at}", "readOnly": is_read_only}},
+            {"gcePersistentDisk": {"pdName": f"pd-{at}", "readOnly": is_read_only}},
+            {"awsElasticBlockStore": {"volumeID": f"vol-{at}"}},
+            {"iscsi": {"targetPortal": "10.0.0.1:3260", "iqn": f"iqn.2001-04.com.example:{at}", "lun": 0}},
+            {"rbd": {"monitors": ["10.0.0.2:6789"], "image": f"image-{at}", "readOnly": is_read_only}},
+        )
+    )
+    return {"name": "v0", **source}
+
+
+def _of_claim(claim: str) -> Volume:
+    return {"name": "v0", "persistentVolumeClaim": {"claimName": claim}}
+
+
+def _claim(
+    name: str, class_name: str, *, mode: str = "ReadWriteOnce", volume: str = "", size: str = "1Gi"
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "storageClassName": class_name,
+        "accessModes": [mode],
+        "resources": {"requests": {"storage": size}},
+    }
+    if volume:
+        spec["volumeName"] = volume
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def _zoned(at: int) -> dict[str, Any]:
+    """Volumes from before there was a CSI driver: their zone is a label."""
+    labels = {ZONE: "z0__z1"} if at % 2 else {ZONE_BETA if at else ZONE: f"z{at % 3}"}
+    return {
+        "metadata": {"name": f"zoned-{at}", "labels": labels},
+        "spec": {
+            "capacity": {"storage": "5Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "",
+            "gcePersistentDisk": {"pdName": f"zoned-{at}"},
+        },
+    }
+
+
+def _soon(at: int) -> dict[str, Any]:
+    expression = {"key": ZONE, "operator": "In", "values": ["z1", "z2"]}
+    return {
+        "metadata": {"name": f"soon-{at}", "labels": {"speed": "fast"}},
+        "spec": {
+            "capacity": {"storage": "2Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": SOON,
+            "csi": {"driver": FAKE_PROVISIONER, "volumeHandle": f"handle-{at}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
+        },
+    }
+
+
+def _capacity(zone: str, size: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"{TIGHT}-{zone}", "namespace": "kube-system"},
+        "storageClassName": TIGHT,
+        "nodeTopology": {"matchLabels": {ZONE: zone}},
+        "capacity": size,
+        "maximumVolumeSize": "4Gi",
+    }

@@ -1,0 +1,95 @@
+"""Objects beside pods and nodes that come, change and go: volumes attached, drivers, classes, services, and kinds that are forbidden."""
+
+from __future__ import annotations
+
+from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.storage import ODD
+
+FORBIDDEN = ("storageclasses", "poddisruptionbudgets", "namespaces", "services", "csinodes", "persistentvolumeclaims")
+
+
+async def _attach(scene: Scene) -> bool:
+    """Volumes of others come to nodes, and go."""
+    numbers = [scene.rng.randrange(40) for _ in range(6)]
+    for at, number in enumerate(numbers):
+        await scene.world.disks.attach(number, at)
+    await scene.pause(1.0, 6.0)
+    for at, number in enumerate(numbers[::2]):
+        await scene.world.disks.detach(number, 2 * at)
+    return True
+
+
+async def _restart_drivers(scene: Scene) -> bool:
+    """Drivers are updated: they attach more or fewer, take plugins over, or are gone for a moment."""
+    for number in scene.rng.sample(range(1, 40), 6):
+        await scene.world.disks.set_attachable(
+            number, scene.rng.choice((1, 4, 9)), is_migrated=scene.rng.random() < 0.7
+        )
+    await scene.world.disks.replace_csi_node(scene.rng.choice((6, 11, 16)))
+    return True
+
+
+async def _change_storage(scene: Scene) -> bool:
+    """Capacity is used up elsewhere and comes free; a class reaches more zones; a volume's label is corrected."""
+    disks = scene.world.disks
+    for zone in ("z0", "z1"):
+        await disks.set_capacity(zone, scene.rng.choice(("0", "1Gi", "20Gi")))
+    await scene.pause(1.0, 4.0)
+    await disks.set_capacity("z1", "20Gi")
+    await disks.move_volume(scene.rng.randrange(4), scene.rng.choice(("z0", "z1__z2")))
+    await disks.widen_class()
+    await disks.tell_no_capacity()
+    return True
+
+
+async def _forbid(scene: Scene) -> bool:
+    """A role loses a kind, and gets it back: only pods that hang on it wait."""
+    faults, kind = scene.run.faults, scene.rng.choice(FORBIDDEN)
+    faults.forbidden.add(kind)
+    scene.run.server.expire_watches()
+    await scene.pause(3.0, 9.0)
+    faults.forbidden.discard(kind)
+    return True
+
+
+async def _expose(scene: Scene) -> bool:
+    """Services and controllers come over pods that are there, and go: spreading by default goes by them."""
+    await scene.world.expose(scene.rng.sample(range(5), 3))
+    await scene.pause(2.0, 8.0)
+    await scene.world.hide(scene.rng.randrange(5))
+    return True
+
+
+async def _lose_claims(scene: Scene) -> bool:
+    """Somebody deletes claims, and volumes, of pods that are on their way to their nodes."""
+    for _ in range(8):
+        await scene.pause(0.2, 1.0)
+        pod = scene.any_pod(lambda pod: ODD in pod.labels and not pod.node)
+        claims = [volume.claim for volume in pod.spec.volumes if volume.claim] if pod is not None else []
+        if pod is not None and claims and claims[0].startswith("odd-"):
+            await scene.world.disks.delete_claim(claims[0])
+        if pod is not None and scene.rng.random() < 0.3:
+            await scene.world.delete_pod(pod)
+    await scene.world.disks.delete_volume(f"zoned-{scene.rng.randrange(4)}")
+    return True
+
+
+async def _break(scene: Scene) -> bool:
+    """Objects that nobody reads."""
+    await scene.world.disks.break_objects()
+    await scene.pause(2.0, 5.0)
+    scene.run.server.expire_watches()
+    await scene.pause(1.0, 3.0)
+    await scene.world.disks.mend_objects()
+    return True
+
+
+TABLE = (
+    Disruption("claims lost", _lose_claims, 5),
+    Disruption("objects of absurd size", _break, 3),
+    Disruption("volumes attached", _attach),
+    Disruption("drivers restarted", _restart_drivers),
+    Disruption("storage changed", _change_storage),
+    Disruption("kind forbidden", _forbid, 5),
+    Disruption("services changed", _expose, 3),
+)

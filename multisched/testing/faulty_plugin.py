@@ -1,0 +1,191 @@
+"""A plugin with bugs, as somebody's own may have: it raises, or gives nonsense, at every point where it is asked.
+
+Each pod meets each bug once at most, and few pods meet any: what is promised of the others, and of the next attempt, holds
+all the same. Its failures are the only ones that a run may have (`scenario`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final
+
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Rows
+from multisched.framework.plugin import (
+    CycleView,
+    PermitResult,
+    PluginContext,
+    PostFilterResult,
+    PreFilterResult,
+    Refusals,
+)
+from multisched.framework.ports import Binder, BindReply, BindRequest
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.model.objects import Node, Pod
+
+FAULTY: Final = "Faulty"
+ONE_IN: Final = 23
+"""Of so many pods one meets the bug of a point."""
+LEDGER_ONE_IN: Final = 61
+ANSWER_TIMEOUT_S: Final = 0.5
+
+
+class FaultyError(Exception):
+    """A bug of the plugin."""
+
+
+class Bugs:
+    """Which pods have met which bugs."""
+
+    def __init__(self) -> None:
+        self._met: set[tuple[str, str]] = set()
+
+    def strikes(self, point: str, uid: str, one_in: int = ONE_IN) -> int:
+        """0, or the number of the pod's bug at this point, which it meets now."""
+        drawn = zlib.crc32(f"{point}/{uid}".encode())
+        if drawn % one_in or (point, uid) in self._met:
+            return 0
+        self._met.add((point, uid))
+        return 1 + drawn // one_in % 2
+
+    def raise_or(self, point: str, uid: str, nonsense: Any, otherwise: Any) -> Any:
+        struck = self.strikes(point, uid)
+        if struck == 1:
+            raise FaultyError(f"{point} of {uid}")
+        return nonsense if struck else otherwise
+
+
+class Faulty:
+    """See the module."""
+
+    name = FAULTY
+    answer_timeout_s = ANSWER_TIMEOUT_S
+
+    def __init__(self, context: PluginContext) -> None:
+        self._bugs = Bugs()
+        context.hold.register(FaultyLedger())
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return self._status("PreEnqueue", pod)
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        struck = self._bugs.strikes("PreFilter", pod.uid)
+        if struck == 1:
+            raise FaultyError("PreFilter")
+        return PreFilterResult(Status.unresolvable("the plugin is confused") if struck else SUCCESS)
+
+    def sign(self, pod: Pod) -> Hashable:
+        """Who meets the bug of PreFilter is of no class with others."""
+        return pod.uid if zlib.crc32(f"PreFilter/{pod.uid}".encode()) % ONE_IN == 0 else ""
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return pod.uid if zlib.crc32(f"Answer/{pod.uid}".encode()) % ONE_IN == 0 else None
+
+    async def answer(self, question: object) -> object:
+        struck = self._bugs.strikes("Answer", str(question))
+        if struck == 1:
+            raise FaultyError("Answer")
+        await asyncio.sleep(2 * ANSWER_TIMEOUT_S if struck else 0.0)
+        return None
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        nonsense: Any = None
+        unhelpful = PostFilterResult(Status(Code.UNSCHEDULABLE, FAULTY, ("nothing to be done",)))
+        found: PostFilterResult = self._bugs.raise_or("PostFilter", pod.uid, nonsense, unhelpful)
+        return found
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return self._status("Reserve", pod)
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._bugs.raise_or("Unreserve", pod.uid, None, None)
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        struck = self._bugs.strikes("Permit", pod.uid)
+        if struck == 1:
+            raise FaultyError("Permit")
+        return PermitResult(Status(Code.UNSCHEDULABLE, FAULTY, ("not today",)) if struck else SUCCESS)
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return SUCCESS if zlib.crc32(f"PreBind/{pod.uid}".encode()) % ONE_IN == 0 else SKIP
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return self._status("PreBind", pod)
+
+    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+        """Binds nothing, ever."""
+        found: BindReply | None = self._bugs.raise_or("Bind", request.uid, "bound", None)
+        return found
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._bugs.raise_or("PostBind", pod.uid, None, None)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return (EventRegistration(ClusterEvent(Resource.NODE, Action.ALL), self._hint),)
+
+    def _hint(self, pod: Pod, old: EventObject | None, new: EventObject | None) -> Hint:
+        found: Hint = self._bugs.raise_or("QueueingHint", pod.uid, Hint.SKIP, Hint.QUEUE)
+        return found
+
+    def _status(self, point: str, pod: Pod) -> Status:
+        nonsense: Any = None
+        found: Status = self._bugs.raise_or(point, pod.uid, nonsense, SUCCESS)
+        return found
+
+
+class FaultyLedger:
+    """Holds one thing for each pod that its bugs are about, and forgets to count now and then: the audit mends it."""
+
+    name = FAULTY
+
+    def __init__(self) -> None:
+        self._bugs = Bugs()
+        self._held: dict[str, int] = {}
+
+    def concerns(self, pod: Pod) -> bool:
+        return zlib.crc32(f"Ledger/{pod.uid}".encode()) % ONE_IN == 0
+
+    def version(self, row: int) -> int:
+        return 0
+
+    def fits(self, pod: Pod, row: int) -> str:
+        found = self._bugs.raise_or("fits", pod.uid, "it does not like the pod", "")
+        return str(found)
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        if self._bugs.strikes("take", pod.uid, LEDGER_ONE_IN):
+            raise FaultyError("take")
+        self._held[pod.uid] = row
+        return {}
+
+    def place(self, pod: Pod, row: int) -> None:
+        struck = self._bugs.strikes("place", pod.uid)
+        if struck == 1:
+            raise FaultyError("place")
+        if not struck:
+            self._held[pod.uid] = row
+
+    def give(self, uid: str) -> None:
+        if self._bugs.strikes("give", uid, LEDGER_ONE_IN) != 2:
+            self._held.pop(uid, None)
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        """Nothing of it counts."""
+
+    def held(self) -> Mapping[str, object]:
+        return self._held
+
+    def twin(self) -> FaultyLedger:
+        fresh = FaultyLedger()
+        fresh._bugs = _NO_BUGS
+        return fresh
+
+
+class _NoBugs(Bugs):
+    def strikes(self, point: str, uid: str, one_in: int = ONE_IN) -> int:
+        return 0
+
+
+_NO_BUGS: Final = _NoBugs()

@@ -1,0 +1,97 @@
+"""A plugin that moves pods, as a repair does: keeps a place, writes down what it is about, evicts, and waits for the replacement.
+
+It has no plan and needs none: any pod of a controller may go to any node that takes it. Whatever it does goes through
+`framework.moving.Mover`, so that the place it keeps, the eviction and the kept document meet the faults of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from multisched.framework.moving import EvictAnswer, Mover
+from multisched.framework.plugin import CycleView, DutyPorts, PluginContext
+from multisched.framework.ports import ObjectRef, UnreachableError
+from multisched.model.objects import Pod
+
+REST_MIN_S, REST_MAX_S = 1.0, 5.0
+WATCH_S: Final = 4.0
+"""How long the replacement may take to come."""
+GIVES_UP: Final = 0.05
+"""Of all moves: the duty itself ends by an error, and is begun again."""
+LOOK_S: Final = 0.2
+
+
+class GaveUpError(Exception):
+    """A bug of the duty."""
+
+
+class Restless:
+    """See the module."""
+
+    name = "Restless"
+
+    def __init__(self, context: PluginContext) -> None:
+        self._nodes = context.nodes
+        self._rows = context.rows
+        self._newest = ""
+        """The pod that was bound last: it is left where it is."""
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._newest = pod.uid
+
+    async def carry_out(self, ports: DutyPorts) -> None:
+        mover, rng = ports.mover, ports.rng
+        if mover is None:
+            await asyncio.Event().wait()
+            return
+        while True:
+            await asyncio.sleep(rng.uniform(REST_MIN_S, REST_MAX_S))
+            if not mover.may_act():
+                continue
+            try:
+                await self._move(mover, rng)
+            except UnreachableError:
+                continue
+            finally:
+                mover.release()
+
+    async def _move(self, mover: Mover, rng: random.Random) -> None:
+        found = self._drawn(rng)
+        if found is None or (await mover.read() is None and rng.random() < GIVES_UP):
+            return
+        pod, node = found
+        standing = mover.standing(pod.uid)
+        if standing is None or standing.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
+            return
+        handed: list[str] = []
+        if mover.hold(pod.uid, standing, node, handed=lambda: handed.append(pod.uid)):
+            return
+        regarding = ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
+        await mover.write(f"{pod.key} to {node}".encode())
+        if not await mover.reads(regarding) or not mover.is_kept():
+            return
+        known = frozenset(peer.uid for peer in mover.peers(pod.namespace, standing.owner.uid))
+        reply = await mover.evict(regarding, timeout_s=mover.write_timeout_s)
+        if reply.answer not in (EvictAnswer.EVICTED, EvictAnswer.UNKNOWN):
+            return
+        mover.tell("Normal", regarding, "Moving", f"goes to {node}")
+        mover.hand_over(known)
+        if rng.random() < GIVES_UP:
+            raise GaveUpError
+        for _ in range(int(WATCH_S / LOOK_S)):
+            await asyncio.sleep(LOOK_S)
+            if handed and mover.standing(mover.taker()) is not None:
+                break
+        await mover.write(b"")
+
+    def _drawn(self, rng: random.Random) -> tuple[Pod, str] | None:
+        """A pod of some controller on one of our nodes, and another of our nodes."""
+        rows = self._rows().tolist() if self._rows is not None else []
+        owned = [
+            pod for row in rows for pod in self._nodes.pods_on(row) if pod.owner is not None and pod.uid != self._newest
+        ]
+        if not owned:
+            return None
+        return rng.choice(owned), self._nodes.node(rng.choice(rows)).name

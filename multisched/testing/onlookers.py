@@ -1,0 +1,31 @@
+"""What people and scrapers ask of a running process: its figures, its queues, and why single pods are where they are.
+
+Whoever asks changes nothing. What is asked in a thread in earnest (fixes, what-if) is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError
+from multisched.shell.explain_known import describe, find_pod
+from multisched.shell.program import Program
+from multisched.shell.telemetry import ProgramQueues, health_of, read
+
+PODS_SHOWN = 50
+
+
+def look_at(program: Program, identity: str, pods: Sequence[str]) -> None:
+    """As `/metrics`, `/readyz`, `multisched queue` and `multisched explain` do."""
+    read(program)
+    health_of(program)
+    ProgramQueues(program, identity).queue(domain=None, limit=PODS_SHOWN)
+    for key in pods:
+        namespace, _, name = key.partition("/")
+        try:
+            known = find_pod(program, namespace, name)
+            node = next((node.name for _, node in program.cache.nodes.live_rows()), "")
+            for query in (ExplainQuery(namespace, name), ExplainQuery(namespace, name, node=node)):
+                describe(program, known, query)
+        except NotExplainedError:
+            continue  # the process has not heard of it yet
