@@ -4,7 +4,7 @@ mutmut's operators make the mutants of the folders named in `pyproject.toml` (`t
 conformance test that executes its line, else one of the simulated seeds. A survivor is told with its difference; one that
 changes no behaviour stands in `equivalents.yaml` with the reason. Exit 1 below the bar, 2 if a test convicts the innocent.
 
-On two cores that others use too: six minutes to learn which test executes what, once for a state of the program; two to
+On two cores that others use too: seven minutes to learn which test executes what, once for a state of the program; two to
 make all mutants; five for a hundred of them by tests; then up to five for each survivor, by seeds (`--seeds 0`: none).
 What runs in another process (`duty_process.main`, say) keeps its own code: there every mutant survives the tests.
 """

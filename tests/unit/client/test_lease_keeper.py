@@ -196,7 +196,7 @@ async def test_a_release_that_reaches_nobody_is_tried_again_by_reading_first() -
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
     async with running(keeper):
-        await keeper.wait_held()
+        await leading(keeper)
         lost = ["PUT", "GET"]
 
         def lose(asked: Asked, apply: Callable[[], Response]) -> Answer:
