@@ -50,7 +50,7 @@ sim-coverage: venv # lines and branches of the core that 200 seeds execute; fail
 mutants: venv # deliberate defects, each of which the simulation must catch
 	$(BIN)/python -m tests.sim.mutants $(ARGS)
 
-mutation: venv # defects drawn at random, each against tests and 100 seeds; ARGS="--seed N --sample 100"; an hour
+mutation: venv # defects drawn at random, each against tests, then 100 seeds; ARGS="--seed N --sample 100"; an hour
 	$(BIN)/python -m tests.mutation.run $(ARGS)
 
 soak: venv # the property tests with 10,000 examples each instead of 300

@@ -26,7 +26,7 @@ gc.set_threshold(10_000, 20, 50)
 TEST_EXAMPLES = 300
 SOAK_EXAMPLES = 10_000
 MUTATION_EXAMPLES = 50
-"""Under mutmut every call costs ten times as much; fewer examples make the tests weaker, never stronger."""
+"""The same tests run hundreds of times, once for each mutant; fewer examples make them weaker, never stronger."""
 
 settings.register_profile("test", max_examples=TEST_EXAMPLES, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("mutation", max_examples=MUTATION_EXAMPLES, derandomize=True, deadline=None, database=None)

@@ -1,130 +1,153 @@
 """`make mutation ARGS="--seed N --sample 100"`: draws defects that nobody chose and shows which of them the tests catch.
 
-mutmut makes the mutants of the folders named in `pyproject.toml` (`tool.mutmut`), finds out which unit and conformance tests
-call which function, and runs those against each mutant drawn. What survives them runs through simulated seeds. A survivor is
-told with its difference; one that changes no behaviour stands in `equivalents.yaml` with the reason. Exit 1 below the bar.
+mutmut's operators make the mutants of the folders named in `pyproject.toml` (`tool.mutmut`). A mutant has to fail a unit or
+conformance test that executes its line, else one of the simulated seeds. A survivor is told with its difference; one that
+changes no behaviour stands in `equivalents.yaml` with the reason. Exit 1 below the bar, 2 if a test convicts the innocent.
 
-The first run on a changed tree takes twenty minutes more: mutmut runs all tests to learn what they call.
+On two cores that others use too: seven minutes to learn which test executes what, once for a state of the program; two to
+make all mutants; five for a hundred of them by tests; then up to five for each survivor, by seeds (`--seeds 0`: none).
+What runs in another process (`duty_process.main`, say) keeps its own code: there every mutant survives the tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
 import os
 import random
-import re
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final
 
 import msgspec
+import pytest
 import yaml
 
-from tests.mutation.tree import ROOT, fresh_copy
+from multisched.testing.scenario import run_seed
+from tests.mutation.children import Task, in_children
+from tests.mutation.learn import PROFILE, TESTS, learned
+from tests.mutation.mutants import ROOT, Mutant, all_places
+from tests.mutation.reach import Reach
+from tests.sim.run import quiet
 
 BAR: Final = 0.92
-SEEDS_TIMEOUT_S: Final = 1800.0
-"""A mutant under which the simulation has not come to an end by then has stopped it: caught."""
-
-PROBE: Final = "multisched.state.change_log.*"
-"""A few mutants, with which mutmut makes all of them and collects what it needs."""
-
 EQUIVALENTS: Final = Path(__file__).with_name("equivalents.yaml")
-_KILLED: Final = frozenset({"killed", "timeout", "suspicious", "segfault"})
+HERE: Final = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+"""Of pytest in this process, which has imported the program before it."""
+TEST_MAX_S: Final = 120
+"""Wall time after which a single test under a mutant is said to hang; the slowest takes seconds."""
+TESTS_CPU_MAX_S: Final = 40.0
+"""Of CPU time that a mutant's tests may have taken without it, the cheapest first: a hot line is executed by a thousand."""
+CPU_MIN_S: Final = 60.0
+CPU_FACTOR: Final = 5.0
+"""How much more CPU time than without it a mutant may take."""
+SEED_CPU_S: Final = 30.0
+"""What a simulated seed takes at most, many times over: a mutant that takes more has stopped the simulation."""
 
 
-class Mutant(msgspec.Struct, frozen=True):
-    """One mutant that was drawn, and what became of it."""
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of a mutant."""
 
     name: str
-    caught_by: str
-    """`tests`, or what a seed said; empty for one that survived."""
-    difference: str = ""
+    difference: str
+    test: str = ""
+    """The test that failed."""
+    seed: str = ""
+    """What a seed said."""
+    equivalent: str = ""
+    """Why nobody could tell the difference."""
 
     @property
-    def changed(self) -> tuple[str, str]:
-        """The lines that went and those that came, by which `equivalents.yaml` knows a mutant: numbers shift."""
-        lines = self.difference.splitlines()
-        went = " ".join(line[1:].strip() for line in lines if re.match(r"-(?!--)", line))
-        came = " ".join(line[1:].strip() for line in lines if re.match(r"\+(?!\+\+)", line))
-        return went, came
+    def is_caught(self) -> bool:
+        return bool(self.test or self.seed)
 
 
-def mutmut(folder: Path, *args: str) -> str:
-    """Runs mutmut there and returns what it printed; its progress goes to `mutmut.log`."""
-    environment = {**os.environ, "PYTHONPATH": ""}
-    command = [str(Path(sys.executable).with_name("mutmut")), *args]
-    ended = subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    text = ended.stdout.decode(errors="replace")
-    (folder / "mutmut.log").write_text(text)
-    if ended.returncode:
-        raise SystemExit(f"mutmut {args[0]} failed; {folder / 'mutmut.log'} ends with:\n{text[-2000:]}")
-    return text
+class FirstFailure:
+    """A plugin of pytest that keeps the first test to fail."""
+
+    def __init__(self) -> None:
+        self.test = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.test:
+            self.test = report.nodeid
 
 
-def verdicts(folder: Path) -> dict[str, str]:
-    """Mutant -> mutmut's word on it."""
-    found = re.findall(r"^\s+(\S+__mutmut_\d+): (.+)$", mutmut(folder, "results", "--all", "true"), re.MULTILINE)
-    return dict(found)
+def failed_test(tests: Sequence[str], mutant: Mutant | None) -> str:
+    """The first of the tests that fails with the mutant in the program; empty if none does."""
+    if mutant is not None:
+        mutant.put_in()
+    first = FirstFailure()
+    options = ["-x", "-q", *HERE, f"--hypothesis-profile={PROFILE}", f"--timeout={TEST_MAX_S}"]
+    code = pytest.main([*options, *tests], plugins=[first])
+    if code == pytest.ExitCode.OK:
+        return ""
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        raise LookupError(f"pytest finds none of {tests[:3]}")
+    return first.test or f"pytest: {pytest.ExitCode(code).name}"
 
 
-class SeedHunter:
-    """Runs the simulation with one mutant in the program; as many copies of the repository as there are jobs."""
-
-    def __init__(self, jobs: int, seeds: int) -> None:
-        self._seeds = seeds
-        self._copies: SimpleQueue[Path] = SimpleQueue()
-        for number in range(jobs):
-            self._copies.put(fresh_copy(f"seeds-{number}")[0])
-
-    def hunt(self, difference: str) -> str:
-        """What the first seed that catches it says; empty if none does."""
-        folder = self._copies.get()
+def failed_seed(seeds: int, mutant: Mutant) -> str:
+    """What the first seed says that catches the mutant; empty if none does."""
+    mutant.put_in()
+    quiet()
+    for seed in range(seeds):
         try:
-            path = _file_of(difference)
-            (folder / path).write_text(_patched((ROOT / path).read_text(), difference))
-            return self._simulate(folder)
-        finally:
-            (folder / path).write_bytes((ROOT / path).read_bytes())
-            self._copies.put(folder)
+            broken = run_seed(seed, is_hasty=True).broken
+        except Exception as died:  # noqa: BLE001 - a run that dies has caught the mutant too
+            broken = (f"{type(died).__name__}: {died}",)
+        if broken:
+            return f"seed {seed}: {broken[0][:200]}"
+    return ""
 
-    def _simulate(self, folder: Path) -> str:
-        command = [sys.executable, "-m", "tests.mutation.seeds", "--seeds", str(self._seeds)]
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
-        try:
-            ended = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, check=False, timeout=SEEDS_TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired:
-            return "the simulation did not end"
-        if not ended.returncode:
+
+class Examination:
+    """Puts one mutant after the other before the tests, and those that survive before the seeds."""
+
+    def __init__(self, reach: Reach, jobs: int, seeds: int) -> None:
+        self._reach, self._jobs, self._seeds = reach, jobs, seeds
+        self._equivalents = named_equivalents()
+
+    def judge(self, sample: Sequence[Mutant]) -> list[Verdict]:
+        tests = [self._reach.tests_of(mutant.file, mutant.lines, TESTS_CPU_MAX_S) for mutant in sample]
+        reached = [number for number, found in enumerate(tests) if found]
+        by_test = self._each(reached, lambda number: self._testing(sample[number], tests[number]), sample)
+        left = [number for number in range(len(sample)) if not by_test.get(number) and not self._why(sample[number])]
+        by_seed = self._each(left if self._seeds else [], lambda number: self._simulating(sample[number]), sample)
+        return [
+            Verdict(mutant.name, mutant.difference, by_test.get(number, ""), by_seed.get(number, ""), self._why(mutant))
+            for number, mutant in enumerate(sample)
+        ]
+
+    def innocent(self, verdicts: Sequence[Verdict]) -> str:
+        """A test that convicted a mutant and fails without any too; empty if all of them pass."""
+        tests = sorted({verdict.test for verdict in verdicts if "::" in verdict.test})
+        if not tests:
             return ""
-        said = (ended.stdout or ended.stderr).decode(errors="replace").strip().splitlines()
-        return said[-1] if said else f"exit {ended.returncode}"
+        task = Task(partial(failed_test, tests, None), CPU_MIN_S + CPU_FACTOR * self._reach.cpu_s(tests))
+        return next(in_children([task], 1)).said
 
+    def _testing(self, mutant: Mutant, tests: Sequence[str]) -> Task:
+        return Task(partial(failed_test, tests, mutant), CPU_MIN_S + CPU_FACTOR * self._reach.cpu_s(tests))
 
-def _file_of(difference: str) -> Path:
-    found = re.search(r"^--- (\S+\.py)", difference, re.MULTILINE)
-    if found is None:
-        raise SystemExit(f"mutmut shows no file in:\n{difference}")
-    return Path(found.group(1))
+    def _simulating(self, mutant: Mutant) -> Task:
+        return Task(partial(failed_seed, self._seeds, mutant), CPU_MIN_S + SEED_CPU_S * self._seeds)
 
+    def _each(self, numbers: Sequence[int], task: Callable[[int], Task], sample: Sequence[Mutant]) -> dict[int, str]:
+        """Number of a mutant -> what caught it."""
+        caught: dict[int, str] = {}
+        for done, ended in enumerate(in_children([task(number) for number in numbers], self._jobs), 1):
+            number = numbers[ended.number]
+            caught[number] = f"ended by signal {ended.signal}" if ended.signal else ended.said
+            print(f"{done}/{len(numbers)} {sample[number].name}: {caught[number] or 'survived'}", file=sys.stderr)
+        return caught
 
-def _patched(source: str, difference: str) -> str:
-    """The file with the one function replaced: mutmut numbers the lines from the function's first one."""
-    hunk = [line for line in difference.splitlines() if line[:1] in " -+" and not re.match(r"---|\+\+\+", line)]
-    before = "\n".join(line[1:] for line in hunk if line[0] != "+")
-    after = "\n".join(line[1:] for line in hunk if line[0] != "-")
-    if source.count(before) != 1:
-        raise SystemExit(f"a mutant's place is not found once in its file:\n{difference}")
-    return source.replace(before, after)
+    def _why(self, mutant: Mutant) -> str:
+        return self._equivalents.get((mutant.function, *mutant.changed), "")
 
 
 def named_equivalents() -> dict[tuple[str, str, str], str]:
@@ -133,70 +156,58 @@ def named_equivalents() -> dict[tuple[str, str, str], str]:
     return {(one["function"], one["was"], one["now"]): one["why"] for one in listed}
 
 
-def function_of(name: str) -> str:
-    """`multisched.state.commit.commit` of `multisched.state.commit.x_commit__mutmut_3`."""
-    module, _, mangled = name.rpartition(".")
-    bare = re.sub(r"__mutmut_\d+$", "", mangled)
-    if bare.startswith("xǁ"):
-        return f"{module}.{bare[2:].replace('ǁ', '.')}"
-    return f"{module}.{bare.removeprefix('x_')}"
-
-
-def drawn(names: Iterable[str], seed: int, count: int) -> list[str]:
-    return random.Random(seed).sample(sorted(names), count)
-
-
-def examine(folder: Path, sample: Sequence[str], jobs: int, seeds: int) -> list[Mutant]:
-    mutmut(folder, "run", "--max-children", str(jobs), *sample)
-    words = verdicts(folder)
-    hunter = SeedHunter(jobs, seeds)
-
-    def judged(name: str) -> Mutant:
-        if words[name] in _KILLED:
-            return Mutant(name, "tests")
-        difference = mutmut_show(folder, name)
-        return Mutant(name, hunter.hunt(difference), difference)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(judged, sample))
-
-
-def mutmut_show(folder: Path, name: str) -> str:
-    command = [str(Path(sys.executable).with_name("mutmut")), "show", name]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout.decode()
-
-
-def tell(mutants: Sequence[Mutant], as_json: bool) -> bool:
+def tell(verdicts: Sequence[Verdict], as_json: bool) -> bool:
     """Prints the table; True if the bar is met and every survivor is named."""
-    equivalents = named_equivalents()
-    survived = [one for one in mutants if not one.caught_by]
-    unnamed = [one for one in survived if (function_of(one.name), *one.changed) not in equivalents]
-    by_tests = sum(one.caught_by == "tests" for one in mutants)
-    by_seeds = len(mutants) - by_tests - len(survived)
-    rate = (by_tests + by_seeds) / len(mutants)
+    survived = [verdict for verdict in verdicts if not verdict.is_caught]
+    unnamed = [verdict for verdict in survived if not verdict.equivalent]
+    by_test = sum(bool(verdict.test) for verdict in verdicts)
+    by_seed = len(verdicts) - by_test - len(survived)
+    rate = (by_test + by_seed) / len(verdicts)
     if as_json:
-        print(json.dumps({"rate": rate, "mutants": msgspec.to_builtins(mutants)}, indent=1))
-    for one in unnamed:
-        print(f"\nSURVIVED {function_of(one.name)}\n{one.difference.strip()}")
-    print(f"\n{len(mutants)} drawn: {by_tests} caught by tests, {by_seeds} by seeds, {len(survived)} survived", end="")
+        print(json.dumps({"rate": rate, "mutants": msgspec.to_builtins(verdicts)}, indent=1))
+        return rate >= BAR and not unnamed
+    for verdict in unnamed:
+        print(f"\nSURVIVED {verdict.name}\n{verdict.difference}")
+    print(f"\n{len(verdicts)} drawn: {by_test} caught by tests, {by_seed} by seeds, {len(survived)} survived", end="")
     print(f" ({len(survived) - len(unnamed)} of them named as equivalent): {rate:.1%} caught, bar {BAR:.0%}")
     return rate >= BAR and not unnamed
+
+
+def chosen(options: argparse.Namespace) -> list[Mutant]:
+    places = list(all_places())
+    print(f"{len(places)} mutants in all", file=sys.stderr)
+    if options.mutant:
+        by_name = {place.name: place for place in places}
+        return [by_name[name].mutant() for name in options.mutant]
+    return [place.mutant() for place in random.Random(options.seed).sample(places, options.sample)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="which sample is drawn")
     parser.add_argument("--sample", type=int, default=100, help="mutants in it")
-    parser.add_argument("--seeds", type=int, default=100, help="simulated seeds a mutant may survive")
+    parser.add_argument("--mutant", action="append", help="this one instead of a sample, as a survivor is called")
+    parser.add_argument(
+        "--seeds", type=int, default=100, help="simulated seeds that a mutant may survive; 0 for tests alone"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    folder, is_new = fresh_copy("tree")
-    if is_new:
-        print("a changed tree: mutmut learns which tests call what, twenty minutes", file=sys.stderr)
-        mutmut(folder, "run", "--max-children", str(options.jobs), PROBE)
-    sample = drawn(verdicts(folder), options.seed, options.sample)
-    return 0 if tell(examine(folder, sample, options.jobs, options.seeds), options.json) else 1
+    os.chdir(ROOT)
+    examination = Examination(learned(options.jobs), options.jobs, options.seeds)
+    sample = chosen(options)
+    # What all tests import is imported once, before the forks.
+    with contextlib.redirect_stdout(sys.stderr):
+        if pytest.main(["--collect-only", "-qqq", *HERE, *TESTS]):
+            raise SystemExit("pytest cannot collect the tests")
+    gc.collect()
+    gc.freeze()  # a child that looks for cycles does not copy what it shares with its parent
+    verdicts = examination.judge(sample)
+    liar = examination.innocent(verdicts)
+    if liar:
+        print(f"no verdict: {liar} fails without a mutant too", file=sys.stderr)
+        return 2
+    return 0 if tell(verdicts, options.json) else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.client.condition_writer import ApiConditionWriter
+from multisched.client.condition_writer import ATTEMPTS_MAX, ApiConditionWriter
 from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEventSink, cut_note
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
 from multisched.framework.ports import Condition, Event, ObjectRef
@@ -296,6 +296,23 @@ async def test_a_nomination_is_written_with_the_condition_and_outlives_a_newer_o
     assert written == [("newer", "n1"), ("newer", None)]
 
 
+async def test_a_condition_that_could_not_be_written_gives_way_to_a_newer_one_but_for_its_nomination() -> None:
+    faults: list[Answer] = [a_refusal(503, "ServiceUnavailable")]
+    writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))
+    async with at_work(writer):
+        writer.write(POD, replace(UNSCHEDULABLE, message="old", nominated_node="n1"))
+        await asyncio.sleep(0.1)
+        writer.write(POD, replace(UNSCHEDULABLE, message="new"))
+        assert await writer.drain(30)
+    written = [
+        (asked.body["status"]["conditions"][0]["message"], asked.body["status"]["nominatedNodeName"])
+        for asked in transport.asked
+    ]
+    assert written == [("old", "n1"), ("new", "n1")]
+    statistics = writer.statistics()
+    assert (statistics.superseded, statistics.retries, statistics.written) == (1, 1, 1)
+
+
 async def test_what_was_not_written_of_a_pod_is_not_written_once_it_has_a_node() -> None:
     def busy(asked: Asked) -> Answer:
         return a_refusal(503, "ServiceUnavailable")
@@ -331,6 +348,7 @@ async def test_conditions_of_vanished_pods_and_lasting_faults_are_dropped_and_co
         assert await writer.drain(60)
     statistics = writer.statistics()
     assert (statistics.dropped_refused, statistics.dropped_unreachable, statistics.backlog) == (1, 1, 0)
+    assert statistics.retries == ATTEMPTS_MAX
 
 
 async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:

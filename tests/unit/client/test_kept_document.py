@@ -90,5 +90,6 @@ async def test_refusals_are_values_and_reads_without_an_answer_raise() -> None:
     assert (await ours.write(b"x" * (BYTES_MAX + 1))).answer is KeepAnswer.REFUSED
     with pytest.raises(UnreachableError):
         await ours.read()
-    ours = keeper(ScriptedTransport(respond=lambda _: a_refusal(503, "ServiceUnavailable")))
-    assert (await ours.write(b"x")).answer is KeepAnswer.UNKNOWN
+    for status in (408, 429, 500, 503):
+        ours = keeper(ScriptedTransport(respond=lambda _, status=status: a_refusal(status, "NotNow")))  # type: ignore[misc]
+        assert (await ours.write(b"x")).answer is KeepAnswer.UNKNOWN

@@ -130,6 +130,7 @@ async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once() -> No
         assert keeper.may_bind()
         assert (keeper.term, keeper.may_bind_in_s()) == (1, 0.0)
         assert store.document is not None
+        assert (store.document["apiVersion"], store.document["kind"]) == ("coordination.k8s.io/v1", "Lease")
         assert store.document["spec"] == {
             "holderIdentity": "a",
             "leaseDurationSeconds": 15,
@@ -186,6 +187,27 @@ async def test_a_release_that_is_refused_is_tried_again(status: int) -> None:
         store.fault = refuse_first
         await keeper.release()
     assert len(transport.of("PUT")) == puts + 2
+    assert store.document is not None
+    assert store.document["spec"]["holderIdentity"] == ""
+
+
+async def test_a_release_that_reaches_nobody_is_tried_again_by_reading_first() -> None:
+    """The first PUT is lost before it arrives, and the read after it too."""
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        await leading(keeper)
+        lost = ["PUT", "GET"]
+
+        def lose(asked: Asked, apply: Callable[[], Response]) -> Answer:
+            if lost and asked.method == lost[0]:
+                return ConnectFailedError(f"{lost.pop(0)} refused")
+            return apply()
+
+        store.fault = lose
+        seen = len(transport.asked)
+        await keeper.release()
+    assert [asked.method for asked in transport.asked[seen:]] == ["PUT", "GET", "GET", "PUT"]
     assert store.document is not None
     assert store.document["spec"]["holderIdentity"] == ""
 

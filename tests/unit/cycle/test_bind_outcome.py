@@ -111,6 +111,16 @@ def test_what_a_conflict_meant_only_a_read_tells(truth: PodTruth | None, outcome
     assert (action.step, action.outcome) == (Step.END, outcome)
 
 
+@pytest.mark.parametrize(
+    ("truth", "why"),
+    [(UNBOUND, "the API server refused the binding"), (GATED, "the pod has scheduling gates")],
+)
+def test_a_conflict_without_words_is_told_by_what_the_pod_is_like(truth: PodTruth, why: str) -> None:
+    machine = make_machine()
+    assert machine.on_reply(BindReply(BindAnswer.CONFLICT)).step is Step.READ
+    assert machine.on_read(truth) == Action(Step.END, outcome=Outcome.REFUSED, message=why)
+
+
 @pytest.mark.parametrize("truth", [UNBOUND, GATED])
 def test_an_unknown_bind_is_refused_only_once_every_late_post_is_dead(truth: PodTruth) -> None:
     machine = make_machine(unknown=True)

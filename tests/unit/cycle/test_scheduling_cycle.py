@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from multisched.cycle.scheduling_cycle import Conflicted, Placed, Unplaced
 from multisched.framework.cycle_state import StateKey
@@ -263,6 +264,18 @@ def test_a_pending_refusal_names_its_plugin_as_pending() -> None:
     assert result.pending == {"Waits"}
 
 
+def test_a_pre_filter_that_is_pending_is_named_as_pending_too() -> None:
+    class Early:
+        name = "Early"
+
+        def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+            return PreFilterResult(Status.pending("waits for its claim"))
+
+    result = Domain(make_node("a"), plugins=[Early()]).schedule(make_pod("p"))
+    assert isinstance(result, Unplaced)
+    assert (set(result.rejectors), set(result.pending)) == (set(), {"Early"})
+
+
 def test_post_filter_nominates_and_ends_the_sentence() -> None:
     seen: dict[str, Status] = {}
 
@@ -420,6 +433,26 @@ def test_a_node_that_left_while_the_cycle_waited_is_a_true_conflict() -> None:
     domain.cache.remove_node("a")
     assert isinstance(waiting.answer({"Service": {"a": 0}}), Conflicted)
     assert domain.cycle.conflicts.true == 1
+
+
+def test_what_was_answered_about_one_pod_says_nothing_of_whom_the_next_of_its_class_displaces() -> None:
+    """On `free` there is room, so that the service is asked at all; it wants neither pod there."""
+    nodes = [make_node("a", cpu=1000), make_node("b", cpu=1000), make_node("free", cpu=2000)]
+    domain = Domain(*nodes, in_tree=("NodeResourcesFit", "DefaultPreemption"), plugins=[Service()])
+    for node in ("a", "b", "free"):
+        domain.cache.place(make_pod(f"low-{node}", cpu=1000, node=node))
+    urgent = replace(ONE_CPU, priority=9)
+
+    def displaced_for(name: str, allowed: str) -> tuple[str | None, list[str], str]:
+        result = Waiting.begin(domain, make_pod(name, spec=urgent)).answer({"Service": {allowed: 1}})
+        assert isinstance(result, Unplaced)
+        return result.nominated_node, [victim.name for victim in result.victims], result.message
+
+    said = "0/3 nodes are available: 1 the service says no, 2 Insufficient cpu."
+    assert displaced_for("first", "a") == ("a", ["low-a"], said)
+    assert displaced_for("second", "b") == ("b", ["low-b"], said)
+    unhelpful = f"{said} preemption: 0/3 nodes are available: 3 the service says no."
+    assert displaced_for("third", "nowhere") == ("", [], unhelpful)
 
 
 def test_a_row_that_another_node_took_meanwhile_is_not_one_that_pre_filter_left() -> None:

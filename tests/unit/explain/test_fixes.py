@@ -66,6 +66,11 @@ CASES: dict[str, tuple[list[Document], dict[str, Any], str]] = {
     "a taint": ([tainted("n1", "team")], {}, "add a toleration of the taint team=yes:NoSchedule"),
     "a selector": ([make_node("n1")], {"nodeSelector": {"disk": "ssd"}}, "drop disk=ssd from the node selector"),
     "a label": ([make_node("n1")], {"nodeSelector": {"disk": "ssd"}}, "set the label disk=ssd on node n1"),
+    "the one label of two that is lacking": (
+        [make_node("n1", labels={"disk": "ssd"})],
+        {"nodeSelector": {"disk": "ssd", "rack": "a"}},
+        "set the label rack=a on node n1",
+    ),
     "a gate": ([make_node("n1")], {"schedulingGates": [{"name": "hold"}]}, "remove the scheduling gate hold"),
     "a port": (
         [make_node("n1"), make_pod("other", node="n1", ports=[{"containerPort": 1, "hostPort": 80}])],
@@ -96,6 +101,39 @@ def test_the_plain_fix_is_found(case: str) -> None:
     view = explained(*cluster, make_pod("late", **spec))
     assert view.fixes is not None
     assert text in [fix.text for fix in view.fixes]
+
+
+def test_a_single_taint_may_be_taken_off_its_node() -> None:
+    view = explained(tainted("n1", "team"), make_pod("late"))
+    assert view.fixes is not None
+    (fix,) = [one for one in view.fixes if one.kind == "node"]
+    assert fix.text == "take the taint team:NoSchedule off node n1"
+    assert (fix.command, fix.change) == ("kubectl taint node n1 team:NoSchedule-", {"taint": "team", "node": "n1"})
+
+
+def test_taints_of_two_keys_are_no_matter_of_one_toleration() -> None:
+    node = tainted("n1", "team")
+    node["spec"]["taints"] += tainted("n1", "maintenance")["spec"]["taints"]
+    assert explained(node, make_pod("late")).fixes == ()
+
+
+def test_what_a_pod_asks_beside_an_expression_still_counts_when_that_is_dropped() -> None:
+    wanted = {"rack": "a", "system": "linux"}
+    expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    node = make_node("n1", labels={"system": "linux"})
+    alone = explained(node, make_pod("late", affinity=affinity)).fixes
+    assert "drop rack=a from the required node affinity" in [fix.text for fix in alone or ()]
+    both = explained(node, make_pod("late", affinity=affinity, nodeSelector={"disk": "ssd"})).fixes
+    assert both == ()
+
+
+def test_a_spread_is_loosened_by_its_skew_or_as_a_whole() -> None:
+    cluster, spec, _ = CASES["a spread"]
+    fixes = explained(*cluster, make_pod("late", **spec)).fixes
+    changes = [fix.change for fix in fixes or () if fix.kind == "spread"]
+    assert {"constraint": 0, "maxSkew": 2} in changes
 
 
 def test_it_says_so_when_no_single_change_helps() -> None:

@@ -171,6 +171,13 @@ def test_what_a_manifest_says_beside_its_class_counts_and_what_admission_will_sa
     assert view.notes == (f"the API server will refuse it: {refusal}",)
 
 
+@pytest.mark.parametrize(("priority", "victims"), [(5, ()), (6, ("default/low",))])
+def test_a_priority_beside_a_class_decides_whom_the_pod_displaces(priority: int, victims: tuple[str, ...]) -> None:
+    cluster = [make_node("n1", cpu="1"), make_pod("low", cpu="1", node="n1", priority=5), make_class("high", 5)]
+    document = {"spec": {**SPEC, "priorityClassName": "high", "priority": priority}}
+    assert dump_of(*cluster).what_if(document, 1).placements[0].victims == victims
+
+
 def test_what_cannot_be_read_of_a_dump_is_told() -> None:
     view = dump_of(make_node("n1"), {"kind": "Pod", "metadata": 7}).what_if({"spec": SPEC}, 1)
     assert view.placements[0].node == "n1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -423,6 +424,19 @@ async def test_an_ignorable_binder_that_fails_leaves_the_bind_to_the_profile() -
 
 
 # ---- messages
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        ("1.5", "gave '1.5' for the host 'n1'; a score is a whole number"),
+        ("true", "gave 'True' for the host 'n1'; a score is a whole number"),
+        (f"{2**40}", f"gave {2**40} for the host 'n1'; scores are 0..10"),
+    ],
+)
+def test_a_score_that_cannot_be_one_is_told_with_its_host(score: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        read_priorities(f'[{{"Host": "n1", "Score": {score}}}]'.encode())
 
 
 @given(st.binary(max_size=60))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multisched.framework.events import Hint
 from multisched.framework.status import Code
 from multisched.plugins.config_fields import PluginArgsError
-from multisched.plugins.image_locality import ImageLocality
+from multisched.plugins.image_locality import ImageLocality, normalized
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_name import NodeName
 from multisched.plugins.node_ports import NodePorts, _after_delete
@@ -373,6 +373,19 @@ def test_present_images_count_by_size_and_spread(scene: Scene, has_volume: bool)
         total = min(max(total, 23 * MEBI), most)
         expected[name] = 100 * (total - 23 * MEBI) // (most - 23 * MEBI)
     assert scene.scores(ImageLocality()) == expected
+
+
+@pytest.mark.parametrize(
+    ("image", "tagged"),
+    [
+        ("app", "app:latest"),
+        ("app:v1", "app:v1"),
+        ("registry:5000/app", "registry:5000/app:latest"),
+        ("registry:5000/app:v1", "registry:5000/app:v1"),
+    ],
+)
+def test_a_registrys_port_is_no_tag(image: str, tagged: str) -> None:
+    assert normalized(image) == tagged
 
 
 def test_an_image_keeps_the_size_its_first_node_told_while_any_node_has_it() -> None:

@@ -55,6 +55,11 @@ def listed(*constraints: object, kind: str = "List") -> dict[str, Any]:
         (PodTopologySpreadArgs.from_config, listed(), PodTopologySpreadArgs((), False)),
         (
             PodTopologySpreadArgs.from_config,
+            listed(constraint(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")),
+            PodTopologySpreadArgs((DefaultConstraint(1, ZONE, "ScheduleAnyway", None, "Ignore", "Honor"),), False),
+        ),
+        (
+            PodTopologySpreadArgs.from_config,
             listed(constraint(), constraint(whenUnsatisfiable="DoNotSchedule", minDomains=2, matchLabelKeys=["rev"])),
             PodTopologySpreadArgs(
                 (

@@ -156,6 +156,7 @@ FIT = [
     Row("NodeResourcesFit", "a node with room", BIG, None, node(**ROOM), True),
     Row("NodeResourcesFit", "a node too small even when empty", BIG, None, node(cpu=999), False),
     Row("NodeResourcesFit", "a node for no pods", BIG, None, node(**ROOM, pods=0), False),
+    Row("NodeResourcesFit", "a node for a single pod", BIG, None, node(**ROOM, pods=1), True),
     Row("NodeResourcesFit", "a node that lacks the GPU", GPU, None, node(), False),
     Row("NodeResourcesFit", "a node that has the GPU", GPU, None, node(extra={"nvidia.com/gpu": 1}), True),
     Row("NodeResourcesFit", "more CPU", BIG, node(cpu=500), node(cpu=1000), True),

@@ -386,6 +386,13 @@ def test_preferences_of_placed_pods_may_be_left_out_for_pods_without_their_own()
     assert scored(scene, relating(scene)) == ({"a": 30, "b": 0}, {"a": 100, "b": 0})
     assert scored(scene, relating(scene, ignore_preferred_terms_of_existing_pods=True)) is None
 
+    own = liking(10, term(labelSelector={"matchLabels": {"app": "cache"}}))
+    for affinity in (own, {"podAntiAffinity": own["podAffinity"]}):
+        scene = Scene([node("a", "x"), node("b", "y")], placed, pod("new", affinity=affinity))
+        found = scored(scene, relating(scene, ignore_preferred_terms_of_existing_pods=True))
+        assert found is not None, "upstream counts them for a pod with preferences of its own, whichever they are"
+        assert found[0] == {"a": 30, "b": 0}
+
 
 def test_a_pod_that_no_placed_pod_bears_upon_is_skipped() -> None:
     scene = Scene([node("a", "x")], [pod("p", on="a", app="db")], pod("new", affinity=liking(30, term())))

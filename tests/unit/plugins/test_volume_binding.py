@@ -143,6 +143,24 @@ def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_d
     assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}
 
 
+def test_a_volume_with_beta_labels_goes_by_the_drivers_zones_and_by_the_regions_of_today() -> None:
+    """Upstream renames the region only where the zone was a beta one too."""
+    beta = {"failure-domain.beta.kubernetes.io/zone": "z1", "failure-domain.beta.kubernetes.io/region": "r1"}
+    terms = [{"key": key, "operator": "In", "values": [value]} for key, value in beta.items()]
+    document = volume("old", source={"awsElasticBlockStore": {"volumeID": "vol-1"}})
+    document["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": terms}]}}
+    storage = Storage()
+    new = {"topology.ebs.csi.aws.com/zone": "z1", "topology.kubernetes.io/region": "r1"}
+    for name, labels in (("n0", new), ("n1", beta), ("n2", {**new, "topology.kubernetes.io/region": "r2"})):
+        storage.nodes.set_node(decode_node(node_document(name, labels=labels)))
+        node = csi_node(name)
+        node["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
+        storage.put(CSI_NODE, node)
+    storage.put(PV, document)
+    storage.put(PVC, claim("c", bound="old"))
+    assert sorted(storage.refused(pod("p", "c"))) == ["n1", "n2", "n3"]
+
+
 @pytest.mark.parametrize(
     ("zones", "words"),
     [
@@ -260,6 +278,31 @@ def test_a_volume_that_a_user_set_aside_is_its_claims_or_nobodys() -> None:
 
     assert storage.refused(pod("p", "x")) == dict.fromkeys(EVERY - {"n3"}, (BIND_CONFLICT,))
     assert storage.refused(pod("p", "y")) == {}
+
+
+async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> None:
+    """A rehearsal has no hands."""
+    storage = Storage()
+    storage.put(PV, volume("only", zone="a"))
+    storage.put(PVC, claim("x", "local"))
+    user = pod("user", "x")
+    assert await storage.plugin.pre_bind(storage.view(), user, "n0") is SUCCESS
+    storage.assume(user, "n0")
+    status = await storage.plugin.pre_bind(storage.view(), user, "n0")
+    assert (status.code, status.reasons) == (Code.ERROR, ("nothing may be written here; volumes cannot be bound",))
+
+
+def test_a_bound_claim_that_is_being_deleted_changes_what_its_pods_are_known_for() -> None:
+    storage = Storage()
+    storage.put(PV, volume("v", claim="x"))
+    storage.put(PVC, claim("x", bound="v"))
+    user = pod("user", "x")
+    before = storage.plugin.stamp(storage.view(), user)
+    assert storage.plugin.stamp(storage.view(), user) == before
+
+    storage.put(PVC, claim("x", bound="v", deleting=True))
+    assert not storage.plugin.pre_filter(storage.view(), user).status.is_success
+    assert storage.plugin.stamp(storage.view(), user) != before
 
 
 # -- promises ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,15 @@ import pytest
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.node_view import Rows
 from multisched.framework.plugin import CycleView, Dependency, PermitResult
-from multisched.framework.ports import BindAnswer, Binder, BindReply, BindRequest, PodTruth, UnreachableError
+from multisched.framework.ports import (
+    BindAnswer,
+    Binder,
+    BindReply,
+    BindRequest,
+    ExtenderError,
+    PodTruth,
+    UnreachableError,
+)
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
@@ -99,6 +107,34 @@ def test_a_pod_waits_for_the_slowest_answer_and_not_for_their_sum() -> None:
         assert house.desk.posts == [("p", "a")]
 
     play(scene, plugins=[Slow("first", 3.0), Slow("second", 2.0)])
+
+
+def test_a_plugin_that_does_not_answer_in_time_has_failed_and_the_pod_is_told() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(9.9)
+        assert house.told("p") == []
+        await asyncio.sleep(0.2)
+        assert house.desk.ends == [("attempt", "error")]
+        (told,) = house.told("p")
+        assert "no answer within 10.0 s" in told
+        assert house.desk.posts == []
+
+    play(scene, plugins=[Slow("silent", 60.0)])
+
+
+def test_a_pod_is_told_an_extenders_own_words_and_no_more() -> None:
+    class Refusing(Slow):
+        async def answer(self, question: object) -> object:
+            raise ExtenderError('extender "http://e" (filter): is down')
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.told("p") == ['extender "http://e" (filter): is down']
+        assert house.desk.ends == [("attempt", "error")]
+
+    play(scene, plugins=[Refusing("extender", 1.0)])
 
 
 def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:
@@ -352,6 +388,7 @@ def test_a_full_cluster_says_why_and_room_that_comes_free_wakes_the_pod() -> Non
         await asyncio.sleep(0.1)
         assert house.told("p") == ["0/1 nodes are available: 1 Insufficient cpu."]
         assert house.reasons() == ["FailedScheduling"]
+        assert house.worker.counters.refused == 1
         house.lose_pod("filler")
         await asyncio.sleep(5.0)
         assert house.desk.posts == [("p", "a")]

@@ -152,6 +152,9 @@ def test_a_node_of_absurd_capacity_is_reported_once_and_takes_nothing(house: Hou
     house.see_node("bad")
     house.see_node("bad", cpu=cpu)
     assert house.reasons() == ["MalformedNode", "MalformedNode"]
+    assert {(event.type, event.regarding.kind, event.regarding.name) for event in house.desk.events} == {
+        ("Warning", "Node", "bad")
+    }
 
 
 def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None:
@@ -162,6 +165,17 @@ def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None
     house.see_node("small")
     assert place_of(house, uid) is Place.UNSCHEDULABLE
     house.see_node("large", cpu="200")
+    assert place_of(house, uid) in (Place.ACTIVE, Place.BACKOFF)
+
+
+def test_a_standing_pod_that_shrinks_wakes_those_who_wait_for_room(house: House) -> None:
+    house.see_pod("standing", cpu="1500m", nodeName="a", phase="Running")
+    uid = house.see_pod("p", cpu="1")
+    assert house.worker.queue.pop(0.0) is not None
+    house.worker.queue.fail(uid, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+    house.see_pod("standing", cpu="1500m", nodeName="a", phase="Running", metadata={"labels": {"a": "b"}})
+    assert place_of(house, uid) is Place.UNSCHEDULABLE
+    house.see_pod("standing", cpu="500m", nodeName="a", phase="Running")
     assert place_of(house, uid) in (Place.ACTIVE, Place.BACKOFF)
 
 
@@ -230,3 +244,20 @@ def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) 
     entry = house.cache.placed(uid)
     assert entry is not None
     assert entry.pod.is_deleting
+
+
+def test_a_pod_is_in_step_when_it_is_counted_where_the_server_has_it(house: House) -> None:
+    """What a handover asks: nothing is counted of a pod that has ended, and what cannot be read holds nobody up."""
+
+    def as_served(node: str, phase: str = "Running", uid: str = "uid-p") -> msgspec.Raw:
+        metadata = {"name": "p", "namespace": "default", "uid": uid}
+        spec = {"nodeName": node, "containers": [{"name": "c"}]}
+        return msgspec.Raw(msgspec.json.encode({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
+
+    assert not house.pods.is_in_step(as_served("a"))
+    house.see_pod("p", nodeName="a", phase="Running")
+    assert house.pods.is_in_step(as_served("a"))
+    assert not house.pods.is_in_step(as_served("b"))
+    assert not house.pods.is_in_step(as_served("a", uid="uid-again"))
+    assert house.pods.is_in_step(as_served("b", phase="Succeeded"))
+    assert house.pods.is_in_step(msgspec.Raw(b"7"))
