@@ -365,6 +365,8 @@ class Door(Books):
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False
+        if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
+            return False  # upstream takes preferences that do not parse for an error
         if any(self._clashes(pod, one) for one in self.pods().values() if one.node == node.name):
             return False
         return self.storage is None or self.storage.allows(pod, node)

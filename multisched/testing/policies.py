@@ -57,6 +57,7 @@ class Policies:
         self._rows: dict[tuple[str, str], _Row] = {}
         self._changes: Counter[str] = Counter()
         self._namespace_changes = 0
+        self._kinds_readable = 0
         self.flushes: Callable[[], int] = lambda: 0
         """How often until now pods that wait in vain have been tried once more, whatever happened."""
         server.interceptors.append(self)
@@ -130,6 +131,10 @@ class Policies:
     def namespace_changed(self) -> None:
         self._namespace_changes += 1
 
+    def kind_readable(self) -> None:
+        """A kind can be read again: anybody may have waited for what its objects say."""
+        self._kinds_readable += 1
+
     # -- as a process hears ----------------------------------------------------------------------------------------
 
     def heard_of(self, sender: str, uid: str) -> None:
@@ -154,7 +159,9 @@ class Policies:
         if row.words != words:
             row.words, row.times = words, 0
         row.times += bool(words) and not was_unsure
-        may_be = REFUSALS_ALIKE_MAX + self._changes[uid] + self._namespace_changes + self.flushes()
+        may_be = (
+            REFUSALS_ALIKE_MAX + self._changes[uid] + self._namespace_changes + self._kinds_readable + self.flushes()
+        )
         return f"it was refused {row.times} times alike, and not set aside" if row.times > may_be else ""
 
     def uid_of_claimant(self, path: str) -> str:

@@ -49,6 +49,7 @@ async def _forbid(scene: Scene) -> bool:
     scene.run.server.expire_watches()
     await scene.pause(3.0, 9.0)
     faults.forbidden.discard(kind)
+    scene.run.door.policies.kind_readable()
     return True
 
 
