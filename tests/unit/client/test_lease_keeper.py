@@ -385,6 +385,20 @@ async def test_a_usurper_ends_the_term_at_the_next_renewal() -> None:
         assert not keeper.may_bind()
 
 
+async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_one() -> None:
+    """What a term of ours left on its way is in our own cache; what the usurper's did is not."""
+    store = LeaseStore()
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        await leading(keeper)
+        store.write(holderIdentity="usurper", leaseDurationSeconds=15)
+        await asyncio.sleep(2.1)
+        assert keeper.state is LeaseState.STANDBY
+        await leading(keeper)
+        assert not keeper.may_bind()
+        assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
+
+
 async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
