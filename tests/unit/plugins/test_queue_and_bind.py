@@ -146,7 +146,7 @@ def test_signatures_are_equal_exactly_where_answers_must_be() -> None:
         pod_document("p", container("other:v1", cpu=100)),
         pod_document("p", container(cpu=100), tolerations=[{"operator": "Exists"}]),
         pod_document("p", container(cpu=100), nodeSelector={"a": "b"}),
-        pod_document("p", container(cpu=100), resources={"requests": {"cpu": "100m"}}),
+        pod_document("p", container(cpu=100), resources={"requests": {"cpu": "100m", "memory": "1Gi"}}),
         pod_document("p", container(cpu=100), volumes=[{"name": "v", "image": {"reference": "a:b"}}]),
         pod_document("p", container(cpu=100), volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]),
         pod_document("p", container(cpu=100), hostNetwork=True, hostUsers=False),
