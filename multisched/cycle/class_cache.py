@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from multisched.cycle.class_changes import Changes
 from multisched.cycle.class_scores import ClassScores, is_for_one_attempt
-from multisched.cycle.pod_class import NO_ROWS, NO_TOTALS, FilterColumn, PodClass
+from multisched.cycle.pod_class import NO_TOTALS, FilterColumn, PodClass
 from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import PASSES, Bools, Rows, any_true
+from multisched.framework.node_view import NO_ROWS, PASSES, Bools, Rows, any_true
 from multisched.framework.plugin import (
     CycleView,
     Dependency,
@@ -43,7 +43,7 @@ every domain, and all of it has to fit into a gibibyte."""
 BYTES_PER_ROW = 48
 """What one class keeps per row, roughly: codes and scores of each plugin, and the totals."""
 
-BYTES_PER_CLASS, BYTES_PER_LABEL = 10_000, 200
+BYTES_PER_CLASS = 10_000
 """What it keeps besides: columns, states of plugins, and its pod, which may be gone, with spec and labels."""
 
 CLASSES_MIN = 8
@@ -183,8 +183,7 @@ class ClassCache:
         """As the one used last; those unused for longest make room."""
         pod = entry.pod
         if entry.sized_with is not pod:
-            of_pod = pod.spec.size_bytes + BYTES_PER_LABEL * len(pod.labels)
-            entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + of_pod
+            entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + pod.kept_bytes
             entry.sized_with = pod
         self._class_bytes += entry.size_bytes
         while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:

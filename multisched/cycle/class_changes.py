@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multisched.cycle.pod_class import NO_ROWS, FilterColumn, PodClass, ScoreColumn
-from multisched.framework.node_view import Rows
+from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
+from multisched.framework.node_view import NO_ROWS, Rows
 from multisched.framework.plugin import Dependency
 
 _ROW = Dependency.ROW

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.cycle.row_groups import RowGroups
-from multisched.framework.node_view import Bools, Codes, Rows, Scores
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import (
     CycleView,
@@ -30,9 +30,8 @@ Finals = NDArray[np.uint8]
 Totals = NDArray[np.int32]
 """Weighted sums of final scores: at most 100 x 100 for each plugin."""
 
-NO_ROWS: Rows = np.zeros(0, np.intp)
-"""Empty arrays are never written to, and one of a kind serves all."""
 NO_BOOLS: Bools = np.zeros(0, np.bool_)
+"""Empty arrays are never written to, and one of a kind serves all."""
 NO_SCORES: Scores = np.zeros(0, np.int64)
 NO_FINALS: Finals = np.zeros(0, np.uint8)
 NO_TOTALS: Totals = np.zeros(0, np.int32)

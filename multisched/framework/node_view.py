@@ -31,6 +31,9 @@ Bools = NDArray[np.bool_]
 
 M = TypeVar("M", bound=NDArray[Any])
 
+NO_ROWS: Rows = np.zeros(0, np.intp)
+"""Never written to, so one serves all."""
+
 PASSES = np.array(0, np.uint8)
 """The code of a row that passes: as an array, since numpy takes as long to find out what a Python number is as for the rest."""
 

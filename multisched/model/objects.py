@@ -105,6 +105,10 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
     api_version: str = ""
 
 
+BYTES_PER_LABEL = 200
+"""Of a pod, where somebody keeps it in memory."""
+
+
 class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A pod as scheduling sees it. Replaced as a whole at each update, never changed."""
 
@@ -140,6 +144,11 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it costs to keep its spec and labels, roughly: who keeps them may be the last to do so."""
+        return self.spec.size_bytes + BYTES_PER_LABEL * len(self.labels)
 
     @property
     def requests(self) -> Requests:

@@ -37,8 +37,6 @@ class Selection:
 FEW_ROWS = 4
 """Up to so many rows are computed one by one in Python: a call of numpy takes longer than the whole formula for a row."""
 
-NO_ROWS: Rows = np.zeros(0, np.intp)
-
 EXACT_BELOW = 1 << 53
 """Up to here a correctly rounded float64 quotient of integers never reaches the next integer."""
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import (
     MAX_SCORE,
@@ -26,7 +26,7 @@ from multisched.framework.term_columns import Asker
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm
 from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
-from multisched.plugins.columns import NO_ROWS, NOUGHT, Selection, zeros
+from multisched.plugins.columns import NOUGHT, Selection, zeros
 from multisched.plugins.domain_tally import DomainTally, versions
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 

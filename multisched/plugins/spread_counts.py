@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import Bools, Codes, Int64, NodeView, Rows, Scores
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int64, NodeView, Rows, Scores
 from multisched.framework.plugin import CycleView
-from multisched.plugins.columns import NO_ROWS, Selection, zeros
+from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.domain_tally import DomainTally
 from multisched.plugins.natural_log import natural_log
 from multisched.plugins.node_matching import NodeMatcher

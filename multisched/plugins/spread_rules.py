@@ -22,8 +22,7 @@ RULES_KEPT: Final = 16_384
 """Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
 
 SPECS_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of the documents of their specs, and LABEL_BYTES for each of their labels: the pods may be gone."""
-LABEL_BYTES: Final = 200
+"""Of the documents of their specs, and of their labels: the pods may be gone."""
 
 _Remembered = tuple[Hashable, "SpreadRules | None", PodSpec, Mapping[str, str], Owner | None]
 """What it hangs on, the rules, and what keeps the ids of the key from being given to others."""
@@ -111,7 +110,7 @@ class SpreadRuleBook:
                 self._latest = (pod, known[1])
             return known[1]
         rules = self._made(pod)
-        self._bytes += pod.spec.size_bytes + LABEL_BYTES * len(pod.labels)
+        self._bytes += pod.kept_bytes
         if len(self._remembered) >= RULES_KEPT or self._bytes > SPECS_BYTES_MAX:
             self._remembered.clear()
             self._rules.clear()

@@ -17,8 +17,7 @@ NEWS_MAX: Final = 1_024
 """Pods remembered at most; half of them go when there are more."""
 
 NEWS_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of their specs, and LABEL_BYTES for each of their labels: the pods may be gone."""
-LABEL_BYTES: Final = 200
+"""Of their specs and labels: the pods may be gone."""
 
 
 class PodNews:
@@ -66,11 +65,11 @@ class PodNews:
     def _note(self, pod: Pod) -> None:
         # Who is concerned goes by namespace, labels and spec (`Heed.matters`).
         self._pods.append(msgspec.structs.replace(pod, annotations={}) if pod.annotations else pod)
-        self._bytes += _bytes_of(pod)
+        self._bytes += pod.kept_bytes
         self.end += 1
         if len(self._pods) > NEWS_MAX or self._bytes > NEWS_BYTES_MAX:
             half = (len(self._pods) + 1) // 2
-            self._bytes -= sum(map(_bytes_of, self._pods[:half]))
+            self._bytes -= sum(old.kept_bytes for old in self._pods[:half])
             del self._pods[:half]
             self._start += half
 
@@ -79,7 +78,3 @@ def keeps_away(pod: Pod) -> bool:
     """It has a required anti-affinity."""
     affinity = pod.spec.pod_affinity
     return affinity is not None and bool(affinity.anti_required)
-
-
-def _bytes_of(pod: Pod) -> int:
-    return pod.spec.size_bytes + LABEL_BYTES * len(pod.labels)
