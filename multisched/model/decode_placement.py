@@ -20,7 +20,7 @@ from multisched.model.decode_selectors import (
     WireLabelSelector,
     compile_label_selector,
 )
-from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
+from multisched.model.placement import NO_NAMES, PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
 
 SPREAD_CONSTRAINTS_MAX = 16
 WEIGHT_MAX = 100
@@ -136,7 +136,7 @@ def _term(wire: WirePodTerm, path: str, *, is_bounded: bool = True) -> PodAffini
     return PodAffinityTerm(
         wire.topology_key,
         compile_label_selector(wire.label_selector, f"{path}.labelSelector", is_bounded=is_bounded),
-        frozenset(names),
+        frozenset(names) if names else NO_NAMES,
         compile_label_selector(wire.namespace_selector, f"{path}.namespaceSelector", is_bounded=is_bounded),
     )
 

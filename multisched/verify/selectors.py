@@ -13,8 +13,8 @@ Labels = Mapping[str, str]
 
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _NODE_OPERATORS = (*_LABEL_OPERATORS, "Gt", "Lt")
-_EXACT: dict[bytes, LabelSelector] = {}
-SELECTORS_MAX = 100_000
+_EXACT: dict[str, LabelSelector] = {}
+SELECTORS_MAX = 20_000
 """Selectors kept so that equal ones are one object."""
 
 
@@ -67,7 +67,7 @@ def label_selector(document: Json, field: str) -> LabelSelector | None:
         return None
     found = mapping(document, field)
     try:
-        exact = orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
+        exact = orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()  # its bytes keep a buffer of 4 KiB each
     except TypeError as error:
         raise Unreadable(f"{field}: {error}") from error
     if exact not in _EXACT:
