@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from multisched.client import event_sink
 from multisched.client.condition_writer import ATTEMPTS_MAX, ApiConditionWriter
 from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEventSink, cut_note
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
@@ -134,6 +135,28 @@ async def test_another_sentence_another_reporter_and_a_long_silence_are_events_o
         assert await sink.drain(5)
     assert [asked.method for asked in transport.asked] == ["POST"] * 4
     assert len({asked.body["metadata"]["name"] for asked in transport.asked}) == 4
+
+
+async def test_of_too_many_series_the_one_that_was_silent_longest_is_told_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_sink, "SERIES_MAX", 2)
+    first, second, third = (replace(FAILED, note=f"sentence {number}") for number in range(3))
+    sink, transport, _ = make_sink()
+    async with at_work(sink):
+        for event in (first, second, first):
+            sink.record(event)
+            await asyncio.sleep(1)
+        sink.record(second)
+        sink.record(third)  # now the first is the one to go, with its second count
+        await asyncio.sleep(1)
+        told = [(asked.method, asked.body.get("series", {}).get("count")) for asked in transport.asked]
+        assert told == [("POST", None), ("POST", None), ("PATCH", 2), ("POST", None)]
+        assert transport.asked[2].path.endswith(transport.asked[0].body["metadata"]["name"])
+        sink.record(first)
+        sink.record(third)
+        assert await sink.drain(5)
+    assert [asked.method for asked in transport.asked[4:]] == ["PATCH", "POST", "PATCH"]
 
 
 async def test_a_full_queue_drops_and_counts_and_stays_bounded() -> None:

@@ -601,6 +601,15 @@ def test_every_plugin_that_can_refuse_a_pod_says_what_helps_and_stands_in_the_ta
     assert {row.plugin for row in ROWS if not row.is_help} == refusing
 
 
+def test_events_are_called_after_what_happened_to_which_object() -> None:
+    """Metrics and records tell by these names who woke a pod."""
+    for name in IN_TREE:
+        plugin = plugin_of(name)
+        if isinstance(plugin, EnqueueExtensions):
+            labels = [(one.event.resource, one.event.label) for one in plugin.events_to_register()]
+            assert all(label.startswith((resource.value, "Pod")) for resource, label in labels), (name, labels)
+
+
 def test_pods_alike_but_for_their_names_are_woken_by_the_claim_that_was_made_for_one_of_them() -> None:
     for name in ("VolumeBinding", "NodeVolumeLimits"):
         queue = PodQueue(PrioritySort(), [], [plugin_of(name)], on_error=fail, leftover_s=1e9)

@@ -43,6 +43,8 @@ from tests.unit.cycle.cycle_kit import Domain
 Document = dict[str, Any]
 NO_TOLERATIONS: Mapping[str, tuple[Toleration, ...]] = {}
 HELD_S = 5.0
+WRITE_S = 0.01
+"""That a write beside binds takes."""
 
 
 class Holding:
@@ -72,6 +74,7 @@ class Desk:
         self.conditions: list[tuple[str, Condition]] = []
         self.ends: list[tuple[str, Any]] = []
         self.writes: dict[tuple[str, str], list[WriteReply]] = {}
+        self.preemptions_s: list[float] = []
         self.dropped: list[str] = []
         """Pods of which nothing more is to be written, as they are bound."""
         self.writes_sent: list[tuple[str, str]] = []
@@ -113,7 +116,7 @@ class Desk:
         """An answer of `writes` by (what, pod's name), in order; then DONE for ever. It takes a moment, as it does."""
         self.writes_sent.append((what, pod.name))
         if self.sleep is not None:
-            await self.sleep(0.01)
+            await self.sleep(WRITE_S)
         answers = self.writes.get((what, pod.name))
         return answers.pop(0) if answers else WriteReply(WriteAnswer.DONE)
 
@@ -146,6 +149,7 @@ class Desk:
 
     def preemption_ended(self, result: str, seconds: float) -> None:
         self.ends.append(("preemption", result))
+        self.preemptions_s.append(seconds)
 
 
 class House:

@@ -457,6 +457,8 @@ def test_what_a_ledger_has_against_its_node_reaches_the_pod() -> None:
         house.see_pod("second", metadata={"annotations": {"tickets": "1"}})
         await asyncio.sleep(0.1)
         assert set(house.told("second")) == {"node a: no tickets"}
+        conditions = [condition for name, condition in house.desk.conditions if name == "second"]
+        assert {(one.status, one.reason) for one in conditions} == {("False", "Unschedulable")}
         assert set(house.reasons()) == {"Scheduled", "FailedScheduling"}
         entry = house.worker.queue.entry("uid-second")
         assert entry is not None

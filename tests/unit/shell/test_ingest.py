@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from multisched.framework.events import (
+    Action,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    Hint,
+    QueueingHint,
+    Resource,
+)
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import Code
 from multisched.model.limited_toleration import LimitedToleration, PodRule
-from multisched.model.objects import CPU, HostPort, PodSpec
+from multisched.model.objects import CPU, HostPort, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
@@ -234,6 +248,60 @@ def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_to
         assert "NodePorts" in wanted.refusal_of_move(None, at_port, "a")
         house.see_pod("pending", **over)
         assert "spec.tolerations: 257 entries" in house.told("pending")[0]
+
+
+class Listens:
+    """Refuses all, and remembers what it is told of pods on nodes."""
+
+    name = "Listens"
+    depends_on = Dependency.NODE
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._no = self.reasons.code(Code.UNSCHEDULABLE, "no")
+        self.heard: list[tuple[str, object, object]] = []
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.full(len(rows), self._no, np.uint8)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        def hear(kind: str) -> QueueingHint:
+            def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+                self.heard.append((kind, old, new))
+                return Hint.SKIP
+
+            return hint
+
+        kinds = {
+            "labels": Action.UPDATE_POD_LABEL,
+            "smaller": Action.UPDATE_POD_SCALE_DOWN,
+            "going": Action.DELETE,
+        }
+        return [
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, action, kind), hear(kind))
+            for kind, action in kinds.items()
+        ]
+
+
+def test_a_plugin_is_told_of_a_changed_pod_as_it_was_and_as_it_is() -> None:
+    listens = Listens()
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a", plugins=[listens])
+        house.see_pod("stands", cpu="2", nodeName="a", scheduler="other", metadata={"labels": {"color": "red"}})
+        waiting = house.see_pod("waits")
+        entry = house.worker.queue.pop(0.0)
+        assert entry is not None
+        house.worker.queue.fail(waiting, Failure(frozenset({"Listens"})), 0.0)
+        before = house.cache.placed("uid-stands")
+        assert before is not None
+        old = before.pod
+        house.see_pod("stands", nodeName="a", scheduler="other", metadata={"labels": {"color": "blue"}})
+        after = house.cache.placed("uid-stands")
+        assert after is not None
+        assert sorted(kind for kind, *_ in listens.heard) == ["labels", "smaller"]
+        assert all((was, now) == (old, after.pod) for _, was, now in listens.heard)
+        house.lose_pod("stands")
+        assert [(kind, was) for kind, was, _ in listens.heard[2:]] == [("going", after.pod)]
 
 
 def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from domains.forecast.forecast import Forecast
 from multisched import config
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError
-from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.explain_source import QUESTIONS_MAX, ProgramExplanations
 from multisched.shell.repair_source import RepairPlans
 from tests.unit.domains.builders import make_profiles
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
@@ -24,6 +25,17 @@ T = TypeVar("T")
 async def at_once(work: Callable[..., T], *args: Any) -> T:
     """Threads answer in real time, which virtual time does not wait for."""
     return work(*args)
+
+
+def give_profiles(cluster: Cluster) -> None:
+    """What a plan predicts peaks by."""
+    (forecast,) = [
+        built.plugin
+        for worker in cluster.program.router.workers()
+        for built in worker.plugins.built
+        if isinstance(built.plugin, Forecast)
+    ]
+    forecast.adopt(make_profiles(("cpu",), web={"cpu": np.full(168, 0.1)}))
 
 
 async def two_nodes(cluster: Cluster) -> None:
@@ -56,15 +68,43 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help(monkeypa
     play(scene, prepare=two_nodes)
 
 
+def test_who_asks_while_too_many_wait_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = asyncio.Event()
+
+    async def late(work: Callable[..., T], *args: Any) -> T:
+        await go_on.wait()
+        return work(*args)
+
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        asked = ExplainQuery("default", "late", with_fixes=True)
+        monkeypatch.setattr(anyio.to_thread, "run_sync", late)
+        waiting = [asyncio.ensure_future(explanations.pod(asked)) for _ in range(QUESTIONS_MAX)]
+        await asyncio.sleep(1.0)
+        with pytest.raises(NotExplainedError) as refused:
+            await explanations.pod(asked)
+        assert str(refused.value) == "too many questions at once; ask again in a moment"
+        assert refused.value.status == 429
+        go_on.set()
+        views = await asyncio.gather(*waiting, explanations.pod(asked))
+        assert all(view.fixes for view in views), "whoever was let in is answered, and so is the next"
+
+    play(scene, prepare=two_nodes)
+
+
+def test_the_program_plans_by_itself_too_beside_its_loop() -> None:
+    async def scene(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        plan = await cluster.program.plan_repair(RepairAsked(domain="forecast"))
+        assert (plan.domain, plan.nodes, plan.pods) == ("forecast", 2, 1)
+        assert cluster.thread_uses > 0
+
+    play(scene, prepare=two_nodes)
+
+
 def test_a_plan_is_made_on_a_copy_of_what_stands() -> None:
     async def scene(cluster: Cluster) -> None:
-        (forecast,) = [
-            built.plugin
-            for worker in cluster.program.router.workers()
-            for built in worker.plugins.built
-            if isinstance(built.plugin, Forecast)
-        ]
-        forecast.adopt(make_profiles(("cpu",), web={"cpu": np.full(168, 0.1)}))
+        give_profiles(cluster)
         plans = RepairPlans(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
         plan = await plans.plan(RepairAsked(domain="forecast"))
         assert (plan.domain, plan.nodes, plan.pods, plan.moves) == ("forecast", 2, 1, ())
