@@ -37,6 +37,7 @@ from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.router import Router
+from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import Domain
 
@@ -176,6 +177,7 @@ class House:
         self.router = Router()
         self.preemptor = Preemptor(self.desk, self.desk, self.clock, self.domain.nominator, self.router.worker_of)
         news = NewsShare(lambda: 0, self.clock.monotonic)
+        self.reservations = Reservations(self.domain.nominator)
         self.worker = DomainWorker(
             "ours",
             cycle=self.domain.cycle,
@@ -202,6 +204,7 @@ class House:
             self.clock,
             tolerations=tolerations,
             going=self.preemptor.saw_going,
+            offer=self.reservations.offer,
         )
         self.nodes = NodeIngest(
             self.cache, self.router, decoder, self.clock, self.desk, "ours", disputed=lambda node: ()

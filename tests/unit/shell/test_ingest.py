@@ -23,11 +23,13 @@ from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
+from multisched.model.decode import Decoder
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.objects import CPU, HostPort, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
+from multisched.shell.ingest import NodeIngest
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.cycle.cycle_kit import make_pod
 from tests.unit.shell.shell_kit import House
@@ -248,6 +250,42 @@ def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_to
         assert "NodePorts" in wanted.refusal_of_move(None, at_port, "a")
         house.see_pod("pending", **over)
         assert "spec.tolerations: 257 entries" in house.told("pending")[0]
+
+
+def test_a_node_that_cannot_be_read_or_is_disputed_is_told_so_once_for_each_fault() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop)
+        claims: dict[str, tuple[str, ...]] = {}
+        house.nodes = NodeIngest(
+            house.cache,
+            house.router,
+            Decoder(),
+            house.clock,
+            house.desk,
+            "ours",
+            disputed=lambda node: claims.get(node.name, ()),
+        )
+        for _ in range(2):
+            house.see_node("bad", cpu="lots")
+        house.nodes.upsert("odd", msgspec.Raw(b"[]"))
+        claims["both"] = ("first", "second", "third")
+        for _ in range(2):
+            house.see_node("both")
+        claims.clear()
+        house.see_node("both")
+        claims["both"] = ("first", "second", "third")
+        house.see_node("both")
+        told = [(one.regarding.kind, one.regarding.name, one.type, one.reason) for one in house.desk.events]
+        disputed = ("Node", "both", "Warning", "DisputedNode")
+        assert told == [("Node", "bad", "Warning", "MalformedNode"), disputed, disputed]
+        assert house.desk.events[0].note.startswith("No pod is placed here: ")
+        assert house.desk.events[1].note == (
+            "The selectors of the domains first, second, third match: it belongs to first, and second, third cannot"
+            " use it. Set the selectors apart, lend it, or label it multisched.io/domain"
+        )
+        assert house.desk.events[1].reporter == "ours"
+        assert house.nodes.malformed == 2
+        assert (house.cache.nodes.row_of("odd"), house.cache.nodes.node_count) == (None, 2)
 
 
 class Listens:
