@@ -24,6 +24,7 @@ from multisched.shell.audit import PAGE_PAUSE_S, AuditStatistics
 from multisched.shell.program import Program, Surroundings
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PodState
+from multisched.state.node_table import SCORING
 from multisched.testing.history import rewind
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
@@ -307,11 +308,34 @@ def _lose_from_the_queue(program: Program, uid: str) -> None:
             assert worker.queue.remove(entry.uid) is Place.UNSCHEDULABLE
 
 
+def _offer_more_cpu(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    table = program.cache.nodes
+    table._allocatable[table._resources["cpu"], entry.row] += 250
+
+
+def _cordon_a_row(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    program.cache.nodes._unschedulable[entry.row] = True
+
+
+def _count_more_in_scores(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    table = program.cache.nodes
+    table._requested[SCORING.start, entry.row] += 5
+
+
 CORRUPTIONS: list[tuple[Callable[[Program, str], None], str, str, str]] = [
     (_forget_a_pod, "service", "pod default/service", "unknown here"),
     (_move_a_pod, "service", "pod default/service", "' in the API, on '"),
     (_add_cpu_to_a_row, "service", "row NODE", "cpu"),
     (_lose_a_port, "service", "row NODE", "port"),
+    (_offer_more_cpu, "service", "row NODE", "allocatable cpu is 4250, the node says 4000"),
+    (_cordon_a_row, "service", "row NODE", "unschedulable is True, the node says False"),
+    (_count_more_in_scores, "service", "row NODE", "scoring columns say"),
     (_give_devices_back, "train", "ledger default/train", "ledger gpu-devices holds None, its pod says"),
     (_count_a_device_as_free, "train", "ledger gpu", "for the row, its pods make"),
     (_hold_for_a_stranger, "train", "ledger stranger", "for a pod that is on no node"),
