@@ -200,6 +200,41 @@ def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_ar
         assert set(dict(before).values()) <= {"admits it"}
 
 
+@pytest.mark.parametrize(
+    ("free", "told"), [("3Gi", "3Gi"), ("2047Mi", "2047Mi"), ("1025Ki", "1025Ki"), ("1000", "1000"), ("2Ti", "2Ti")]
+)
+def test_a_smaller_memory_request_is_told_in_the_largest_whole_unit(free: str, told: str) -> None:
+    late = make_pod("late", cpu="100m")
+    late["spec"]["containers"][0]["resources"]["requests"]["memory"] = "4Ti"
+    fixes = explained(make_node("n1", memory=free), late).fixes
+    assert [fix.text for fix in fixes or ()] == [f"lower the memory request from 4Ti to {told}"]
+
+
+def test_several_taints_of_one_key_take_one_wide_toleration_beside_those_the_pod_has() -> None:
+    node = tainted("n1", "team")
+    node["spec"]["taints"].append({"key": "team", "value": "b", "effect": "NoExecute"})
+    late = make_pod("late", tolerations=[{"key": "other", "operator": "Exists"}])
+    (fix,) = [one for one in explained(node, late).fixes or () if one.kind == "toleration"]
+    assert fix.text == "add a toleration of the taint team"
+    assert fix.change["toleration"] == {"key": "team", "operator": "Exists"}
+    assert '"/spec/tolerations/-"' in fix.command
+    (alone,) = [one for one in explained(node, make_pod("late")).fixes or () if one.kind == "toleration"]
+    assert '"/spec/tolerations"' in alone.command
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "label"),
+    [("Gt", ["7"], "8"), ("Lt", ["7"], "6"), ("Exists", [], "true"), ("In", ["a", "b"], "a")],
+)
+def test_a_label_that_would_do_is_named_for_every_operator(operator: str, values: list[str], label: str) -> None:
+    expression = {"key": "gen", "operator": operator, "values": values}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    fixes = explained(make_node("n1"), make_pod("late", affinity=affinity)).fixes
+    (fix,) = [one for one in fixes or () if one.kind == "node"]
+    assert fix.change == {"node": "n1", "label": "gen", "value": label}
+
+
 def test_victims_are_looked_for_only_where_removing_pods_may_help() -> None:
     """A node that is refused for its labels is not opened by a deletion; one that is merely full is."""
     full, other = make_node("full", cpu="1", labels={"disk": "ssd"}), make_node("other", cpu="1")

@@ -291,16 +291,20 @@ GATES = [
     Row("SchedulingGates", "a pod that is gone", GATED, pod("x", node="n"), None, False),
 ]
 
-SPREAD = pod(
-    labels={"app": "web"},
-    topologySpreadConstraints=[
-        {
-            "maxSkew": 1,
-            "topologyKey": "zone",
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "web"}},
-        }
-    ],
+OVER_ZONES = {
+    "maxSkew": 1,
+    "topologyKey": "zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+}
+SPREAD = pod(labels={"app": "web"}, topologySpreadConstraints=[OVER_ZONES])
+SPREAD_AND_MORE = pod(labels={"app": "web", "more": "x"}, topologySpreadConstraints=[OVER_ZONES])
+BY_REVISION, BY_ANOTHER_REVISION = (
+    pod(
+        labels={"app": "web", "rev": revision},
+        topologySpreadConstraints=[{**OVER_ZONES, "matchLabelKeys": ["rev"]}],
+    )
+    for revision in "12"
 )
 OTHER_APP, WEB_APP = {"app": "db"}, {"app": "web"}
 SPREADS = [
@@ -339,6 +343,8 @@ SPREADS = [
         pod("x", node="n", labels={**WEB_APP, "a": "b"}),
         False,
     ),
+    Row("PodTopologySpread", "a label of its own", BY_REVISION, BY_REVISION, BY_ANOTHER_REVISION, True),
+    Row("PodTopologySpread", "a label of its own that no rule is about", SPREAD, SPREAD, SPREAD_AND_MORE, False),
     Row("PodTopologySpread", "a node with the key", SPREAD, None, node(labels={"zone": "a"}), True),
     Row("PodTopologySpread", "a node without the key", SPREAD, None, node(), False),
     Row("PodTopologySpread", "a node with the key is gone", SPREAD, node(labels={"zone": "a"}), None, True),
@@ -487,6 +493,9 @@ VOLUMES = [
         False,
     ),
     Row("VolumeBinding", "a node", CLAIMANT, None, node(), True),
+    Row("VolumeBinding", "a node's drivers", CLAIMANT, None, csi(1), True),
+    Row("VolumeBinding", "more volumes a node takes", CLAIMANT, csi(1), csi(2), False),
+    Row("VolumeBinding", "a node's drivers are gone", CLAIMANT, csi(1), None, False),
     Row("VolumeBinding", "another label", CLAIMANT, node(), node(labels={"a": "b"}), True),
     Row("VolumeBinding", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
     Row("VolumeBinding", "a pod that is gone", CLAIMANT, pod("x", node="n"), None, False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
+from unittest import mock
 
 import anyio.to_thread
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from domains.forecast.forecast import Forecast
 from multisched import config
 from multisched.framework.repair import RepairAsked, RepairRefusedError
-from multisched.observe.explain_view import ExplainQuery, NotExplainedError
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
 from multisched.shell.explain_source import QUESTIONS_MAX, ProgramExplanations
 from multisched.shell.repair_source import RepairPlans
 from tests.unit.domains.builders import make_profiles
@@ -64,6 +65,94 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help(monkeypa
         assert there.on_node.text == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
         with pytest.raises(NotExplainedError, match="node c is not known here"):
             await explanations.pod(ExplainQuery("default", "late", node="c"))
+
+    play(scene, prepare=two_nodes)
+
+
+def test_each_pod_is_told_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
+
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        await cluster.add_pod("foreign", cpu="100m", scheduler="another")
+        await cluster.bind("foreign", "a")
+        await cluster.add_pod("gated", cpu="100m", schedulingGates=[{"name": "quota"}])
+        await cluster.add_pod("odd", tolerations=[{"key": "k", "operator": "Exists"}] * 300)
+        await cluster.settle(10.0)
+
+        async def view(name: str) -> PodView:
+            return await explanations.pod(ExplainQuery("default", name))
+
+        stands = await view("stands")
+        assert (stands.state, stands.waiting_for, stands.domain) == ("bound", "", "forecast")
+        assert stands.node == cluster.placed["stands"]
+        assert (stands.since_s, stands.attempts_made, len(stands.attempts)) == (0.0, 1, 1)
+        foreign = await view("foreign")
+        assert (foreign.state, foreign.node, foreign.domain, foreign.scheduler) == ("bound", "a", "", "another")
+        assert foreign.notes == ("another scheduler placed it: another is none of ours",)
+        gated = await view("gated")
+        assert gated.state == "gated"
+        assert gated.waiting_for == "SchedulingGates to let it in: waiting for scheduling gates: [quota]"
+        assert [wake.plugin for wake in gated.wakes] == ["SchedulingGates"]
+        odd = await view("odd")
+        assert odd.state == "refused"
+        assert odd.waiting_for.startswith("a change of the pod itself: ")
+        assert "spec.tolerations" in odd.waiting_for
+        assert odd.since_s == pytest.approx(10.0, abs=1.0)
+        late = await view("late")
+        assert (late.state, late.retry_in_s) == ("unschedulable", pytest.approx(285.0, abs=6.0))
+        assert late.waiting_for == "an event that can help NodeResourcesFit"
+        assert late.since_s == pytest.approx(15.0, abs=6.0)
+        assert [step.place for step in late.history][-1] == "unschedulable"
+        words = {event for wake in late.wakes for event in wake.events}
+        assert any(one.startswith("a node ") for one in words)
+        with pytest.raises(NotExplainedError) as unknown:
+            await view("nobody")
+        assert str(unknown.value) == (
+            "pod default/nobody is not known here: it does not exist, has ended, or has a schedulerName besides"
+            " forecast-scheduler, gpu-scheduler"
+        )
+
+        for worker in cluster.program.router.workers():
+            worker.hold()
+        await cluster.add_pod("first", cpu="100m")
+        await cluster.settle(1.0)
+        first = await view("first")
+        assert (first.state, first.waiting_for, first.attempts_made) == ("active", "its turn in the queue", 0)
+        assert first.now is not None
+
+    play(scene, prepare=two_nodes)
+
+
+def test_a_pod_on_its_way_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
+
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        cluster.transport.bind_s = 3.0
+        await cluster.add_pod("slow", cpu="100m")
+        await cluster.settle(1.0)
+        slow = await explanations.pod(ExplainQuery("default", "slow"))
+        assert slow.state == "binding"
+        assert slow.waiting_for == f"its binding to {slow.node}"
+        assert slow.node in ("a", "b")
+        assert slow.wakes == ()
+
+    play(scene, prepare=two_nodes)
+
+
+def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        containers = [{"name": "c", "image": "app", "resources": {"requests": {"cpu": "1500m"}}}]
+        spec = {"schedulerName": "forecast-scheduler", "containers": containers}
+        document = {"kind": "Pod", "metadata": {"name": "planned"}, "spec": spec}
+        with mock.patch.object(anyio.to_thread, "run_sync", at_once):
+            view = await explanations.what_if(document, 5)
+        nodes = [one.node for one in view.placements]
+        assert sorted(nodes) == ["", "", "a", "b", "b"]
+        assert all("Insufficient cpu" in one.message for one in view.placements if not one.node)
+        assert set(cluster.placed) == {"stands"}
 
     play(scene, prepare=two_nodes)
 
