@@ -104,6 +104,7 @@ def place(house: House, name: str) -> Place | None:
 
 def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_preemptor_takes_their_room() -> None:
     async def scene(house: House) -> None:
+        await asyncio.sleep(1.0)
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.5)
