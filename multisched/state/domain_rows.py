@@ -85,7 +85,7 @@ class DomainRows:
 
     @property
     def position(self) -> Rows:
-        """intp[rows of the table, at least]: index into `rows`, -1 for rows that are not the domain's."""
+        """intp[some rows]: index into `rows`; -1 for rows that are not the domain's, as those past its end are not either."""
         self._renew()
         return self._position
 

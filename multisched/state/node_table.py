@@ -294,17 +294,7 @@ class NodeTable:
                 self._nodes[row] = node
                 return row
         self._nodes[row] = node
-        self._write_allocatable(row, node)
-        self._unschedulable[row] = node.is_unschedulable
-        self._taint_set[row] = self._taint_code(node.taints)
-        for key, column in self._labels.items():
-            column.set(row, node.labels.get(key))
-        self._count_labels(before, node)
-        if before is None or before.images != node.images:
-            self._write_images(row, before, node)
-        self.nodes_version += 1
-        self.node_log.note(row)
-        self._touch(row)
+        self._write_node(row, before, node)
         return row
 
     def remove_node(self, name: str) -> int:
@@ -364,7 +354,8 @@ class NodeTable:
                 del self._ports[key]
         for pod in pods.values():
             self.add_pod(row, pod)
-        self.set_node(self.node(row))
+        node = self.node(row)
+        self._write_node(row, node, node)
 
     # -- introspection ---------------------------------------------------------------------------------------------
 
@@ -449,6 +440,20 @@ class NodeTable:
         block = slice(at[0], at[-1] + 1) if is_run else np.array(at, np.intp)[:, None]
         self._blocks[resources] = block
         return block
+
+    def _write_node(self, row: int, before: Node | None, node: Node) -> None:
+        """Whatever columns say of a node. `before`: the row's node until now."""
+        self._write_allocatable(row, node)
+        self._unschedulable[row] = node.is_unschedulable
+        self._taint_set[row] = self._taint_code(node.taints)
+        for key, column in self._labels.items():
+            column.set(row, node.labels.get(key))
+        self._count_labels(before, node)
+        if before is None or before.images != node.images:
+            self._write_images(row, before, node)
+        self.nodes_version += 1
+        self.node_log.note(row)
+        self._touch(row)
 
     def _take_row(self) -> int:
         if self._free:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Container, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Reach:
-    """Which tests reach a line, the cheapest first. What was learned later about a file of tests is what counts."""
+    """Which tests reach a line. What was learned later about a file of tests is what counts."""
 
     def __init__(self, runs: Sequence[Sequence[Part]], files: Container[str]) -> None:
         """`files`: those that are still there."""
@@ -50,7 +51,10 @@ class Reach:
         return cls([[decoder.decode(file.read_bytes()) for file in folder.glob("*.json")] for folder in folders], files)
 
     def tests_of(self, file: str, lines: range, cpu_max_s: float) -> list[str]:
-        """The cheapest first, as many as take so long together; one at least."""
+        """The cheapest first, as many as take so long together; one at least.
+
+        Each file of tests gives one in turn: the many cheap ones of a few files leave room for the others'.
+        """
         found = {
             tests[place]
             for part, tests in self._parts
@@ -58,10 +62,17 @@ class Reach:
             for place in part.lines.get(file, {}).get(line, ())
         }
         cheapest = sorted(found & self._cpu_s.keys(), key=lambda test: (self._cpu_s[test], test))
-        sums = itertools.accumulate(self._cpu_s[test] for test in cheapest)
-        return [
-            test for at, (test, sum_s) in enumerate(zip(cheapest, sums, strict=True)) if sum_s <= cpu_max_s or not at
-        ]
+        given = Counter[str]()
+        turns: dict[str, int] = {}
+        for test in cheapest:
+            turns[test] = given[_file_of(test)]
+            given[_file_of(test)] += 1
+        in_turns = sorted(cheapest, key=turns.__getitem__)
+        sums = itertools.accumulate(self._cpu_s[test] for test in in_turns)
+        chosen = {
+            test for at, (test, sum_s) in enumerate(zip(in_turns, sums, strict=True)) if sum_s <= cpu_max_s or not at
+        }
+        return [test for test in cheapest if test in chosen]
 
     def cpu_s(self, tests: Sequence[str]) -> float:
         return sum(self._cpu_s[test] for test in tests)

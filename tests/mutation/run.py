@@ -41,7 +41,7 @@ HERE: Final = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewri
 TEST_MAX_S: Final = 120
 """Wall time after which a single test under a mutant is said to hang; the slowest takes seconds."""
 TESTS_CPU_MAX_S: Final = 40.0
-"""Of CPU time that a mutant's tests may have taken without it, the cheapest first: a hot line is executed by a thousand."""
+"""Of CPU time that a mutant's tests may have taken without it: a hot line is executed by a thousand."""
 CPU_MIN_S: Final = 60.0
 CPU_FACTOR: Final = 5.0
 """How much more CPU time than without it a mutant may take."""

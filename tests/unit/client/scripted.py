@@ -67,8 +67,10 @@ class ScriptedTransport:
         body: bytes | None = None,
         content_type: str = JSON,
         accept: str = JSON,
-        timeout_s: float = 30.0,
+        timeout_s: float = 0.0,
     ) -> Response:
+        """Every request of a client names a bound of its own."""
+        assert timeout_s > 0
         asked = self._note(method, path, body, content_type, timeout_s)
         await asyncio.sleep(self.latency_s if self.latency_of is None else self.latency_of(method))
         answer = self.respond(asked) if self.respond is not None else self.lists.popleft()

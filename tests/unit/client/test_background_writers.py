@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from multisched.client import condition_writer, event_sink
 from multisched.client.condition_writer import ATTEMPTS_MAX, ApiConditionWriter
 from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEventSink, cut_note
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
@@ -134,6 +135,28 @@ async def test_another_sentence_another_reporter_and_a_long_silence_are_events_o
         assert await sink.drain(5)
     assert [asked.method for asked in transport.asked] == ["POST"] * 4
     assert len({asked.body["metadata"]["name"] for asked in transport.asked}) == 4
+
+
+async def test_of_too_many_series_the_one_that_was_silent_longest_is_told_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_sink, "SERIES_MAX", 2)
+    first, second, third = (replace(FAILED, note=f"sentence {number}") for number in range(3))
+    sink, transport, _ = make_sink()
+    async with at_work(sink):
+        for event in (first, second, first):
+            sink.record(event)
+            await asyncio.sleep(1)
+        sink.record(second)
+        sink.record(third)  # now the first is the one to go, with its second count
+        await asyncio.sleep(1)
+        told = [(asked.method, asked.body.get("series", {}).get("count")) for asked in transport.asked]
+        assert told == [("POST", None), ("POST", None), ("PATCH", 2), ("POST", None)]
+        assert transport.asked[2].path.endswith(transport.asked[0].body["metadata"]["name"])
+        sink.record(first)
+        sink.record(third)
+        assert await sink.drain(5)
+    assert [asked.method for asked in transport.asked[4:]] == ["PATCH", "POST", "PATCH"]
 
 
 async def test_a_full_queue_drops_and_counts_and_stays_bounded() -> None:
@@ -311,6 +334,53 @@ async def test_a_condition_that_could_not_be_written_gives_way_to_a_newer_one_bu
     assert written == [("old", "n1"), ("new", "n1")]
     statistics = writer.statistics()
     assert (statistics.superseded, statistics.retries, statistics.written) == (1, 1, 1)
+
+
+async def test_what_is_kept_of_conditions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(condition_writer, "PENDING_MAX", 2)
+    monkeypatch.setattr(condition_writer, "WRITTEN_MAX", 2)
+    writer, transport, _ = make_writer()
+    pods = [replace(POD, name=f"p{number}", uid=f"u{number}") for number in range(3)]
+    for pod in pods:
+        writer.write(pod, UNSCHEDULABLE)
+    assert (writer.statistics().dropped_full, writer.statistics().backlog) == (1, 2)
+    async with at_work(writer):
+        assert await writer.drain(5)
+        writer.write(pods[1], UNSCHEDULABLE)
+        writer.write(pods[2], UNSCHEDULABLE)
+        assert await writer.drain(5)
+        writer.write(pods[1], UNSCHEDULABLE)
+        writer.write(pods[0], UNSCHEDULABLE)  # that it was written is no longer known
+        assert await writer.drain(5)
+    assert [asked.path.split("/")[-2] for asked in transport.asked] == ["p0", "p1", "p2", "p0"]
+    counted = writer.statistics()
+    assert (counted.written, counted.unchanged, counted.backlog) == (4, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "waits_s"),
+    [
+        (AnswerLostError("reset"), condition_writer.RETRY_DELAY_S),
+        (a_refusal(500), condition_writer.RETRY_DELAY_S),
+        (a_refusal(503, retry_after="4"), 4.0),
+        (a_refusal(429, retry_after="4"), 4.0),
+    ],
+)
+async def test_a_condition_is_sent_again_after_a_passing_fault(fault: Answer, waits_s: float) -> None:
+    faults: list[Answer] = [fault]
+    writer, transport, limiter = make_writer(lambda asked: faults.pop() if faults else accept(asked))
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE)
+        assert await writer.drain(30)
+    first, second = transport.asked
+    assert first.body == second.body
+    assert first.timeout_s == second.timeout_s == condition_writer.WRITE_TIMEOUT_S
+    assert second.at - first.at >= waits_s
+    assert second.at - first.at < waits_s + 2.0
+    counted = writer.statistics()
+    assert (counted.written, counted.retries) == (1, 1)
+    assert (counted.dropped_refused, counted.dropped_unreachable) == (0, 0)
+    assert limiter.statistics().throttled == (isinstance(fault, Response) and fault.status == 429)
 
 
 async def test_what_was_not_written_of_a_pod_is_not_written_once_it_has_a_node() -> None:

@@ -18,6 +18,7 @@ from multisched.client import line_stream
 from multisched.client import transport as transport_module
 from multisched.client.auth import REREAD_INTERVAL_S
 from multisched.client.line_stream import HttpLineStream
+from multisched.client.transport import TransportStatistics
 from multisched.cluster.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError
 from tests.unit.client.servers import connected, raw_serving, read_head, serving
@@ -125,6 +126,28 @@ async def test_a_compressed_answer_is_not_inflated(tmp_path: Path) -> None:
 
     async with serving(handle) as address, connected(tmp_path, address) as transport:
         assert (await transport.request("GET", "/x")).body == bomb
+    async with (
+        serving(handle) as proxy,
+        connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
+    ):
+        assert (await transport.request("GET", "/x")).body == bomb, "nor one that came by a proxy"
+
+
+async def test_what_is_asked_is_counted(tmp_path: Path) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=b"x")
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        for _ in range(3):
+            await transport.request("GET", "/x")
+        for _ in range(2):
+            async with transport.stream("/y") as stream:
+                await stream.read_body()
+        assert transport.statistics() == TransportStatistics(requests=3, streams=2, sessions=1)
+    for times in (1, 2):
+        with pytest.raises(ConnectFailedError):
+            await transport.request("GET", "/x")
+        assert transport.statistics().connect_failures == times
 
 
 async def test_a_refused_connection_is_known_to_have_sent_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from multisched.client import pod_metrics
 from multisched.client.pod_metrics import PATH, MetricsApi
 from multisched.framework.measures import MeterError, PodUse
 from multisched.model.wire import AnswerLostError, Response, Transport
@@ -76,3 +77,17 @@ async def test_an_answer_that_is_none_is_told(answer: Response | Exception, word
     with pytest.raises(MeterError) as caught:
         await MetricsApi(Pages(answer)).pods()
     assert words in str(caught.value)
+
+
+async def test_as_many_pods_as_may_be_are_taken_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_metrics, "PODS_MAX", 3)
+    few, more = ([metrics(f"p{at}", {"cpu": "1", "memory": "1"}) for at in range(count)] for count in (2, 1))
+    assert len(await MetricsApi(Pages(page(few, "next"), page(more))).pods()) == 3
+    with pytest.raises(MeterError, match=r"metrics\.k8s\.io: answers with more than 3 pods"):
+        await MetricsApi(Pages(page(few, "next"), page([*more, *more]))).pods()
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", orjson.dumps({"items": [7]})])
+async def test_what_is_no_list_of_metrics_is_refused_as_such(body: bytes) -> None:
+    with pytest.raises(MeterError, match=r"^metrics\.k8s\.io: answers what is no list of PodMetrics: "):
+        await MetricsApi(Pages(Response(200, body))).pods()

@@ -8,7 +8,7 @@ import pytest
 
 from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
-from multisched.framework.ports import ObjectRef, WriteAnswer
+from multisched.framework.ports import ObjectRef, WriteAnswer, WriteReply
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, a_status, answer
 
@@ -25,26 +25,31 @@ def make_writer(reply: Answer, writes_per_s: float = 5_000) -> tuple[ApiPodWrite
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (answer(200, a_status(200)), WriteAnswer.DONE),
-        (answer(202, a_status(202)), WriteAnswer.DONE),
-        (a_refusal(403, "Forbidden"), WriteAnswer.REFUSED),
-        (a_refusal(404, "NotFound"), WriteAnswer.GONE),
-        (a_refusal(408, "Timeout"), WriteAnswer.UNKNOWN),
-        (a_refusal(409, "Conflict"), WriteAnswer.GONE),
-        (a_refusal(422, "Invalid"), WriteAnswer.REFUSED),
-        (a_refusal(429, "TooManyRequests"), WriteAnswer.THROTTLED),
-        (a_refusal(500, "InternalError"), WriteAnswer.UNKNOWN),
-        (Response(502, b"<html>bad gateway</html>"), WriteAnswer.UNKNOWN),
-        (ConnectFailedError("refused"), WriteAnswer.THROTTLED),
-        (AnswerLostError("reset"), WriteAnswer.UNKNOWN),
+        (answer(200, a_status(200)), WriteReply(WriteAnswer.DONE)),
+        (answer(202, a_status(202)), WriteReply(WriteAnswer.DONE)),
+        (a_refusal(403, "Forbidden", "no"), WriteReply(WriteAnswer.REFUSED, message="no")),
+        (a_refusal(404, "NotFound", "no such pod"), WriteReply(WriteAnswer.GONE, message="no such pod")),
+        (a_refusal(408, "Timeout", "slow"), WriteReply(WriteAnswer.UNKNOWN, message="slow")),
+        (a_refusal(409, "Conflict", "another"), WriteReply(WriteAnswer.GONE, message="another")),
+        (a_refusal(422, "Invalid", "bad"), WriteReply(WriteAnswer.REFUSED, message="bad")),
+        (a_refusal(429, "TooManyRequests", "wait", retry_after="3"), WriteReply(WriteAnswer.THROTTLED, 3.0, "wait")),
+        (a_refusal(500, "InternalError", "etcd"), WriteReply(WriteAnswer.UNKNOWN, message="etcd")),
+        (Response(502, b"<html>bad gateway</html>"), WriteReply(WriteAnswer.UNKNOWN, message="HTTP 502")),
+        (ConnectFailedError("refused"), WriteReply(WriteAnswer.THROTTLED, message="refused")),
+        (AnswerLostError("reset"), WriteReply(WriteAnswer.UNKNOWN, message="reset")),
     ],
 )
-async def test_every_answer_has_one_meaning(reply: Answer, expected: WriteAnswer) -> None:
+async def test_every_answer_has_one_meaning(reply: Answer, expected: WriteReply) -> None:
     writer, transport = make_writer(reply)
-    assert (await writer.delete(VICTIM, timeout_s=5)).answer is expected
-    assert (await writer.mark_victim(VICTIM, "why", timeout_s=5)).answer is expected
-    assert (await writer.clear_nomination(VICTIM, timeout_s=5)).answer is expected
+    assert await writer.delete(VICTIM, timeout_s=60) == expected
+    assert await writer.mark_victim(VICTIM, "why", timeout_s=60) == expected
+    assert await writer.clear_nomination(VICTIM, timeout_s=60) == expected
     assert len(transport.asked) == 3
+    counted = writer.statistics()
+    assert (counted.deletes, counted.marks, counted.clears) == (1, 1, 1)
+    is_busy = isinstance(reply, Response) and reply.status == 429
+    assert counted.throttled == 3 * is_busy
+    assert counted.unknown == 3 * (expected.answer is WriteAnswer.UNKNOWN)
 
 
 async def test_a_victim_is_deleted_by_its_uid_and_within_a_deadline() -> None:

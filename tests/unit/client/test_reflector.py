@@ -457,6 +457,7 @@ async def test_refused_watches_resume_and_all_but_an_outage_list_in_the_end(code
     async with staged([a_list(10)] * 2, [*refused, FOREVER]) as stage:
         await asyncio.sleep(120)
         assert stage.reflector.statistics().lists == lists
+        assert stage.reflector.statistics().watch_failures == 4
 
 
 async def test_a_long_ingest_lets_other_tasks_run() -> None:

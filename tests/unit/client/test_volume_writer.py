@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from multisched.client.limits import WriteLimiter
-from multisched.client.volume_writer import ATTEMPTS_MAX, ApiVolumeWriter
+from multisched.client.volume_writer import ATTEMPTS_MAX, RETRY_DELAY_S, WRITE_TIMEOUT_S, ApiVolumeWriter
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.model.version import NO_VERSION
 from multisched.model.wire import MERGE_PATCH, AnswerLostError, ConnectFailedError
@@ -95,7 +96,11 @@ async def test_a_claim_is_told_the_node_it_is_to_be_provisioned_for() -> None:
 async def test_a_definite_refusal_is_not_sent_again(refusal: Answer, found: VolumeReply) -> None:
     writer, transport = a_writer(refusal)
     assert await writer.select_node(CLAIM, 5, "n1") == found
-    assert len(transport.asked) == 1
+    assert [asked.timeout_s for asked in transport.asked] == [WRITE_TIMEOUT_S]
+    counted = writer.statistics()
+    is_conflict = found.answer is VolumeAnswer.CONFLICT
+    assert (counted.writes, counted.retries, counted.done) == (1, 0, 0)
+    assert (counted.conflicts, counted.failed) == (is_conflict, not is_conflict)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,12 @@ async def test_a_write_of_unknown_effect_is_sent_again(first: Sequence[Answer]) 
     assert (await writer.select_node(CLAIM, 5, "n1")).answer is VolumeAnswer.DONE
     assert len({str(asked.body) for asked in transport.asked}) == 1
     assert len(transport.asked) == len(first) + 1
-    assert writer.statistics().retries == len(first)
+    counted = writer.statistics()
+    assert (counted.writes, counted.retries, counted.done) == (1, len(first), 1)
+    assert (counted.conflicts, counted.failed) == (0, 0)
+    waits = [later.at - earlier.at for earlier, later in pairwise(transport.asked)]
+    assert waits[0] == pytest.approx(4.0 if "429" in repr(first[0]) else RETRY_DELAY_S)
+    assert all(waits[at + 1] == pytest.approx(2 * wait) for at, wait in enumerate(waits[:-1]))
 
 
 async def test_a_server_that_wants_to_be_left_alone_is() -> None:

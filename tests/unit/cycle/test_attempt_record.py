@@ -177,6 +177,66 @@ def test_a_pod_that_reserve_or_bind_turns_away_keeps_what_it_was_chosen_by() -> 
     assert len(domain.cycle.records.read(pod.uid)) == 1
 
 
+def test_a_pod_that_is_turned_away_when_its_placement_is_forgotten_keeps_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement_log, "FULL", 8 * placement_log.WIDTH)
+    domain = Domain(make_node("n1", pods=1000))
+    pod = make_pod("p", cpu=1)
+    placed = domain.schedule(pod, 3)
+    assert isinstance(placed, Placed)
+    for number in range(40):
+        domain.schedule(make_pod(f"other-{number}", cpu=1))
+    assert domain.cycle.records.read(pod.uid) == ()
+    domain.cycle.give_up(placed, Status.unschedulable("not today").by("Permission"))
+
+    (record,) = domain.cycle.records.read(pod.uid)
+    assert (record.attempt, record.outcome, record.node) == (3, Outcome.GIVEN_UP, "n1")
+    assert (record.message, record.status.plugin) == ("not today", "Permission")
+
+
+def test_a_picture_counts_the_bytes_of_its_arrays() -> None:
+    domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
+    placed, refused = make_pod("p", cpu=1), make_pod("large", cpu=10**6)
+    domain.schedule(placed)
+    domain.schedule(refused)
+    sizes = domain.cycle.records.statistics()
+    for pod, name in ((placed, "sampled_bytes"), (refused, "refused_bytes")):
+        picture = last(domain, pod).picture
+        assert picture is not None
+        columns = [
+            picture.feasible,
+            picture.total,
+            *(c.codes for c in picture.filters),
+            *(c.final for c in picture.scores),
+        ]
+        assert sizes[name] == attempt_record.PICTURE_BYTES_MIN + sum(column.nbytes for column in columns)
+
+
+def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 1)
+    domain = Domain(
+        *(make_node(name, pods=1000) for name in NAMES),
+        in_tree=tuple(IN_TREE_USED),
+        weights={"NodeResourcesFit": 2, "NodeResourcesBalancedAllocation": 3},
+    )
+    pod = make_pod("p", cpu=1000)
+    domain.schedule(pod)
+    before = last(domain, pod)
+    assert before.picture is not None
+    assert before.picture.is_kept
+    domain.schedule(make_pod("another", cpu=500))
+    after = last(domain, pod)
+    assert after.picture is before.picture
+    assert not after.picture.is_kept
+    told = {score.plugin: score for score in before.scores}
+    assert after.scores[0] == told["NodeResourcesFit"]
+    assert [score.plugin for score in after.scores[1:]] == [attempt_record.OTHERS]
+    assert sum(score.weight * score.final for score in after.scores) == after.total == before.total
+
+
 def test_an_attempt_that_is_made_again_counts_once() -> None:
     domain = Domain(make_node("n1"), make_node("n2"))
     pod = make_pod("p", cpu=1)
@@ -196,10 +256,12 @@ def test_a_plugin_that_fails_is_on_record() -> None:
 
     domain = Domain(make_node("n1"), plugins=[FilterBy("Broken", breaks)])
     pod = make_pod("p")
-    domain.schedule(pod)
+    domain.schedule(pod, 2)
 
     record = last(domain, pod)
-    assert (record.outcome, record.status.plugin, record.picture) == (Outcome.ERROR, "Broken", None)
+    assert (record.attempt, record.outcome, record.status.plugin) == (2, Outcome.ERROR, "Broken")
+    assert (record.message, record.picture) == (record.status.message, None)
+    assert "broken" in record.message
 
 
 def test_alternates_taken_after_an_answer_from_outside_are_on_record() -> None:
@@ -232,11 +294,12 @@ def test_nodes_refused_from_outside_are_on_record() -> None:
 def test_a_conflict_names_the_nodes_that_others_took() -> None:
     domain = Domain(make_node("n1", cpu=100), plugins=[Service()])
     pod = make_pod("late", cpu=80)
-    waiting = Waiting.begin(domain, pod)
+    waiting = Waiting.begin(domain, pod, attempt=2)
     domain.cache.assume(make_pod("early", cpu=80), domain.row("n1"))
 
     assert isinstance(waiting.answer({"Service": {"n1": 1}}), Conflicted)
-    assert (last(domain, pod).outcome, last(domain, pod).passed_over) == (Outcome.CONFLICT, ("n1",))
+    record = last(domain, pod)
+    assert (record.attempt, record.outcome, record.passed_over) == (2, Outcome.CONFLICT, ("n1",))
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

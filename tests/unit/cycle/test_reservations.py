@@ -172,3 +172,13 @@ def test_no_history_overcommits_a_node_or_leaks_a_place(story: list[tuple[str, i
 
 def moving_pods() -> list[Pod]:
     return [replica(f"old-{number}", cpu=1500, node="source") for number in range(4)]
+
+
+def test_a_stand_in_is_the_pod_as_it_will_wait_for_its_node() -> None:
+    standing = replica("moving", node="source", phase="Running", is_deleting=True)
+    stand_in = stand_in_of(standing, "target")
+    assert is_stand_in(stand_in)
+    assert not is_stand_in(standing)
+    assert (stand_in.node, stand_in.nominated_node, stand_in.phase) == ("", "target", "Pending")
+    assert (stand_in.is_deleting, stand_in.held, stand_in.held_scoring) == (False, None, None)
+    assert (stand_in.spec, stand_in.owner, stand_in.key) == (standing.spec, standing.owner, standing.key)

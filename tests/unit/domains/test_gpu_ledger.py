@@ -309,3 +309,33 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgerMachine = LedgerMachine.TestCase
+
+
+def test_books_grow_with_rows_and_devices_and_rows_nobody_has_told_of_have_none() -> None:
+    """As a ledger of one row says it, so does one of many."""
+    few, many, row = make_ledger(make_node("n", gpu=20)), GpuLedger(), 700
+    many.set_node(row, make_node("n", gpu=20))
+    pods = [whole("train", 3), fraction("infer", 400, 2), fraction("infer-2", 700), whole("late", 17)]
+    for pod in pods:
+        assert many.fits(pod, row) == few.fits(pod, 0)
+        if not few.fits(pod, 0):
+            assert many.take(pod, row) == few.take(pod, 0)
+        here, there = np.array([row]), np.array([0])
+        assert many.ranked(here).T.tolist() == few.ranked(there).T.tolist()
+        assert many.whole_free(here).tolist() == few.whole_free(there).tolist()
+        assert many.used_percent(here).tolist() == few.used_percent(there).tolist()
+        assert many.is_held(here).tolist() == few.is_held(there).tolist()
+        for is_whole in (True, False):
+            assert many.bars(here, is_whole=is_whole).tolist() == few.bars(there, is_whole=is_whole).tolist()
+        for count in (1, 18, 21):
+            assert many.room(here, count).tolist() == few.room(there, count).tolist()
+        assert many.sums(row) == few.sums(0)
+    others = np.array([0, 63, row - 1, row + 1])
+    assert not many.is_held(others).any()
+    assert not many.whole_free(others).any()
+    assert not many.used_percent(others).any()
+    assert not many.bars(others, is_whole=True).any()
+    assert many.room(others, 1).max() < 0
+    assert [many.version(one) for one in others.tolist()] == [0] * len(others)
+    assert many.version(row) == few.version(0)
+    assert not many.is_held(np.arange(3 * row, 3 * row + 2)).any()

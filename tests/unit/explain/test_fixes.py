@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched import config
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
 from tests.unit.explain.clusters import (
     ASKED,
@@ -163,6 +166,90 @@ def test_a_gate_is_told_where_it_holds_the_pod_back() -> None:
     assert view.now is not None
     gates = [(said.plugin, said.said) for said in view.now.points if said.point == "PreEnqueue"]
     assert gates == [("SchedulingGates", "holds it back: waiting for scheduling gates: [hold]")]
+
+
+GATED = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: all
+  schedulerNames: [default-scheduler]
+  nodes: {rule: rest}"""
+
+
+class Quota:
+    """A gate of somebody else's, behind those that ship."""
+
+    name = "Quota"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return Status.unschedulable("quota is used up")
+
+
+def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_are_not_asked() -> None:
+    profile = f"\n  profile: {{plugins: {{enabled: [{{name: {__name__}:Quota}}]}}}}"
+    configured = config.parse(GATED + profile, "test")
+    for gates, said in (((), "Quota"), (("hold",), "SchedulingGates")):
+        pod = make_pod("late", schedulingGates=[{"name": gate} for gate in gates])
+        view = dump_of(make_node("n1"), pod, configured=configured).pod(ASKED)
+        assert view.now is not None
+        *before, last = [(one.plugin, one.said) for one in view.now.points if one.point == "PreEnqueue"]
+        assert last[0] == said
+        assert last[1].startswith("holds it back: ")
+        assert ("SchedulingGates" in dict(before)) is (said == "Quota")
+        assert set(dict(before).values()) <= {"admits it"}
+
+
+@pytest.mark.parametrize(
+    ("free", "told"), [("3Gi", "3Gi"), ("2047Mi", "2047Mi"), ("1025Ki", "1025Ki"), ("1000", "1000"), ("2Ti", "2Ti")]
+)
+def test_a_smaller_memory_request_is_told_in_the_largest_whole_unit(free: str, told: str) -> None:
+    late = make_pod("late", cpu="100m")
+    late["spec"]["containers"][0]["resources"]["requests"]["memory"] = "4Ti"
+    fixes = explained(make_node("n1", memory=free), late).fixes
+    assert [fix.text for fix in fixes or ()] == [f"lower the memory request from 4Ti to {told}"]
+
+
+def test_several_taints_of_one_key_take_one_wide_toleration_beside_those_the_pod_has() -> None:
+    node = tainted("n1", "team")
+    node["spec"]["taints"].append({"key": "team", "value": "b", "effect": "NoExecute"})
+    late = make_pod("late", tolerations=[{"key": "other", "operator": "Exists"}])
+    (fix,) = [one for one in explained(node, late).fixes or () if one.kind == "toleration"]
+    assert fix.text == "add a toleration of the taint team"
+    assert fix.change["toleration"] == {"key": "team", "operator": "Exists"}
+    assert '"/spec/tolerations/-"' in fix.command
+    (alone,) = [one for one in explained(node, make_pod("late")).fixes or () if one.kind == "toleration"]
+    assert '"/spec/tolerations"' in alone.command
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "label"),
+    [("Gt", ["7"], "8"), ("Lt", ["7"], "6"), ("Exists", [], "true"), ("In", ["a", "b"], "a")],
+)
+def test_a_label_that_would_do_is_named_for_every_operator(operator: str, values: list[str], label: str) -> None:
+    expression = {"key": "gen", "operator": operator, "values": values}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    fixes = explained(make_node("n1"), make_pod("late", affinity=affinity)).fixes
+    (fix,) = [one for one in fixes or () if one.kind == "node"]
+    assert fix.change == {"node": "n1", "label": "gen", "value": label}
+
+
+def test_victims_are_looked_for_only_where_removing_pods_may_help() -> None:
+    """A node that is refused for its labels is not opened by a deletion; one that is merely full is."""
+    full, other = make_node("full", cpu="1", labels={"disk": "ssd"}), make_node("other", cpu="1")
+    documents = [full, other, make_pod("on-full", cpu="1", node="full"), make_pod("on-other", cpu="1", node="other")]
+    view = explained(*documents, make_pod("late", cpu="500m", nodeSelector={"disk": "ssd"}))
+    victims = [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"]
+    assert victims == ["on-full"]
+
+
+def test_a_node_that_two_plugins_refuse_is_not_mended_for_one_of_them() -> None:
+    first, second = tainted("first", "team"), tainted("second", "team")
+    second["spec"]["unschedulable"] = True
+    view = explained(second, first, make_pod("late"))
+    nodes = [fix.node for fix in view.fixes or () if fix.kind == "node"]
+    assert nodes == ["first"]
 
 
 def test_a_dump_without_nodes_is_called_so() -> None:

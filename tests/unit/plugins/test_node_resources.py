@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.framework.events import Hint
+from multisched.framework.node_view import VIEW_FROM
 from multisched.framework.status import Code
 from multisched.plugins.columns import FEW_ROWS
 from multisched.plugins.config_fields import PluginArgsError
@@ -403,3 +404,39 @@ def test_balance_refuses_weights_and_doubles() -> None:
         NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": "cpu", "weight": 2}]})
     with pytest.raises(PluginArgsError, match=r"args\.resources\[1\]\.name: cpu is there twice"):
         NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": "cpu"}, {"name": "cpu"}]})
+
+
+@pytest.mark.parametrize("kind", ["LeastAllocated", "MostAllocated"])
+@given(st.lists(st.tuples(st.integers(1, 2**50), st.integers(0, 2**50)), min_size=1, max_size=4))
+def test_capacities_beyond_what_floats_can_tell_are_scored_to_the_integer(
+    kind: str, sizes: list[tuple[int, int]]
+) -> None:
+    nodes = [node_document(f"n{at}", cpu=4, memory=capacity) for at, (capacity, _) in enumerate(sizes)]
+    placed = [
+        pod_document(f"p{at}", container(memory=used), node=f"n{at}") for at, (_, used) in enumerate(sizes) if used
+    ]
+    scene = Scene(nodes, placed, pod_document("new", container(memory=1)))
+    strategy = {"type": kind, "resources": [{"name": "memory", "weight": 1}]}
+    plugin = NodeResourcesFit(NodeResourcesFitArgs.from_config({"scoringStrategy": strategy}))
+    expected = {}
+    for at, (size, used) in enumerate(sizes):
+        taken_then = used + 1 if used else 1
+        counted = max(0, size - taken_then) if kind == "LeastAllocated" else min(taken_then, size)
+        expected[f"n{at}"] = counted * 100 // size
+    assert scene.scores(plugin) == expected
+
+
+def test_balance_of_very_many_rows_is_that_of_each_alone() -> None:
+    nodes = [node_document(f"n{at}", cpu=1 + at % 7, memory=(1 + at % 5) << 30) for at in range(2 * VIEW_FROM)]
+    placed = [
+        pod_document(f"p{at}", container(cpu=100 * (1 + at % 9), memory=(at % 4) << 28), node=f"n{at}")
+        for at in range(0, 2 * VIEW_FROM, 3)
+    ]
+    scene = Scene(nodes, placed, pod_document("new", container(cpu=300, memory=1 << 29)))
+    plugin = NodeResourcesBalancedAllocation()
+    rows = scene.rows(scene.names)
+    assert len(rows) > VIEW_FROM
+    at_once = plugin.score(scene.view(), scene.pod, rows).tolist()
+    assert at_once == [int(plugin.score(scene.view(), scene.pod, rows[at : at + 1])[0]) for at in range(len(rows))]
+    assert plugin.score(scene.view(), scene.pod, rows[:0]).tolist() == []
+    assert len(set(at_once)) > 5

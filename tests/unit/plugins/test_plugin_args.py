@@ -241,11 +241,15 @@ NO_TERM = "is no node selector term; check operators, the number of values and t
             {
                 "addedAffinity": {
                     REQUIRED: {"nodeSelectorTerms": [{"matchExpresions": []}, {"matchFields": [{"key": "a"}]}]},
-                    PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}],
+                    PREFERRED: [
+                        {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Is"}]}},
+                        {"weight": 1, "preference": {"matchLabels": {}}},
+                    ],
                 },
             },
             [
                 f"args.addedAffinity.{REQUIRED}.nodeSelectorTerms[0].matchExpresions",
+                f"args.addedAffinity.{PREFERRED}[1].preference.matchLabels",
                 f"args.addedAffinity.{REQUIRED}.nodeSelectorTerms[1]",
                 f"args.addedAffinity.{PREFERRED}[0].preference",
             ],

@@ -291,16 +291,20 @@ GATES = [
     Row("SchedulingGates", "a pod that is gone", GATED, pod("x", node="n"), None, False),
 ]
 
-SPREAD = pod(
-    labels={"app": "web"},
-    topologySpreadConstraints=[
-        {
-            "maxSkew": 1,
-            "topologyKey": "zone",
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "web"}},
-        }
-    ],
+OVER_ZONES = {
+    "maxSkew": 1,
+    "topologyKey": "zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+}
+SPREAD = pod(labels={"app": "web"}, topologySpreadConstraints=[OVER_ZONES])
+SPREAD_AND_MORE = pod(labels={"app": "web", "more": "x"}, topologySpreadConstraints=[OVER_ZONES])
+BY_REVISION, BY_ANOTHER_REVISION = (
+    pod(
+        labels={"app": "web", "rev": revision},
+        topologySpreadConstraints=[{**OVER_ZONES, "matchLabelKeys": ["rev"]}],
+    )
+    for revision in "12"
 )
 OTHER_APP, WEB_APP = {"app": "db"}, {"app": "web"}
 SPREADS = [
@@ -339,6 +343,8 @@ SPREADS = [
         pod("x", node="n", labels={**WEB_APP, "a": "b"}),
         False,
     ),
+    Row("PodTopologySpread", "a label of its own", BY_REVISION, BY_REVISION, BY_ANOTHER_REVISION, True),
+    Row("PodTopologySpread", "a label of its own that no rule is about", SPREAD, SPREAD, SPREAD_AND_MORE, False),
     Row("PodTopologySpread", "a node with the key", SPREAD, None, node(labels={"zone": "a"}), True),
     Row("PodTopologySpread", "a node without the key", SPREAD, None, node(), False),
     Row("PodTopologySpread", "a node with the key is gone", SPREAD, node(labels={"zone": "a"}), None, True),
@@ -487,6 +493,9 @@ VOLUMES = [
         False,
     ),
     Row("VolumeBinding", "a node", CLAIMANT, None, node(), True),
+    Row("VolumeBinding", "a node's drivers", CLAIMANT, None, csi(1), True),
+    Row("VolumeBinding", "more volumes a node takes", CLAIMANT, csi(1), csi(2), False),
+    Row("VolumeBinding", "a node's drivers are gone", CLAIMANT, csi(1), None, False),
     Row("VolumeBinding", "another label", CLAIMANT, node(), node(labels={"a": "b"}), True),
     Row("VolumeBinding", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
     Row("VolumeBinding", "a pod that is gone", CLAIMANT, pod("x", node="n"), None, False),
@@ -599,6 +608,15 @@ def test_every_plugin_that_can_refuse_a_pod_says_what_helps_and_stands_in_the_ta
     assert refusing == {row.plugin for row in ROWS}
     assert {row.plugin for row in ROWS if row.is_help} == refusing - {"DefaultPreemption"}
     assert {row.plugin for row in ROWS if not row.is_help} == refusing
+
+
+def test_events_are_called_after_what_happened_to_which_object() -> None:
+    """Metrics and records tell by these names who woke a pod."""
+    for name in IN_TREE:
+        plugin = plugin_of(name)
+        if isinstance(plugin, EnqueueExtensions):
+            labels = [(one.event.resource, one.event.label) for one in plugin.events_to_register()]
+            assert all(label.startswith((resource.value, "Pod")) for resource, label in labels), (name, labels)
 
 
 def test_pods_alike_but_for_their_names_are_woken_by_the_claim_that_was_made_for_one_of_them() -> None:

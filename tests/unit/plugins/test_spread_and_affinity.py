@@ -18,7 +18,7 @@ from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.natural_log import natural_log
 from multisched.plugins.pod_topology_spread import PodTopologySpread
-from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
+from multisched.plugins.pod_topology_spread_args import DefaultConstraint, PodTopologySpreadArgs
 from multisched.state.overlay import OverlayCycle
 from tests.unit.plugins.scenes import Document, Scene, decode_pod, node_document, pod_document, put
 
@@ -206,6 +206,34 @@ def test_a_services_pods_are_spread_by_default_and_a_row_without_a_zone_by_its_h
     # Hosts: two rows, ln 4. Zones: x, and rows without one, which are not credited for it: 0 + 2 + 4, and ln 4 + 2.
     assert scored(scene, plugin) == ({"a": 6, "b": 3}, {"a": 50, "b": 100})
     assert plugin.pre_filter(scene.view(), scene.pod).status.code is Code.SKIP
+
+
+def test_by_default_a_node_whose_zone_is_empty_is_in_one_domain_with_nodes_that_have_none() -> None:
+    """It is credited for that domain, and they are scored by their hosts alone."""
+    empty = node_document("b", labels={HOST: "b", ZONE: ""})
+    scene = Scene([node("a", "x"), empty, node("c")], [pod("p", on="b"), pod("q", on="c")], pod("new"))
+    service = {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}}
+    put(scene.objects, ObjectKind.SERVICE, service)
+    found = scored(scene, spreading(scene))
+    assert found is not None
+    # Hosts: three, ln 5 = 1.609, plus 2. Zones: x and the empty one, ln 4 = 1.386, plus 4; two pods in the empty one.
+    assert found[0] == {"a": 6, "b": 10, "c": 4}
+
+
+def test_spreading_by_default_goes_by_the_services_as_they_are_now() -> None:
+    """What was counted for a class of pods is not followed up once another rule counts."""
+    waiting = pod("new")
+    waiting["metadata"]["labels"]["tier"] = "front"
+    scene = Scene([node("a", "x"), node("b", "y")], [pod("p", on="a")], waiting)
+    rule = DefaultConstraint(1, ZONE, "DoNotSchedule")
+    plugin, view = spreading(scene, PodTopologySpreadArgs((rule,), False)), scene.view()
+    verdicts = []
+    for selector in ({"app": "web"}, {"app": "web", "tier": "front"}, {"app": "web"}):
+        service = {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": selector}}
+        put(scene.objects, ObjectKind.SERVICE, service)
+        assert plugin.pre_filter(view, scene.pod).status.is_success
+        verdicts.append(plugin.filter(view, scene.pod, scene.rows(scene.names)).astype(bool).tolist())
+    assert verdicts == [[True, False], [False, False], [True, False]]
 
 
 def test_a_pod_that_asks_for_what_is_the_default_is_of_another_class_than_one_that_asks_for_nothing() -> None:

@@ -143,6 +143,19 @@ def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_d
     assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}
 
 
+def test_answers_about_a_volume_that_a_driver_may_take_over_hang_on_what_the_nodes_drivers_are() -> None:
+    """Of other volumes they do not: a node's drivers come and go with its pods."""
+    storage = Storage()
+    storage.put(PV, volume("old", source={"awsElasticBlockStore": {"volumeID": "vol-1"}}), volume("plain", host="n0"))
+    storage.put(PVC, claim("taken", bound="old"), claim("plain", bound="plain"))
+    pods = [pod("p", "taken"), pod("q", "plain"), pod("r", "plain", "taken"), pod("s")]
+    before = [storage.plugin.stamp(storage.view(), one) for one in pods]
+    assert before[3] is None
+    storage.put(CSI_NODE, csi_node("n0"))
+    after = [storage.plugin.stamp(storage.view(), one) for one in pods]
+    assert [was != now for was, now in zip(before, after, strict=True)] == [True, False, True, False]
+
+
 def test_a_volume_with_beta_labels_goes_by_the_drivers_zones_and_by_the_regions_of_today() -> None:
     """Upstream renames the region only where the zone was a beta one too."""
     beta = {"failure-domain.beta.kubernetes.io/zone": "z1", "failure-domain.beta.kubernetes.io/region": "r1"}

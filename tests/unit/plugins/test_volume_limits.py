@@ -307,6 +307,27 @@ def walked(cluster: Cluster) -> Counts:
     return found
 
 
+def test_what_is_counted_in_one_piece_is_bounded_by_volumes_and_attachments() -> None:
+    """Two nodes with two volumes and an attachment each: four units of work a node."""
+    pods = [pod_document(f"p{name}", node=name, volumes=uses("a", "b")) for name in ("n0", "n1")]
+    found = Scene([node_document("n0"), node_document("n1")], pods, pod_document("pending"))
+    for name in ("n0", "n1"):
+        put(found.objects, NODE, csi_node(name, ebs__csi__aws__com=5))
+    for name in "abc":
+        put(found.objects, CLAIM, claim(name, volume=f"pv-{name}"))
+        put(found.objects, VOLUME, volume(f"pv-{name}", handle=f"vol-{name}"))
+    attached = AttachedVolumes(found.table, found.objects)
+    attached.renew()
+    for units, pieces in ((4, 2), (5, 1)):
+        for name in ("n0", "n1"):
+            put(found.objects, ATTACHMENT, attachment(f"to-{name}", name, "pv-c"))
+        with mock.patch.object(attached_volumes, "VOLUMES_PER_PIECE", units):
+            calls = 1
+            while attached.catch_up():
+                calls += 1
+        assert calls == pieces, units
+
+
 @given(volumes, st.lists(steps, max_size=25), st.lists(st.tuples(st.sampled_from(NODES), volumes), max_size=3))
 def test_after_any_events_the_counts_equal_a_walk_over_all_pods(
     pending: list[Document], drawn: list[tuple[Any, ...]], in_thought: list[tuple[str, list[Document]]]

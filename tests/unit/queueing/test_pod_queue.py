@@ -719,3 +719,21 @@ def test_a_change_of_a_pods_own_is_counted_in_kube_schedulers_words(changed: Pod
     queue.update(known, changed, 60)
 
     assert queue.statistics().incoming["active", label] == 1
+
+
+def test_a_hint_is_told_of_the_pod_itself_as_it_was_and_as_it_is_whether_it_waits_or_is_tried() -> None:
+    told: list[tuple[EventObject, EventObject]] = []
+
+    def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        told.append((old, new))
+        return Hint.SKIP
+
+    label = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")
+    queue = make_queue(plugins=[Listening(FIT, EventRegistration(label, hint))])
+    versions = [make_pod("u", labels={"color": color}) for color in ("red", "green", "blue")]
+    queue.add(versions[0], 0)
+    assert pop_uid(queue, 0) == "u"
+    queue.update(versions[0], versions[1], 1)
+    queue.fail("u", REFUSED, 2)
+    queue.update(versions[1], versions[2], 3)
+    assert told == [(versions[0], versions[1]), (versions[1], versions[2])]

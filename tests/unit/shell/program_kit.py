@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -30,6 +30,7 @@ lease: {enabled: false}
 PODS = "/api/v1/namespaces/default/pods"
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 
 class BentTransport:
@@ -112,10 +113,23 @@ class Cluster:
         self.server = ApiServer(clock, rbac=False)
         self.api = DirectTransport(self.server)
         self.transport = BentTransport(self.server)
+        self.observer = QuietObserver()
+        self.thread_uses = 0
+        """What would be computed in threads, which virtual time does not wait for, is computed at once."""
         surroundings = Surroundings(
-            self.transport, clock, random.Random(1), "tester", "kube-system", observer=lambda domain: QuietObserver()
+            self.transport,
+            clock,
+            random.Random(1),
+            "tester",
+            "kube-system",
+            observer=lambda domain: self.observer,
+            duty_threads=lambda: self._at_once,
         )
         self.program = Program(config.parse(configuration, "test"), surroundings)
+
+    async def _at_once(self, work: Callable[[], T]) -> T:
+        self.thread_uses += 1
+        return work()
 
     async def send(
         self, method: str, path: str, document: Document | None = None, *, content_type: str = JSON

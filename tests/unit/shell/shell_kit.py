@@ -37,12 +37,15 @@ from multisched.shell.ingest import NodeIngest, PodIngest
 from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.router import Router
+from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import Domain
 
 Document = dict[str, Any]
 NO_TOLERATIONS: Mapping[str, tuple[Toleration, ...]] = {}
 HELD_S = 5.0
+WRITE_S = 0.01
+"""That a write beside binds takes."""
 
 
 class Holding:
@@ -72,6 +75,7 @@ class Desk:
         self.conditions: list[tuple[str, Condition]] = []
         self.ends: list[tuple[str, Any]] = []
         self.writes: dict[tuple[str, str], list[WriteReply]] = {}
+        self.preemptions_s: list[float] = []
         self.dropped: list[str] = []
         """Pods of which nothing more is to be written, as they are bound."""
         self.writes_sent: list[tuple[str, str]] = []
@@ -113,7 +117,7 @@ class Desk:
         """An answer of `writes` by (what, pod's name), in order; then DONE for ever. It takes a moment, as it does."""
         self.writes_sent.append((what, pod.name))
         if self.sleep is not None:
-            await self.sleep(0.01)
+            await self.sleep(WRITE_S)
         answers = self.writes.get((what, pod.name))
         return answers.pop(0) if answers else WriteReply(WriteAnswer.DONE)
 
@@ -146,6 +150,7 @@ class Desk:
 
     def preemption_ended(self, result: str, seconds: float) -> None:
         self.ends.append(("preemption", result))
+        self.preemptions_s.append(seconds)
 
 
 class House:
@@ -172,6 +177,7 @@ class House:
         self.router = Router()
         self.preemptor = Preemptor(self.desk, self.desk, self.clock, self.domain.nominator, self.router.worker_of)
         news = NewsShare(lambda: 0, self.clock.monotonic)
+        self.reservations = Reservations(self.domain.nominator)
         self.worker = DomainWorker(
             "ours",
             cycle=self.domain.cycle,
@@ -198,6 +204,7 @@ class House:
             self.clock,
             tolerations=tolerations,
             going=self.preemptor.saw_going,
+            offer=self.reservations.offer,
         )
         self.nodes = NodeIngest(
             self.cache, self.router, decoder, self.clock, self.desk, "ours", disputed=lambda node: ()

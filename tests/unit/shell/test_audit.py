@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -16,12 +17,14 @@ from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.config_schema import Configuration
+from multisched.framework.objects_view import ObjectKind
 from multisched.model.wire import MERGE_PATCH, LineStream, Response
 from multisched.queueing.transitions import Place
-from multisched.shell.audit import AuditStatistics
+from multisched.shell.audit import PAGE_PAUSE_S, AuditStatistics
 from multisched.shell.program import Program, Surroundings
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PodState
+from multisched.state.node_table import SCORING
 from multisched.testing.history import rewind
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
@@ -50,13 +53,18 @@ class DeafTransport(DirectTransport):
         self.lost = 0
         self.false_answers: list[str] = []
         """Pods whose next binding is answered with 201 and never done."""
+        self.after: Callable[[str, str], Awaitable[None]] | None = None
+        """What passes between the server's answer to a request and its arrival."""
 
     async def request(self, method: str, path: str, **options: Any) -> Response:
         name = path.removeprefix(f"{PODS}/").partition("/binding")[0]
         if "/binding" in path and name in self.false_answers:
             self.false_answers.remove(name)
             return Response(201, b"{}", {})
-        return await super().request(method, path, **options)
+        answer = await super().request(method, path, **options)
+        if self.after is not None:
+            await self.after(method, path)
+        return answer
 
     @asynccontextmanager
     async def stream(
@@ -115,6 +123,11 @@ class Stage:
 
     async def delete_pod(self, name: str) -> None:
         await self.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+
+    async def label_pod(self, name: str, label: str, value: str) -> None:
+        body = orjson.dumps({"metadata": {"labels": {label: value}}})
+        answer = await self.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE_PATCH)
+        assert answer.status < 300, answer.body
 
     def uid(self, name: str) -> str:
         return self.server.store.collection("pods").objects[f"default/{name}"].uid
@@ -295,31 +308,68 @@ def _lose_from_the_queue(program: Program, uid: str) -> None:
             assert worker.queue.remove(entry.uid) is Place.UNSCHEDULABLE
 
 
+def _offer_more_cpu(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    table = program.cache.nodes
+    table._allocatable[table._resources["cpu"], entry.row] += 250
+
+
+def _cordon_a_row(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    program.cache.nodes._unschedulable[entry.row] = True
+
+
+def _count_more_in_scores(program: Program, uid: str) -> None:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    table = program.cache.nodes
+    table._requested[SCORING.start, entry.row] += 5
+
+
+CORRUPTIONS: list[tuple[Callable[[Program, str], None], str, str, str]] = [
+    (_forget_a_pod, "service", "pod default/service", "unknown here"),
+    (_move_a_pod, "service", "pod default/service", "' in the API, on '"),
+    (_add_cpu_to_a_row, "service", "row NODE", "cpu"),
+    (_lose_a_port, "service", "row NODE", "port"),
+    (_offer_more_cpu, "service", "row NODE", "allocatable cpu is 4250, the node says 4000"),
+    (_cordon_a_row, "service", "row NODE", "unschedulable is True, the node says False"),
+    (_count_more_in_scores, "service", "row NODE", "scoring columns say"),
+    (_give_devices_back, "train", "ledger default/train", "ledger gpu-devices holds None, its pod says"),
+    (_count_a_device_as_free, "train", "ledger gpu", "for the row, its pods make"),
+    (_hold_for_a_stranger, "train", "ledger stranger", "for a pod that is on no node"),
+    (_lose_from_the_queue, "huge", "queue default/huge", "pending, and in no queue"),
+]
+
+
 @pytest.mark.parametrize(
-    ("corrupt", "pod"),
-    [
-        (_forget_a_pod, "service"),
-        (_move_a_pod, "service"),
-        (_add_cpu_to_a_row, "service"),
-        (_lose_a_port, "service"),
-        (_give_devices_back, "train"),
-        (_count_a_device_as_free, "train"),
-        (_hold_for_a_stranger, "train"),
-        (_lose_from_the_queue, "huge"),
-    ],
-    ids=lambda value: value.__name__.strip("_") if callable(value) else "",
+    ("corrupt", "pod", "found", "told"), CORRUPTIONS, ids=[one[0].__name__.strip("_") for one in CORRUPTIONS]
 )
 def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
-    corrupt: Callable[[Program, str], None], pod: str
+    corrupt: Callable[[Program, str], None], pod: str, found: str, told: str
 ) -> None:
+    """Nothing else is told: what stands beside it is as it should be."""
+
     async def scene(stage: Stage) -> None:
+        await stage.add_pod("other", cpu="100m")
+        await stage.add_pod("train-2", scheduler="gpu-scheduler", **{"nvidia.com/gpu": "1"})
+        await asyncio.sleep(1.0)
+        where = stage.program.cache.placed(stage.uid(pod))
+        node = "" if where is None else where.node
         corrupt(stage.program, stage.uid(pod))
         assert not stage.is_true()
 
-        await asyncio.sleep(125.0)
+        differences = [*await stage.program.audit.once(), *await stage.program.audit.once()]
+        await asyncio.sleep(1.0)
 
         assert stage.is_true()
-        assert stage.found.differences >= 1
+        others = {f"row {one}" for one in ("a", "b", "gpu")} if corrupt is _lose_a_port else set()
+        keys = {f"{one.kind} {one.key}" for one in differences}
+        assert keys - others == {found.replace("NODE", node)} - others
+        assert any(told in one.what for one in differences)
+        assert stage.found.differences == len(differences) <= 3
+        assert stage.found.audits == 2
 
     play(scene)
 
@@ -355,6 +405,62 @@ def test_a_pod_that_the_cache_made_up_is_dropped() -> None:
         assert stage.program.cache.placed("phantom") is None
         assert entry.state is PodState.CONFIRMED
         assert stage.is_true()
+
+    play(scene)
+
+
+def test_a_node_and_an_object_that_the_cache_made_up_are_dropped() -> None:
+    """The API has no such thing, and the reflector knows of none: no new list would bring its end."""
+
+    async def scene(stage: Stage) -> None:
+        program = stage.program
+        disk = program.objects.ingests[ObjectKind.PERSISTENT_VOLUME]
+        metadata = {"name": "phantom", "uid": "uid-phantom", "resourceVersion": "1"}
+        raw = msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {}, "status": {}}))
+        program.nodes.upsert("phantom", raw)
+        disk.upsert("phantom", raw)
+        assert program.cache.nodes.row_of("phantom") is not None
+        assert program.cache.objects.volume("phantom") is not None
+
+        differences = [*await program.audit.once(), *await program.audit.once()]
+
+        assert [(one.kind, one.key) for one in differences] == [("node", "phantom"), (disk.kind.value, "phantom")]
+        assert all("version 1 here, not in the list of version" in one.what for one in differences)
+        assert program.cache.nodes.row_of("phantom") is None
+        assert program.cache.objects.volume("phantom") is None
+        assert stage.is_true()
+
+    play(scene)
+
+
+def test_an_object_that_is_newer_here_than_the_list_is_not_compared_by_what_it_holds() -> None:
+    async def scene(stage: Stage) -> None:
+        holding = asyncio.Event()
+
+        async def answer_late(method: str, path: str) -> None:
+            if path.startswith("/api/v1/pods?limit"):
+                await holding.wait()
+
+        stage.transport.after = answer_late
+        auditing = asyncio.ensure_future(stage.program.audit.once())
+        await asyncio.sleep(1.0)
+        await stage.label_pod("service", "color", "blue")
+        await asyncio.sleep(1.0)
+        holding.set()
+
+        assert await auditing == []
+        assert stage.found.audits == 1
+
+    play(scene)
+
+
+def test_an_audit_of_a_small_cluster_is_short() -> None:
+    """It lets others go on between its steps, and does not sleep but between pages."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.program.audit.once()
+        assert stage.found.audits == 1
+        assert stage.found.last_s <= 20 * PAGE_PAUSE_S
 
     play(scene)
 

@@ -79,7 +79,8 @@ CHANGED: dict[str, tuple[Callable[[Document], Any], str]] = {
     "size": (lambda d: d["spec"]["containers"][0]["resources"].update(requests={"cpu": "7"}), "requests"),
     "port": (lambda d: d["spec"]["containers"][0].update(ports=[{"hostPort": 81}]), "ports"),
     "label": (lambda d: d["metadata"].update(labels={"app": "other"}), "labels"),
-    "term": (lambda d: d["spec"].pop("affinity"), "anti_affinity_terms 1 here, 0 in the API"),
+    "term": (lambda d: d["spec"]["affinity"].pop("podAffinity"), "affinity_terms 2 here, 0 in the API"),
+    "anti term": (lambda d: d["spec"]["affinity"].pop("podAntiAffinity"), "anti_affinity_terms 1 here, 0 in the API"),
     "claim": (lambda d: d["spec"].pop("volumes"), "claims"),
 }
 
@@ -89,7 +90,7 @@ def test_a_difference_is_told_with_both_sides(change: Callable[[Document], Any],
     document = pod_document(
         container(cpu="1") | {"ports": [{"hostPort": 80}]},
         metadata={"labels": {"app": "web"}},
-        affinity={"podAntiAffinity": {REQUIRED: [term()]}},
+        affinity={"podAntiAffinity": {REQUIRED: [term()]}, "podAffinity": {REQUIRED: [term(), term()]}},
         volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}],
     )
     pod, _ = decoded(document)

@@ -70,12 +70,14 @@ class Slow:
         self.name = name
         self.answer_timeout_s = 10.0
         self._seconds = seconds
+        self.answered: list[object] = []
 
     def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return pod.name
 
     async def answer(self, question: object) -> object:
         await asyncio.sleep(self._seconds)
+        self.answered.append(question)
         return question
 
 
@@ -99,14 +101,34 @@ def play(scene: Callable[[House, Recorder], Coroutine[Any, Any, None]], *nodes: 
 
 
 def test_a_pod_waits_for_the_slowest_answer_and_not_for_their_sum() -> None:
+    asked = [Slow("first", 3.0), Slow("second", 2.0)]
+
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_pod("p")
         await asyncio.sleep(2.9)
         assert house.desk.posts == []
         await asyncio.sleep(0.2)
         assert house.desk.posts == [("p", "a")]
+        assert [plugin.answered for plugin in asked] == [["p"], ["p"]]
 
-    play(scene, plugins=[Slow("first", 3.0), Slow("second", 2.0)])
+    play(scene, plugins=asked)
+
+
+def test_a_plugin_that_fails_to_answer_is_named_with_what_it_raised() -> None:
+    class Failing(Slow):
+        async def answer(self, question: object) -> object:
+            raise ZeroDivisionError("no weights")
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.desk.ends == [("attempt", "error")]
+        assert house.domain.heard.failures == [("failing", "Answer", "no weights")]
+        (told,) = house.told("p")
+        assert "failing" in told
+        assert "no weights" in told
+
+    play(scene, plugins=[Failing("failing", 0.0)])
 
 
 def test_a_plugin_that_does_not_answer_in_time_has_failed_and_the_pod_is_told() -> None:
@@ -457,6 +479,8 @@ def test_what_a_ledger_has_against_its_node_reaches_the_pod() -> None:
         house.see_pod("second", metadata={"annotations": {"tickets": "1"}})
         await asyncio.sleep(0.1)
         assert set(house.told("second")) == {"node a: no tickets"}
+        conditions = [condition for name, condition in house.desk.conditions if name == "second"]
+        assert {(one.status, one.reason) for one in conditions} == {("False", "Unschedulable")}
         assert set(house.reasons()) == {"Scheduled", "FailedScheduling"}
         entry = house.worker.queue.entry("uid-second")
         assert entry is not None

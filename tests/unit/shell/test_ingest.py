@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from multisched.framework.events import (
+    Action,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    Hint,
+    QueueingHint,
+    Resource,
+)
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import Code
+from multisched.model.decode import Decoder
 from multisched.model.limited_toleration import LimitedToleration, PodRule
-from multisched.model.objects import CPU, HostPort, PodSpec
+from multisched.model.objects import CPU, HostPort, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
+from multisched.shell.ingest import NodeIngest
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.cycle.cycle_kit import make_pod
 from tests.unit.shell.shell_kit import House
@@ -234,6 +250,96 @@ def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_to
         assert "NodePorts" in wanted.refusal_of_move(None, at_port, "a")
         house.see_pod("pending", **over)
         assert "spec.tolerations: 257 entries" in house.told("pending")[0]
+
+
+def test_a_node_that_cannot_be_read_or_is_disputed_is_told_so_once_for_each_fault() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop)
+        claims: dict[str, tuple[str, ...]] = {}
+        house.nodes = NodeIngest(
+            house.cache,
+            house.router,
+            Decoder(),
+            house.clock,
+            house.desk,
+            "ours",
+            disputed=lambda node: claims.get(node.name, ()),
+        )
+        for _ in range(2):
+            house.see_node("bad", cpu="lots")
+        house.nodes.upsert("odd", msgspec.Raw(b"[]"))
+        claims["both"] = ("first", "second", "third")
+        for _ in range(2):
+            house.see_node("both")
+        claims.clear()
+        house.see_node("both")
+        claims["both"] = ("first", "second", "third")
+        house.see_node("both")
+        told = [(one.regarding.kind, one.regarding.name, one.type, one.reason) for one in house.desk.events]
+        disputed = ("Node", "both", "Warning", "DisputedNode")
+        assert told == [("Node", "bad", "Warning", "MalformedNode"), disputed, disputed]
+        assert house.desk.events[0].note.startswith("No pod is placed here: ")
+        assert house.desk.events[1].note == (
+            "The selectors of the domains first, second, third match: it belongs to first, and second, third cannot"
+            " use it. Set the selectors apart, lend it, or label it multisched.io/domain"
+        )
+        assert house.desk.events[1].reporter == "ours"
+        assert house.nodes.malformed == 2
+        assert (house.cache.nodes.row_of("odd"), house.cache.nodes.node_count) == (None, 2)
+
+
+class Listens:
+    """Refuses all, and remembers what it is told of pods on nodes."""
+
+    name = "Listens"
+    depends_on = Dependency.NODE
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._no = self.reasons.code(Code.UNSCHEDULABLE, "no")
+        self.heard: list[tuple[str, object, object]] = []
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.full(len(rows), self._no, np.uint8)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        def hear(kind: str) -> QueueingHint:
+            def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+                self.heard.append((kind, old, new))
+                return Hint.SKIP
+
+            return hint
+
+        kinds = {
+            "labels": Action.UPDATE_POD_LABEL,
+            "smaller": Action.UPDATE_POD_SCALE_DOWN,
+            "going": Action.DELETE,
+        }
+        return [
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, action, kind), hear(kind))
+            for kind, action in kinds.items()
+        ]
+
+
+def test_a_plugin_is_told_of_a_changed_pod_as_it_was_and_as_it_is() -> None:
+    listens = Listens()
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a", plugins=[listens])
+        house.see_pod("stands", cpu="2", nodeName="a", scheduler="other", metadata={"labels": {"color": "red"}})
+        waiting = house.see_pod("waits")
+        entry = house.worker.queue.pop(0.0)
+        assert entry is not None
+        house.worker.queue.fail(waiting, Failure(frozenset({"Listens"})), 0.0)
+        before = house.cache.placed("uid-stands")
+        assert before is not None
+        old = before.pod
+        house.see_pod("stands", nodeName="a", scheduler="other", metadata={"labels": {"color": "blue"}})
+        after = house.cache.placed("uid-stands")
+        assert after is not None
+        assert sorted(kind for kind, *_ in listens.heard) == ["labels", "smaller"]
+        assert all((was, now) == (old, after.pod) for _, was, now in listens.heard)
+        house.lose_pod("stands")
+        assert [(kind, was) for kind, was, _ in listens.heard[2:]] == [("going", after.pod)]
 
 
 def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) -> None:

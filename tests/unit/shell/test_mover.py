@@ -5,12 +5,18 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from multisched.framework.moving import EvictAnswer, EvictReply, KeepAnswer, KeepReply
 from multisched.framework.objects_view import ObjectKind
+from multisched.framework.ports import Event, ObjectRef, PodTruth
+from multisched.framework.repair import RepairAsked
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.shell.mover import DomainMover, Hands, Insight
+from multisched.queueing.entry import Failure
+from multisched.queueing.transitions import Place
+from multisched.shell.mover import NOT_LEADING, READ_TIMEOUT_S, DomainMover, Hands, Insight
 from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House
@@ -58,3 +64,165 @@ def test_a_pod_stays_while_a_budget_that_selects_it_allows_no_disruption(
         assert pod is not None
         refusal = "PodDisruptionBudget default/few allows no disruption" if is_kept else ""
         assert a_mover(house).budget_refusal(pod) == refusal
+
+
+class Outside:
+    """Everything a mover acts through, recording."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+        self.truth: PodTruth | None = None
+        self.is_closing = False
+
+    async def read(self, namespace: str = "", name: str = "", *, timeout_s: float = 0.0) -> Any:
+        self.sent.append(("read", namespace, name, timeout_s))
+        return self.truth if namespace else b"kept"
+
+    async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
+        self.sent.append(("evict", pod.name, timeout_s))
+        return EvictReply(EvictAnswer.EVICTED)
+
+    async def write(self, document: bytes) -> KeepReply:
+        self.sent.append(("write", document))
+        return KeepReply(KeepAnswer.KEPT)
+
+    async def plan(self, asked: RepairAsked) -> Any:
+        self.sent.append(("plan", asked))
+        return "a plan"
+
+    def record(self, event: Event) -> None:
+        self.sent.append(("event", event))
+
+    def hands(self) -> Hands:
+        one = cast("Any", self)
+        return Hands(one, one, one, one, self.plan, lambda: self.is_closing, "ours")
+
+
+def acting(house: House, outside: Outside) -> DomainMover:
+    house.worker.lead()
+    insight = Insight(house.cache, house.pods, house.reservations, house.router, house.clock)
+    return DomainMover(house.worker, insight, outside.hands())
+
+
+REF = ObjectRef("Pod", "default", "stands", "uid-stands")
+
+
+@pytest.mark.parametrize("why", ["stops", "does not lead", "has no lease"])
+async def test_who_may_not_act_changes_nothing(why: str) -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house, outside = House(loop, "a", "b"), Outside()
+        mover = acting(house, outside)
+        house.see_pod("stands", nodeName="a")
+        assert mover.may_act()
+        match why:
+            case "stops":
+                outside.is_closing = True
+            case "does not lead":
+                house.worker.is_leading = False
+            case _:
+                house.desk.is_leading = False
+        pod = mover.standing("uid-stands")
+        assert pod is not None
+        assert not mover.may_act()
+        assert mover.hold("uid-stands", pod, "b", handed=lambda: None) == NOT_LEADING
+        assert await mover.evict(REF, timeout_s=3.0) == EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
+        assert await mover.write(b"x") == KeepReply(KeepAnswer.UNKNOWN, NOT_LEADING)
+        assert (outside.sent, mover.is_kept(), len(house.domain.nominator)) == ([], False, 0)
+
+
+async def test_what_it_sends_and_asks_goes_out_as_it_is() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house, outside = House(loop, "a"), Outside()
+        mover = acting(house, outside)
+        assert mover.write_timeout_s == house.worker.write_timeout_s
+        assert (await mover.evict(REF, timeout_s=3.0)).answer is EvictAnswer.EVICTED
+        assert (await mover.write(b"x")).answer is KeepAnswer.KEPT
+        assert await mover.read() == b"kept"
+        assert cast("Any", await mover.plan(RepairAsked(domain="another"))) == "a plan"
+        mover.tell("Normal", REF, "Moved", "to b")
+        assert outside.sent == [
+            ("evict", "stands", 3.0),
+            ("write", b"x"),
+            ("read", "", "", 0.0),
+            ("plan", RepairAsked(domain="ours")),
+            ("event", Event(REF, "Normal", "Moved", "Repairing", "to b", "ours")),
+        ]
+
+
+async def test_a_pod_stands_if_the_server_says_so_of_the_very_same() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house, outside = House(loop, "a"), Outside()
+        mover = acting(house, outside)
+        for truth, stands in (
+            (PodTruth("uid-stands", "a", False, False), True),
+            (PodTruth("uid-stands", "", False, False), False),
+            (PodTruth("uid-stands", "a", True, False), False),
+            (PodTruth("another", "a", False, False), False),
+            (None, False),
+        ):
+            outside.truth = truth
+            assert await mover.reads(REF) is stands
+        assert set(outside.sent) == {("read", "default", "stands", READ_TIMEOUT_S)}
+
+
+def test_it_knows_pods_that_stand_and_nodes_of_its_domain() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a")
+        house.see_node("theirs", labels={"domain": "other"})
+        mover = a_mover(house)
+        assert [mover.has_node(name) for name in ("a", "theirs", "nowhere")] == [True, False, False]
+        waiting = house.see_pod("waits")
+        assert mover.standing(waiting) is None
+        house.cache.assume(house.pods.pending[waiting], house.domain.row("a"))
+        assert mover.standing(waiting) is None, "it is only on its way"
+        house.see_pod("waits", nodeName="a")
+        stands = mover.standing(waiting)
+        assert stands is not None
+        assert stands.node == "a"
+
+
+def test_a_place_is_kept_handed_over_to_who_came_before_and_released() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house, handed = House(loop, "a", "b"), list[bool]()
+        mover = acting(house, Outside())
+        uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
+        pod = mover.standing(uid)
+        assert pod is not None
+        house.see_pod("full", cpu="1", nodeName="b")
+        refusal = mover.hold(uid, pod, "b", handed=lambda: handed.append(True))
+        assert refusal.endswith("Insufficient cpu")
+        assert (mover.is_kept(), mover.taker()) == (False, "")
+        house.lose_pod("full")
+        assert mover.hold(uid, pod, "b", handed=lambda: handed.append(True)) == ""
+        (stand_in,) = house.domain.nominator.on("b")
+        assert mover.is_kept()
+        mover.hold(uid, msgspec.structs.replace(pod, name="again"), "b", handed=lambda: handed.append(True))
+        assert len(house.domain.nominator) == 1, "one place at a time"
+
+        new = house.see_pod("new", cpu="2", metadata=owned("rs"))
+        assert mover.taker() == ""
+        mover.hand_over(frozenset({uid}))
+        assert (mover.taker(), handed, mover.is_kept()) == (new, [True], False)
+        assert house.domain.nominator.node_of(new) == "b"
+        mover.release()
+        assert house.domain.nominator.node_of(new) == "b", "what a taker has is its own"
+        assert mover.taker() == ""
+        mover.release()
+        mover.hand_over(frozenset())
+        assert stand_in.name == "stands"
+
+
+def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a", "b")
+        mover = acting(house, Outside())
+        uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
+        pod = mover.standing(uid)
+        assert pod is not None
+        assert mover.hold(uid, pod, "b", handed=lambda: None) == ""
+        late = house.see_pod("late", cpu="1")
+        assert house.worker.queue.pop(0.0) is not None
+        house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+        mover.release()
+        assert len(house.domain.nominator) == 0
+        assert house.worker.queue.where(late) is not Place.UNSCHEDULABLE

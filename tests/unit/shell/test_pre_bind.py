@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from multisched.framework.plugin import CycleView
+from multisched.framework.plugin import CycleView, Plugin
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.shell import pre_bind
@@ -53,12 +53,12 @@ class SlowVolumes:
         return SUCCESS
 
 
-def play(scene: Callable[[House, SlowVolumes], Coroutine[Any, Any, None]]) -> None:
+def play(scene: Callable[[House, SlowVolumes], Coroutine[Any, Any, None]], *plugins: Plugin) -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
         volumes = SlowVolumes()
-        house = House(loop, plugins=[volumes], bind_workers=BIND_WORKERS)
+        house = House(loop, plugins=[volumes, *plugins], bind_workers=BIND_WORKERS)
         house.see_node("a", cpu="100")
         house.desk.sleep = anyio.sleep
         async with anyio.create_task_group() as tasks:
@@ -100,6 +100,27 @@ def test_a_plugin_says_itself_how_long_it_may_take_and_is_stopped_then() -> None
         assert house.desk.posts == [("slow", "a")]
 
     play(scene)
+
+
+class Patient:
+    """Takes for ever, and does not say how long that may be."""
+
+    name = "Patient"
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        await asyncio.Event().wait()
+        return SUCCESS
+
+
+def test_a_plugin_that_does_not_say_how_long_it_may_take_is_stopped_after_a_quarter_of_an_hour() -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(pre_bind.PRE_BIND_MAX_S - 1.0)
+        assert house.told("p") == []
+        await asyncio.sleep(2.0)
+        assert 'running PreBind plugin "Patient": not done within 900 s' in house.told("p")[0]
+
+    play(scene, Patient())
 
 
 def test_a_scheduler_that_stops_does_not_wait_for_volumes() -> None:

@@ -18,7 +18,7 @@ from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.queueing.transitions import Place
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WRITE_S, House
 
 REFUSED = WriteReply(WriteAnswer.REFUSED, message="a webhook says no")
 LOST = WriteReply(WriteAnswer.UNKNOWN, message="reset")
@@ -104,6 +104,7 @@ def place(house: House, name: str) -> Place | None:
 
 def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_preemptor_takes_their_room() -> None:
     async def scene(house: House) -> None:
+        await asyncio.sleep(1.0)
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.5)
@@ -121,6 +122,7 @@ def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_pr
         assert nominations(house, "high") == ["a"]
         assert ("victims", 2) in house.desk.ends
         assert ("preemption", "success") in house.desk.ends
+        assert house.desk.preemptions_s == [pytest.approx(4 * WRITE_S)]
         house.lose_pod("low-1")
         house.lose_pod("low-2")
         await asyncio.sleep(2.0)
@@ -169,12 +171,17 @@ def test_the_preemptor_goes_on_when_the_watch_has_shown_its_victims_gone_though_
 
 
 @pytest.mark.parametrize("what", ["mark", "delete"])
-def test_a_victim_that_cannot_be_removed_spares_the_others_and_frees_the_preemptor(what: str) -> None:
+def test_a_victim_that_cannot_be_removed_spares_the_others_and_frees_the_preemptor(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[(what, "low-1")] = [REFUSED]
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.25)
+        (record,) = [one for one in caplog.records if one.getMessage() == "preemption"]
+        assert {"pod": "default/high", "node": "a"}.items() <= vars(record).items()
+        assert vars(record)["error"] == "victim default/low-1 was not removed: a webhook says no"
         assert not any(name == "low-2" for _, name in house.desk.writes_sent[:3])
         assert ("clear", "high") in house.desk.writes_sent
         assert ("preemption", "error") in house.desk.ends

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
+from unittest import mock
 
 import anyio.to_thread
 import numpy as np
@@ -12,8 +14,8 @@ import pytest
 from domains.forecast.forecast import Forecast
 from multisched import config
 from multisched.framework.repair import RepairAsked, RepairRefusedError
-from multisched.observe.explain_view import ExplainQuery, NotExplainedError
-from multisched.shell.explain_source import ProgramExplanations
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
+from multisched.shell.explain_source import QUESTIONS_MAX, ProgramExplanations
 from multisched.shell.repair_source import RepairPlans
 from tests.unit.domains.builders import make_profiles
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
@@ -24,6 +26,17 @@ T = TypeVar("T")
 async def at_once(work: Callable[..., T], *args: Any) -> T:
     """Threads answer in real time, which virtual time does not wait for."""
     return work(*args)
+
+
+def give_profiles(cluster: Cluster) -> None:
+    """What a plan predicts peaks by."""
+    (forecast,) = [
+        built.plugin
+        for worker in cluster.program.router.workers()
+        for built in worker.plugins.built
+        if isinstance(built.plugin, Forecast)
+    ]
+    forecast.adopt(make_profiles(("cpu",), web={"cpu": np.full(168, 0.1)}))
 
 
 async def two_nodes(cluster: Cluster) -> None:
@@ -56,15 +69,132 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help(monkeypa
     play(scene, prepare=two_nodes)
 
 
+def test_each_pod_is_told_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
+
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        await cluster.add_pod("foreign", cpu="100m", scheduler="another")
+        await cluster.bind("foreign", "a")
+        await cluster.add_pod("gated", cpu="100m", schedulingGates=[{"name": "quota"}])
+        await cluster.add_pod("odd", tolerations=[{"key": "k", "operator": "Exists"}] * 300)
+        await cluster.settle(10.0)
+
+        async def view(name: str) -> PodView:
+            return await explanations.pod(ExplainQuery("default", name))
+
+        stands = await view("stands")
+        assert (stands.state, stands.waiting_for, stands.domain) == ("bound", "", "forecast")
+        assert stands.node == cluster.placed["stands"]
+        assert (stands.since_s, stands.attempts_made, len(stands.attempts)) == (0.0, 1, 1)
+        foreign = await view("foreign")
+        assert (foreign.state, foreign.node, foreign.domain, foreign.scheduler) == ("bound", "a", "", "another")
+        assert foreign.notes == ("another scheduler placed it: another is none of ours",)
+        gated = await view("gated")
+        assert gated.state == "gated"
+        assert gated.waiting_for == "SchedulingGates to let it in: waiting for scheduling gates: [quota]"
+        assert [wake.plugin for wake in gated.wakes] == ["SchedulingGates"]
+        odd = await view("odd")
+        assert odd.state == "refused"
+        assert odd.waiting_for.startswith("a change of the pod itself: ")
+        assert "spec.tolerations" in odd.waiting_for
+        assert odd.since_s == pytest.approx(10.0, abs=1.0)
+        late = await view("late")
+        assert late.state == "unschedulable"
+        assert late.retry_in_s == pytest.approx(285.0, abs=6.0)
+        assert late.waiting_for == "an event that can help NodeResourcesFit"
+        assert late.since_s == pytest.approx(15.0, abs=6.0)
+        assert [step.place for step in late.history][-1] == "unschedulable"
+        words = {event for wake in late.wakes for event in wake.events}
+        assert any(one.startswith("a node ") for one in words)
+        with pytest.raises(NotExplainedError) as unknown:
+            await view("nobody")
+        assert str(unknown.value) == (
+            "pod default/nobody is not known here: it does not exist, has ended, or has a schedulerName besides"
+            " forecast-scheduler, gpu-scheduler"
+        )
+
+        for worker in cluster.program.router.workers():
+            worker.hold()
+        await cluster.add_pod("first", cpu="100m")
+        await cluster.settle(1.0)
+        first = await view("first")
+        assert (first.state, first.waiting_for, first.attempts_made) == ("active", "its turn in the queue", 0)
+        assert first.now is not None
+
+    play(scene, prepare=two_nodes)
+
+
+def test_a_pod_on_its_way_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
+
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        cluster.transport.bind_s = 3.0
+        await cluster.add_pod("slow", cpu="100m")
+        await cluster.settle(1.0)
+        slow = await explanations.pod(ExplainQuery("default", "slow"))
+        assert slow.state == "binding"
+        assert slow.waiting_for == f"its binding to {slow.node}"
+        assert slow.node in ("a", "b")
+        assert slow.wakes == ()
+
+    play(scene, prepare=two_nodes)
+
+
+def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        containers = [{"name": "c", "image": "app", "resources": {"requests": {"cpu": "1500m"}}}]
+        spec = {"schedulerName": "forecast-scheduler", "containers": containers}
+        document = {"kind": "Pod", "metadata": {"name": "planned"}, "spec": spec}
+        with mock.patch.object(anyio.to_thread, "run_sync", at_once):
+            view = await explanations.what_if(document, 5)
+        nodes = [one.node for one in view.placements]
+        assert sorted(nodes) == ["", "", "a", "b", "b"]
+        assert all("Insufficient cpu" in one.message for one in view.placements if not one.node)
+        assert set(cluster.placed) == {"stands"}
+
+    play(scene, prepare=two_nodes)
+
+
+def test_who_asks_while_too_many_wait_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = asyncio.Event()
+
+    async def late(work: Callable[..., T], *args: Any) -> T:
+        await go_on.wait()
+        return work(*args)
+
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        asked = ExplainQuery("default", "late", with_fixes=True)
+        monkeypatch.setattr(anyio.to_thread, "run_sync", late)
+        waiting = [asyncio.ensure_future(explanations.pod(asked)) for _ in range(QUESTIONS_MAX)]
+        await asyncio.sleep(1.0)
+        with pytest.raises(NotExplainedError) as refused:
+            await explanations.pod(asked)
+        assert str(refused.value) == "too many questions at once; ask again in a moment"
+        assert refused.value.status == 429
+        go_on.set()
+        views = await asyncio.gather(*waiting, explanations.pod(asked))
+        assert all(view.fixes for view in views), "whoever was let in is answered, and so is the next"
+
+    play(scene, prepare=two_nodes)
+
+
+def test_the_program_plans_by_itself_too_beside_its_loop() -> None:
+    async def scene(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        plan = await cluster.program.plan_repair(RepairAsked(domain="forecast"))
+        assert (plan.domain, plan.nodes, plan.pods) == ("forecast", 2, 1)
+        assert cluster.thread_uses > 0
+
+    play(scene, prepare=two_nodes)
+
+
 def test_a_plan_is_made_on_a_copy_of_what_stands() -> None:
     async def scene(cluster: Cluster) -> None:
-        (forecast,) = [
-            built.plugin
-            for worker in cluster.program.router.workers()
-            for built in worker.plugins.built
-            if isinstance(built.plugin, Forecast)
-        ]
-        forecast.adopt(make_profiles(("cpu",), web={"cpu": np.full(168, 0.1)}))
+        give_profiles(cluster)
         plans = RepairPlans(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
         plan = await plans.plan(RepairAsked(domain="forecast"))
         assert (plan.domain, plan.nodes, plan.pods, plan.moves) == ("forecast", 2, 1, ())

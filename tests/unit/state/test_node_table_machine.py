@@ -270,3 +270,13 @@ def test_a_port_that_two_pods_hold_is_free_when_the_last_of_them_goes() -> None:
     assert table.port_users("TCP", 80) == {row: {"": 1}}
     table.remove_pod(row, "second")
     assert table.port_users("TCP", 80) == {}
+
+
+def test_of_a_resource_that_no_node_has_every_row_has_none_and_so_it_stays_as_rows_come() -> None:
+    table = NodeTable()
+    for number in range(ROWS_INITIAL + 1):
+        for column in (table.allocatable("example.com/none"), table.requested("example.com/none")):
+            assert column.dtype == np.int64
+            assert len(column) >= table.size
+            assert not column.any()
+        table.set_node(make_node(f"n{number}", cpu=1))

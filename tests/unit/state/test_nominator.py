@@ -78,3 +78,15 @@ def test_what_changed_is_told_as_long_as_it_is_remembered() -> None:
     for _ in range(CHANGES_KEPT):
         nominator.nominate(make_pod("q"), "n2")
     assert nominator.changed_since(mark) is None
+
+
+def test_nominations_to_nodes_that_are_gone_promise_nothing() -> None:
+    nominator, table = Nominator(), NodeTable()
+    table.set_node(make_node("n0"))
+    nominator.nominate(make_pod("first", cpu=1), "gone")
+    assert nominator.promised(make_pod("late", cpu=1), table) is None
+    nominator.nominate(make_pod("second", cpu=1), "n0")
+    promised = nominator.promised(make_pod("late", cpu=1), table)
+    assert promised is not None
+    assert promised.rows.tolist() == [0]
+    assert nominator.promised(make_pod("second", cpu=1), table) is None, "nobody leaves room for itself"

@@ -1,0 +1,219 @@
+"""What a running program shows of itself to its operator, number by number, and how its parts are wired."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from multisched.framework.events import ASSIGNED_POD_ADD, EventObject, EventRegistration, Hint
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency, PluginMetric
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
+from multisched.model.wire import MERGE_PATCH, Response
+from multisched.shell.telemetry import ProgramQueues, health_of, read
+from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
+
+
+async def one_node(cluster: Cluster) -> None:
+    await cluster.add_node("a")
+
+
+class Picky:
+    """Refuses pods called picky, and fails at every hint, metric and word of health about them."""
+
+    name = "Picky"
+    depends_on = Dependency.NODE
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._no = self.reasons.code(Code.UNSCHEDULABLE, "not today")
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.full(len(rows), self._no if pod.name == "picky" else 0, np.uint8)
+
+    def sign(self, pod: Pod) -> str:
+        return pod.name
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+            raise RuntimeError("no hint today")
+
+        return [EventRegistration(ASSIGNED_POD_ADD, hint)]
+
+
+class Telling:
+    """Tells a number and how it goes."""
+
+    name = "Telling"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return SUCCESS
+
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        return [PluginMetric("told", "What it tells.", {(): 7.0})]
+
+    def health(self, now_s: float) -> str:
+        return "goes on with yesterday's numbers"
+
+
+class Broken(Telling):
+    """Fails whenever it is asked."""
+
+    name = "Broken"
+
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        raise RuntimeError("no numbers")
+
+    def health(self, now_s: float) -> str:
+        raise RuntimeError("no words")
+
+
+WITH_PLUGINS = CONFIGURATION.replace(
+    "- name: forecast",
+    f"- name: forecast\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Picky'}}, {{name: '{__name__}:Telling'}},"
+    f" {{name: '{__name__}:Broken'}}]}}}}",
+)
+
+
+def test_a_hint_that_fails_is_told_under_its_plugins_name_and_the_pod_is_tried() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("picky")
+        await cluster.settle()
+        await cluster.add_pod("other")
+        await cluster.settle()
+        hints = [told for told in cluster.observer.failures if "QueueingHint" in told]
+        assert set(hints) == {"Picky QueueingHint: RuntimeError('no hint today')"}
+        (picky,) = cluster.program.router.workers()[0].queue.entries()
+        assert picky.attempts == 2
+
+    play(scene, prepare=one_node, configuration=WITH_PLUGINS)
+
+
+def test_what_plugins_tell_is_shown_and_one_that_fails_costs_its_own_words_alone() -> None:
+    async def scene(cluster: Cluster) -> None:
+        told = read(cluster.program).domains["forecast"].plugin_metrics
+        assert [one.values for one in told if one.name == "told"] == [{(): 7.0}]
+        words = health_of(cluster.program).split("; ")
+        assert "forecast/Telling: goes on with yesterday's numbers" in words
+        assert not any("Broken" in one or "gpu/" in one for one in words)
+        assert {one.split(":")[0] for one in cluster.observer.failures} == {"Broken Metrics", "Broken Health"}
+
+    play(scene, prepare=one_node, configuration=WITH_PLUGINS)
+
+
+def test_a_program_that_doubts_the_servers_lists_says_so() -> None:
+    async def scene(cluster: Cluster) -> None:
+        assert "lists are older" not in health_of(cluster.program)
+        cluster.program.history.doubt("/api/v1/pods")
+        words = "the server's lists are older than what is known: nothing is decided until that is settled"
+        assert health_of(cluster.program).split("; ")[0] == words
+        cluster.program.history.listed("/api/v1/pods")
+        assert "lists are older" not in health_of(cluster.program)
+
+    play(scene, prepare=one_node)
+
+
+def test_readings_count_what_happened() -> None:
+    """Three pods are bound, one waits, one cannot be read, one went; a list and a watch of pods failed."""
+
+    async def scene(cluster: Cluster) -> None:
+        for name in ("one", "two", "three"):
+            await cluster.add_pod(name)
+        await cluster.add_pod("huge", cpu="100")
+        await cluster.add_pod("odd", tolerations=[{"key": "k", "operator": "Exists"}] * 300)
+        await cluster.settle()
+        await cluster.delete_pod("three")
+        await cluster.settle()
+        refusal = Response(500, orjson.dumps({"kind": "Status", "message": "etcd"}), {})
+        cluster.transport.answer = lambda method, path: refusal if path.startswith("/api/v1/pods?limit") else None
+        cluster.program.reflectors["pods"].request_relist()
+        await asyncio.sleep(0.5)
+        cluster.transport.answer = lambda method, path: None
+        await cluster.settle(40.0)
+
+        readings = read(cluster.program)
+        assert readings.cached == {"nodes": 1, "pods": 2, "assumed_pods": 0}
+        pods = readings.reflectors["pods"]
+        assert (pods.lists, pods.errors, pods.malformed) == (2, 1, 1)
+        assert pods.events >= 9
+        assert 0.0 <= pods.lag_s <= 61.0
+        forecast = readings.domains["forecast"]
+        assert forecast.pending == {"active": 0, "backoff": 0, "unschedulable": 1, "gated": 0}
+        assert forecast.unschedulable_by_plugin == {"NodeResourcesFit": 1}
+        assert forecast.incoming == {
+            ("active", "UnschedulablePodAdd"): 4,
+            ("unschedulable", "ScheduleAttemptFailure"): 2,
+            ("active", "AssignedPodDelete"): 1,
+        }
+        assert (forecast.in_flight, forecast.permit_waiting, forecast.binds_in_flight) == (0, 0, 0)
+        assert (forecast.conflicts_true, forecast.conflicts_false, forecast.unknown_binds) == (0, 0, 0)
+        assert forecast.class_misses + forecast.class_hits >= 4
+        assert forecast.preemption_attempts >= 1
+        assert readings.calls_pending == {"pod_status_patch": 0, "pod_binding": 0}
+        assert readings.calls_ended[("pod_status_patch", "error")] == 0
+        assert readings.calls_ended[("pod_status_patch", "success")] >= 1
+        assert readings.events["dropped"] == 0
+        assert readings.events["stored"] >= 4
+        assert readings.throttled == 0
+        assert readings.judge is None
+
+        view = ProgramQueues(cluster.program, "me").queue(domain=None, limit=10)
+        assert view.identity == "me"
+        assert [(pod.name, pod.state) for pod in view.pods] == [("huge", "unschedulable"), ("odd", "refused")]
+        (counts, other) = (domain.counts for domain in view.domains)
+        waiting = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 0}
+        rest = {"doomed": 0, "refused": 0, "permit": 0, "binding": 0}
+        assert counts == {**waiting, **rest, "unschedulable": 1, "refused": 1}
+        assert other == {**waiting, **rest}
+        odd = view.pods[1]
+        assert (odd.domain, odd.namespace, odd.uid != "", odd.attempts) == ("forecast", "default", True, 0)
+        assert "spec.tolerations" in odd.message
+
+    play(scene, prepare=one_node)
+
+
+async def local_disk(cluster: Cluster) -> None:
+    """A claim that waits for its first pod, and a disk on node a that would do."""
+    await cluster.add_node("a", labels={"kubernetes.io/hostname": "a"})
+    await cluster.send(
+        "POST",
+        "/apis/storage.k8s.io/v1/storageclasses",
+        {
+            "metadata": {"name": "local"},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    )
+    on_a = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}
+    shared: dict[str, Any] = {"storageClassName": "local", "accessModes": ["ReadWriteOnce"]}
+    volume = {
+        **shared,
+        "capacity": {"storage": "1Gi"},
+        "local": {"path": "/disk"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_a]}]}},
+    }
+    await cluster.send("POST", "/api/v1/persistentvolumes", {"metadata": {"name": "disk"}, "spec": volume})
+    available = {"status": {"phase": "Available"}}
+    await cluster.send("PATCH", "/api/v1/persistentvolumes/disk/status", available, content_type=MERGE_PATCH)
+    claim = {**shared, "resources": {"requests": {"storage": "1Gi"}}}
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    await cluster.send("POST", claims, {"metadata": {"name": "data"}, "spec": claim})
+
+
+def test_a_disk_is_bound_to_the_claim_before_the_pod_is_and_the_write_is_counted() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("p", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
+        await cluster.settle()
+        disk = await cluster.send("GET", "/api/v1/persistentvolumes/disk")
+        assert disk["spec"]["claimRef"]["name"] == "data"
+        assert await cluster.nodes_of_pods() == {"p": ""}, "nobody has bound the claim yet"
+        (key,) = read(cluster.program).volume_writes
+        assert key == ("PersistentVolume", "done")
+
+    play(scene, prepare=local_disk)
