@@ -22,7 +22,7 @@ from multisched.framework.plugin import Assistant, DutyProcessError, ProcessPort
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.wire import Transport, TransportError
 from multisched.options import ExitCode, RefusedError
-from multisched.shell.duty_processes import ChildProcess
+from multisched.shell.duty_processes import OwnedProcess
 from multisched.verify import RULES, Domain, Finding, Judge, Report
 from multisched.verify.report import Unjudged, report_of
 
@@ -146,7 +146,7 @@ class ClusterJudge:
     def __init__(
         self,
         transport: Transport,
-        process: ChildProcess,
+        process: OwnedProcess,
         events: EventSink,
         clock: Clock,
         *,

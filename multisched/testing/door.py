@@ -70,6 +70,7 @@ class Door(Books):
         self._now_s = now_s
         self._router = NodeRouter(configuration)
         self._groups = lease_groups(configuration)
+        self._has_leases = configuration.lease.enabled
         self._lease_prefix = configuration.lease.name_prefix
         self._renew_deadline_s = configuration.lease.renew_deadline_s
         self._bind_deadline_s = configuration.client.bind_timeout_s
@@ -172,6 +173,8 @@ class Door(Books):
 
     def _fault_of_lease(self, sender: str, domain: str) -> str:
         """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for; empty if it is."""
+        if not self._has_leases:
+            return ""
         term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}")
         now_s = self._now_s()
         if term is None or term.holder != sender:

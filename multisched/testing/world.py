@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -35,6 +35,8 @@ NAMESPACES = ("default", "team-a", "team-b")
 INFEASIBLE_CPU = "500"
 LICENCE = "example.com/licence"
 """What virtual nodes have a few of; an extender may look after it (`configurations`)."""
+EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
+"""Where there is such a domain, one pod in so many is its."""
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
@@ -60,6 +62,8 @@ class World:
         self._relations = Relations(seed)
         self._door = door
         self._rng = rng
+        self.schedulers: Collection[str] = ()
+        """Those that the run's domains serve."""
         self._names = 0
         self._crowded: set[str] = set()
         self._pair_names = (f"pair-{number}" for number in itertools.count())
@@ -149,6 +153,8 @@ class World:
             pod["spec"] = _small(scheduler, "500m")
             pod["metadata"]["annotations"] = {}
         else:
+            if EDGE_SCHEDULER in self.schedulers and _drawn(pod["metadata"]["name"]) % EDGE_EVERY == 0:
+                pod["spec"] |= {"schedulerName": EDGE_SCHEDULER}
             self._relations.add_rules(pod)
             await self.storage.add_claims(pod)
             await self.disks.add_volumes(pod)
@@ -203,6 +209,15 @@ class World:
             spec = _small("gpu-scheduler", "100m") | {"nodeSelector": {"kubernetes.io/hostname": node}}
             metadata = {"name": f"part-{self._names}", "labels": {}, "annotations": {GPU_MILLI: milli}}
             await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def add_annotated(self, scheduler: str, annotations: Mapping[str, str], *, whole: str = "") -> None:
+        """A small pod that says in its annotations what it takes."""
+        self._names += 1
+        spec = _small(scheduler, "100m")
+        if whole:
+            spec["containers"][0]["resources"]["limits"] = {GPU: whole}
+        metadata = {"name": f"annotated-{self._names}", "labels": {}, "annotations": dict(annotations)}
+        await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def add_garbled(self) -> None:
         """A pod of another scheduler."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -21,9 +20,9 @@ from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 T = TypeVar("T")
 
 
-async def at_once(work: Callable[..., T], *args: Any) -> T:
+async def at_once(work: Callable[[], T]) -> T:
     """Threads answer in real time, which virtual time does not wait for."""
-    return work(*args)
+    return work()
 
 
 async def two_nodes(cluster: Cluster) -> None:
@@ -33,11 +32,9 @@ async def two_nodes(cluster: Cluster) -> None:
     await cluster.add_pod("late", cpu="8")
 
 
-def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
-
+def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
         asked = ExplainQuery("default", "late")
         view = await explanations.pod(asked)
         assert view.attempts[0].outcome == "refused"
