@@ -28,6 +28,8 @@ from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows
 
+PRIORITY_MAX = 2_000_001_000
+"""Of pods that are critical for their node."""
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 
@@ -198,7 +200,7 @@ class Door(Books):
         faults = [self._fault_of_lease(sender, domain) for domain in domains]
         if faults and all(faults):
             self.complain(f"I9: {sender} sent the deletion of {victim.key} {faults[0]}")
-        if victim.spec.priority:
+        if victim.spec.priority >= PRIORITY_MAX:
             self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
 
     def lease_written(self, name: str, holder: str, renewed_s: float) -> None:

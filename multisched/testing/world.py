@@ -276,14 +276,21 @@ class World:
         return name
 
     async def place_lowly(
-        self, node: str, spec: Mapping[str, Any], *, is_urgent: bool, scheduler: str, milli: str = ""
+        self,
+        node: str,
+        spec: Mapping[str, Any],
+        *,
+        is_urgent: bool,
+        scheduler: str,
+        milli: str = "",
+        priority: str = "system-cluster-critical",
     ) -> str:
-        """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others."""
+        """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
         self._names += 1
         name = f"contest-{self._names}"
         plain = _small(scheduler, "50m") | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
         if is_urgent:
-            plain |= {"priorityClassName": "system-cluster-critical"}
+            plain |= {"priorityClassName": priority}
         labels = {ODD: "yes"} if "volumes" in spec else {}
         metadata = {"name": name, "labels": labels, "annotations": {GPU_MILLI: milli} if milli else {}}
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
