@@ -30,6 +30,8 @@ WATCH_S: Final = 4.0
 GIVES_UP: Final = 0.05
 """Of all moves: the duty itself ends by an error, and is begun again."""
 LOOK_S: Final = 0.2
+LONG_SHARE, LONG = 0.03, 50_000
+"""Of all moves: what is kept of them is longer than may be kept."""
 PLANNED: Final = 0.15
 """Of all moves: they go by a plan."""
 PODS_PLANNED: Final = 8
@@ -82,7 +84,7 @@ class Restless:
         if mover.hold(pod.uid, standing, node, handed=lambda: handed.append(pod.uid)):
             return
         regarding = ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
-        await mover.write(f"{pod.key} to {node}".encode())
+        await mover.write((f"{pod.key} to {node}" * (LONG if rng.random() < LONG_SHARE else 1)).encode())
         if not await mover.reads(regarding) or not mover.is_kept():
             return
         known = frozenset(peer.uid for peer in mover.peers(pod.namespace, standing.owner.uid))

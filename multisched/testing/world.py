@@ -283,18 +283,26 @@ class World:
         is_urgent: bool,
         scheduler: str,
         milli: str = "",
+        cpu: str = "50m",
         priority: str = "system-cluster-critical",
     ) -> str:
         """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
         self._names += 1
         name = f"contest-{self._names}"
-        plain = _small(scheduler, "50m") | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
+        plain = _small(scheduler, cpu) | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
         if is_urgent:
             plain |= {"priorityClassName": priority}
         labels = {ODD: "yes"} if "volumes" in spec else {}
         metadata = {"name": name, "labels": labels, "annotations": {GPU_MILLI: milli} if milli else {}}
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
         return name
+
+    async def edit_kept(self, name: str, *, is_deleted: bool) -> bool:
+        """Somebody writes the ConfigMap in which a program keeps what it does, or deletes it."""
+        path = f"/api/v1/namespaces/kube-system/configmaps/{name}"
+        if is_deleted:
+            return (await self.send("DELETE", path)).status == 200
+        return (await self.send("PATCH", path, {"metadata": {"labels": {"edited": "yes"}}}, MERGE_PATCH)).status == 200
 
     async def delete_pod(self, pod: Pod) -> None:
         await self.delete_named(pod.name, pod.namespace)
