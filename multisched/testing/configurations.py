@@ -226,7 +226,9 @@ def _select_nodes(domains: list[dict[str, Any]]) -> None:
     job = next(domain for domain in domains if domain["name"] == "job")
     job["nodes"] = {"selector": {"matchLabels": {"type": "virtual-kubelet"}}}
     ranks = {"key": "rank", "operator": "In", "values": list(EDGE_RANKS)}
-    plugins = {"enabled": [{"name": f"multisched.testing.plugins:{name}", "weight": 1} for name, _ in ASKING_PLUGINS[:2]]}
+    plugins = {
+        "enabled": [{"name": f"multisched.testing.plugins:{name}", "weight": 1} for name, _ in ASKING_PLUGINS[:2]]
+    }
     nodes = {"selector": {"matchExpressions": [ranks]}}
     domains.append({"name": EDGE, "nodes": nodes, "profile": {"base": "default", "plugins": plugins}})
 

@@ -35,7 +35,9 @@ _NONSENSE = (
     b'{"metadata":{"resourceVersion":"1"},"items":[{"spec":{}}]}',
 )
 """What stands in place of a list: no JSON, no version, objects without a name."""
-_ETCD_AWAY = b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}}'
+_ETCD_AWAY = (
+    b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}}'
+)
 _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 _TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
 MARK = b"GARBLED"

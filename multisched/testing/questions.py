@@ -187,7 +187,11 @@ def _dumped(store: Store) -> list[msgspec.Raw]:
 
 def _manifest(scheduler: str = "forecast-scheduler", cpu: str = "500m", **spec: Any) -> dict[str, Any]:
     containers = [{"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": cpu}}}]
-    return {"kind": "Pod", "metadata": {"name": "asked"}, "spec": {"schedulerName": scheduler, "containers": containers, **spec}}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "asked"},
+        "spec": {"schedulerName": scheduler, "containers": containers, **spec},
+    }
 
 
 def _templated(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,10 @@ PERCENT_MIN = 95.0
 SEEDS = 200
 FEW_SEEDS = 5
 
-FOLDERS = (*(f"multisched/{name}" for name in ("state", "cycle", "queueing", "shell", "client", "plugins")), "domains/gpu")
+FOLDERS = (
+    *(f"multisched/{name}" for name in ("state", "cycle", "queueing", "shell", "client", "plugins")),
+    "domains/gpu",
+)
 TRANSPORT = ("transport.py", "connection_pool.py", "answer_reader.py", "line_stream.py", "auth.py")
 """Files of `client` that do not count: they speak over real sockets, and the simulated wire stands in their place."""
 WHOLE = "the whole file"

@@ -17,6 +17,7 @@ from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
 INFEASIBLE_MILLI = 100_000
+EDITED = 12
 DEAR_PODS, DEAR_TERMS = 70, 60
 """Their product is more than an event may cost."""
 
@@ -262,6 +263,32 @@ async def _wait_absurdly(scene: Scene) -> bool:
     return True
 
 
+async def _edit_waiting(scene: Scene) -> bool:
+    """Owners add tolerations to pods that wait, remove one of their gates, or write something that helps nobody."""
+    for at in range(3):
+        gated = {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]}
+        await scene.world.place_lowly(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
+    await scene.world.crowd(f"node-{scene.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
+    await scene.pause(1.0, 3.0)
+    waiting = [pod for pod in scene.world.pods() if not pod.node and not pod.is_deleting]
+    for pod in scene.rng.sample(waiting, min(len(waiting), EDITED)):
+        patches: list[dict[str, Any]] = [
+            {"metadata": {"labels": {"seen": f"{scene.rng.randrange(9)}"}}},
+            {"metadata": {"annotations": {"sim/seen": "yes"}}},
+            {"spec": {"tolerations": [*_documents(pod), {"key": "sim/further", "operator": "Exists"}]}},
+        ]
+        if len(pod.gates) > 1:
+            patches.append({"spec": {"schedulingGates": [{"name": pod.gates[0]}]}})
+        await scene.world.patch_pod(pod, scene.rng.choice(patches))
+        await scene.pause(0.0, 0.4)
+    return bool(waiting)
+
+
+def _documents(pod: Pod) -> list[dict[str, str]]:
+    fields = ("key", "operator", "value", "effect")
+    return [{name: getattr(one, name) for name in fields if getattr(one, name)} for one in pod.spec.tolerations]
+
+
 async def _wait_dearly(scene: Scene) -> bool:
     """One namespace's pods that fit nowhere have so many terms that no event asks about them: all are tried again in turns."""
     node = f"node-{scene.rng.choice(CROWDED)}"
@@ -331,4 +358,5 @@ TABLE = (
     Disruption("absurd pods waiting", _wait_absurdly, 3),
     Disruption("preferences mistaken", _mark_mistaken, 2),
     Disruption("hints made dear", _wait_dearly, 1),
+    Disruption("waiting pods edited", _edit_waiting),
 )
