@@ -19,7 +19,7 @@ from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Pod
 from multisched.shell.program import Program
 
 if TYPE_CHECKING:
-    from multisched.shell.rehearsal import Moment, Rehearsal
+    from multisched.shell.rehearsal import Rehearsal
 
 QUESTIONS_MAX = 8
 """Questions that wait for their rehearsal or are in it; who comes then is told to ask again."""

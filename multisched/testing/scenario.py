@@ -65,7 +65,8 @@ NUDGE_POLLS = 6
 """Polls between two small events. A new leader's Permit may turn pods away, which then wait for an event or five minutes."""
 
 NUDGED = (NODES - 1, NODES - 2, NODES - 4, int(EDGE_RANKS[1]))
-"""A virtual node, one with GPUs, one of neither kind, and one that may be claimed by its label: a domain hears of the nodes that it may use alone."""
+"""A virtual node, one with GPUs, one of neither kind, and one that may be
+claimed by its label: a domain hears of the nodes that it may use alone."""
 
 
 @dataclass(frozen=True, slots=True)

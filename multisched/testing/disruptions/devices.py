@@ -99,8 +99,8 @@ async def _annotate_foreigners(scene: Scene) -> bool:
 async def _mistake(scene: Scene) -> bool:
     """Annotations that are no amount of a device: their owners are told, until they take their pods back or mend them."""
     before = {pod.name for pod in scene.world.pods()}
-    for annotations in MISTAKEN:
-        await scene.world.add_annotated("gpu-scheduler", annotations, whole="1" if annotations == MISTAKEN[-1] else "")
+    for amounts in MISTAKEN:
+        await scene.world.add_annotated("gpu-scheduler", amounts, whole="1" if amounts == MISTAKEN[-1] else "")
     await scene.world.add_annotated("gpu-scheduler", {GPU_MILLI: "300", GPU_COUNT: "2"})
     await scene.pause(1.0, 4.0)
     pods = [pod for pod in scene.world.pods() if pod.name.startswith("annotated-") and pod.name not in before]

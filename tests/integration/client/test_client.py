@@ -206,7 +206,7 @@ async def events_about(scene: Scene, namespace: str, name: str) -> list[dict[str
 async def written(writer: ApiConditionWriter) -> None:
     """Returns once nothing waits to be written."""
     with anyio.fail_after(10):
-        while writer.statistics().backlog:
+        while writer.statistics().backlog:  # noqa: ASYNC110 - what is written goes over a network
             await anyio.sleep(0.01)
 
 
