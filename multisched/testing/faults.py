@@ -42,6 +42,9 @@ _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 _TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
 MARK = b"GARBLED"
 """What stands in the labels of an object that no answer tells in UTF-8."""
+MALFORMED = b"MALFORMED"
+"""The same of one that is JSON, and no Kubernetes object."""
+_NOTE = b'"note":"MALFORMED"'
 FOREIGN = "foreign-"
 """Names of pods that others bind start so. Their lines are never lost silently: nobody can know of such a bind then."""
 
@@ -228,7 +231,7 @@ class FaultyTransport:
         await self._travel()
         if "continue=" in path and self._faults.strikes("torn list", self._faults.torn):
             answer = replace(answer, body=_VERSION.sub(rb'"resourceVersion":"1\1"', answer.body, count=1))
-        return replace(answer, body=garbled(answer.body)) if MARK in answer.body else answer
+        return replace(answer, body=garbled(answer.body))
 
     async def _write(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
@@ -371,8 +374,7 @@ class _FaultyLines:
             if self._may_lose(line) and faults.strikes("lost line", self._loss_of(line)):
                 self._transport.lost(_uid(line))
                 continue
-            if MARK in line:
-                line = garbled(line)
+            line = garbled(line)
             yield line
             if faults.strikes("duplicated line", faults.line_duplicated):
                 yield line
@@ -395,8 +397,10 @@ class _FaultyLines:
 
 
 def garbled(body: bytes) -> bytes:
-    """Not UTF-8 where it says MARK."""
-    return body.replace(MARK, b"\xff\xfe")
+    """Not UTF-8 where it says MARK, and a number where a text belongs where it says MALFORMED."""
+    if MALFORMED in body:
+        body = body.replace(_NOTE, b'"note":7')
+    return body.replace(MARK, b"\xff\xfe") if MARK in body else body
 
 
 def _uid(line: bytes) -> bytes:

@@ -7,7 +7,7 @@ changes nothing, and no answer names a node that its pod may not go to, by what 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PODS_ASKED: Final = 5
+PODS_ASKED: Final = 2
 REPLICAS_MAX: Final = 6
 REFUSED: Final = (NotExplainedError, RepairRefusedError, NoViewError, JudgeError, TransportError)
 """What an answer may be instead."""
@@ -58,8 +58,10 @@ DUMPED: Final = {
 class Questions:
     """Those of one moment, to one process."""
 
-    def __init__(self, run: Run, process: Process) -> None:
+    def __init__(self, run: Run, process: Process, names: Collection[str]) -> None:
+        """`names`: of pods that are asked about in any case."""
         self._run = run
+        self._names = names
         self._rng: random.Random = run.rng
         self._process = process
         self._program = process.program
@@ -74,8 +76,9 @@ class Questions:
 
     async def _explain(self) -> None:
         pods = self._run.world.pods()
-        waiting = [pod for pod in pods if not pod.node and pod.spec.scheduler_name != "default-scheduler"]
-        asked = self._rng.sample(waiting, min(len(waiting), PODS_ASKED)) + self._rng.sample(pods, min(len(pods), 2))
+        waiting = [pod for pod in pods if not pod.node]
+        asked = [pod for pod in waiting if pod.name in self._names]
+        asked += self._rng.sample(waiting, min(len(waiting), PODS_ASKED)) + self._rng.sample(pods, min(len(pods), 2))
         nodes = [*self._run.door.nodes(), "node-x", "elsewhere"]
         for pod in asked:
             node = self._rng.choice(nodes) if self._rng.random() < 0.3 else ""

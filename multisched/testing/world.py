@@ -20,10 +20,10 @@ from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.budgets import Budgets
 from multisched.testing.disks import Disks
 from multisched.testing.door import Door
-from multisched.testing.faults import FOREIGN, MARK
+from multisched.testing.faults import FOREIGN, MALFORMED, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import Relations
-from multisched.testing.storage import ODD, Storage
+from multisched.testing.storage import ODD, VOLUMES_PATH, Storage
 
 NODES = 40
 GPU_NODES = tuple(number for number in range(NODES) if number % 10 in (7, 8))
@@ -219,12 +219,36 @@ class World:
         metadata = {"name": f"annotated-{self._names}", "labels": {}, "annotations": dict(annotations)}
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
-    async def add_garbled(self) -> None:
-        """A pod of another scheduler."""
+    async def add_unplaceable(self, spec: Mapping[str, Any]) -> str:
+        """A small pod that asks for what `spec` says; its name."""
         self._names += 1
-        metadata = {"name": f"garbled-{self._names}", "labels": {"note": MARK.decode()}}
+        metadata = {"name": f"asked-{self._names}", "labels": {"app": "app-4"}}
+        plain = _small("forecast-scheduler", "100m") | dict(spec)
+        await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
+        return f"asked-{self._names}"
+
+    async def add_garbled(self, mark: bytes = MARK) -> str:
+        """A pod of another scheduler; its name."""
+        self._names += 1
+        metadata = {"name": f"garbled-{self._names}", "labels": {"note": mark.decode()}}
         spec = _small("default-scheduler", "100m")
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        return f"garbled-{self._names}"
+
+    async def add_malformed(self) -> Mapping[str, str]:
+        """A pod, a node and a volume that no client can read; kind -> path."""
+        labels = {"note": MALFORMED.decode()}
+        pod = await self.add_garbled(MALFORMED)
+        node, volume = _node(NODES + 50), _volume("garbled")
+        for document, path in ((node, "/api/v1/nodes"), (volume, VOLUMES_PATH)):
+            document["metadata"]["labels"] = labels
+            await self.send("POST", path, document)
+        name = node["metadata"]["name"]
+        return {
+            "pod": f"{pods_path(NAMESPACE)}/{pod}",
+            "node": f"/api/v1/nodes/{name}",
+            "volume": f"{VOLUMES_PATH}/garbled",
+        }
 
     async def place_foreign(self, node: str, *, annotations: Mapping[str, str]) -> None:
         """A small pod of another scheduler on a node from the start, as static pods are."""
@@ -390,6 +414,11 @@ def _bears_not(app: str, **labels: str) -> dict[str, Any]:
     selector = {"matchLabels": labels or {"app": app}}
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _volume(name: str) -> dict[str, Any]:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    return {"metadata": {"name": name}, "spec": {**spec, "storageClassName": "nobody's"}}
 
 
 def _drives_out(node: Node) -> bool:

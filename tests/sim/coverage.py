@@ -2,7 +2,8 @@
 
 `uncovered.yaml` beside this file lists what no seed reaches, with a reason for each. The command fails where less than
 PERCENT_MIN is executed, where something is not and has no reason, and where a reason stands for something that is. All files of
-the folders count, whether a run imports them or not.
+the folders count, whether a run imports them or not, but for those that have a reason as a whole (`WHOLE`): what no run can
+execute by its nature, such as threads and sockets. The figure with these is told, too.
 
 What is not executed is named by its function and its text, so that it may move: `Class.method: line` for a line, and
 `Class.method: line -> line` for a branch from the first that never went to the second. A reason for a line that fewer than
@@ -41,7 +42,7 @@ FOLDERS = (
 TRANSPORT = ("transport.py", "connection_pool.py", "answer_reader.py", "line_stream.py", "auth.py")
 """Files of `client` that do not count: they speak over real sockets, and the simulated wire stands in their place."""
 WHOLE = "the whole file"
-"""In place of the lines of a file that no run can execute by its nature."""
+"""In place of the lines of a file that does not count."""
 
 CANNOT_RUN = (
     r"if TYPE_CHECKING:",
@@ -136,15 +137,22 @@ def gather(folder: Path, first: int, count: int, jobs: int) -> Mapping[str, Met]
     return met
 
 
-def report_of(met: Mapping[str, Met], folder: Path) -> tuple[float, Mapping[str, Any]]:
-    """Percent of all lines and branches, and what is told of each file."""
+def report_of(met: Mapping[str, Met], folder: Path) -> Mapping[str, Any]:
+    """What is told of each file."""
     found, out = begin(), folder / "report.json"
     data = found.get_data()
     data.add_arcs({f"{ROOT}/{path}": set(one.arcs) for path, one in met.items()})
     data.touch_files([f"{ROOT}/{path}" for path in met])
-    percent = found.json_report(outfile=str(out))
+    found.json_report(outfile=str(out))
     files = json.loads(out.read_text())["files"]
-    return percent, {str((Path.cwd() / path).relative_to(ROOT)): one for path, one in files.items()}
+    return {str((Path.cwd() / path).relative_to(ROOT)): one for path, one in files.items()}
+
+
+def percent_of(reports: Iterable[Mapping[str, Any]]) -> float:
+    """Of all lines and branches."""
+    sums = [one["summary"] for one in reports]
+    there = sum(one["num_statements"] + one["num_branches"] for one in sums)
+    return 100.0 * sum(one["covered_lines"] + one["covered_branches"] for one in sums) / max(there, 1)
 
 
 # -- naming ----------------------------------------------------------------------------------------------------------
@@ -212,12 +220,12 @@ def reasons() -> dict[Gap, str]:
 
 def tell(met: Mapping[str, Met], folder: Path, *, is_write: bool) -> int:
     """The verdict; with `is_write` the kept file becomes what is so now."""
-    percent, report = report_of(met, folder)
-    known = reasons()
-    whole = {gap.path for gap in known if gap.code == WHOLE}
-    gaps = {gap for path, one in report.items() if path not in whole for gap in gaps_of(path, one)}
-    gaps |= {Gap(path, WHOLE) for path in whole if any(gaps_of(path, report[path]))}
-    few = {gap for path, one in met.items() for gap in seldom(path, one, report[path])}
+    every, known = report_of(met, folder), reasons()
+    whole = {gap for gap in known if gap.code == WHOLE and gap.path in every}
+    report = {path: one for path, one in every.items() if Gap(path, WHOLE) not in whole}
+    percent = percent_of(report.values())
+    gaps = {gap for path, one in report.items() for gap in gaps_of(path, one)} | whole
+    few = {gap for path, one in report.items() for gap in seldom(path, met[path], one)}
     needless = sorted(gap for gap in known.keys() - gaps if gap not in few)
     if is_write:
         write({gap: known.get(gap, "") for gap in gaps | (known.keys() & few)})
@@ -231,7 +239,7 @@ def tell(met: Mapping[str, Met], folder: Path, *, is_write: bool) -> int:
         print(f"a reason is kept for what is executed, or is gone: {gap.path}: {gap.code}")
     print(
         f"{percent:.2f} % of lines and branches; {len(gaps)} gaps, {len(unexplained)} without a reason;"
-        f" {len(needless)} reasons too many"
+        f" {len(needless)} reasons too many; {percent_of(every.values()):.2f} % with {len(whole)} files left out as a whole"
     )
     return 1 if unexplained or needless or percent < PERCENT_MIN else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from multisched.model.wire import MERGE_PATCH
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.history import rewind
 from multisched.testing.world import CROWDED
@@ -127,6 +128,19 @@ async def _garble(scene: Scene) -> bool:
     return True
 
 
+async def _malform(scene: Scene) -> bool:
+    """Objects that are none: they are told of and passed over, and everything else goes on."""
+    paths = await scene.world.add_malformed()
+    await scene.pause(0.5, 2.0)
+    for path in paths.values():
+        await scene.world.send("PATCH", path, {"metadata": {"annotations": {"sim/seen": "yes"}}}, MERGE_PATCH)
+    scene.run.server.expire_watches()
+    await scene.pause(1.0, 4.0)
+    for path in paths.values():
+        await scene.world.send("DELETE", f"{path}?gracePeriodSeconds=0")
+    return True
+
+
 TABLE = (
     Disruption("watches dropped", _drop_watches),
     Disruption("history compacted", _compact),
@@ -140,4 +154,5 @@ TABLE = (
     Disruption("binds said to be missing", _say_missing, 3),
     Disruption("history restored", _restore, 5),
     Disruption("object garbled", _garble, 3),
+    Disruption("objects malformed", _malform, 3),
 )
