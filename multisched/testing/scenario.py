@@ -166,6 +166,8 @@ class Run:
         self.died = 0
         """Processes that ended by an error."""
         self.was_rewound = False
+        self.was_corrupted = False
+        """A process was made to remember what never was."""
         self._first: dict[str, str] = {}
         """Lease group -> the process that reaches it first."""
         self._binding: asyncio.Task[None] | None = None
@@ -359,7 +361,7 @@ class Run:
 
     def _was_deceived(self) -> bool:
         """Something happened that nobody but the audit can find out, or that takes a reflector long to believe."""
-        return self.was_rewound or any(self.faults.injected[kind] for kind in DECEIT)
+        return self.was_rewound or self.was_corrupted or any(self.faults.injected[kind] for kind in DECEIT)
 
     def _is_settled(self) -> bool:
         waiting = self.door.unbound_feasible() or self.not_set_aside()
@@ -399,7 +401,8 @@ class Run:
             process.witness.check_reserves(is_at_rest=True)
             audit = process.program.audit.statistics()
             # A faulty plugin's ledger is what the audit is there to mend.
-            is_excused = self.setting.has_faulty_plugin or self.was_rewound or self.faults.injected["false 404"]
+            is_excused = self.setting.has_faulty_plugin or self.was_rewound or self.was_corrupted
+            is_excused = is_excused or bool(self.faults.injected["false 404"])
             if audit.inner and not is_excused:
                 self.door.complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
             if audit.lost and not self._was_deceived():

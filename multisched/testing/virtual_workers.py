@@ -55,7 +55,11 @@ class VirtualProcess:
         if self._rng.random() < DEATHS:
             await self.close()
             raise DutyProcessError("its process died: exit code -9")
-        answer = await self._assistant.answer(pickle.loads(pickle.dumps(question)))  # noqa: S301
+        try:
+            answer = await self._assistant.answer(pickle.loads(pickle.dumps(question)))  # noqa: S301
+        except Exception as error:
+            await self.close()
+            raise DutyProcessError(f"{type(error).__name__}: {error}") from error
         return pickle.loads(pickle.dumps(answer))  # noqa: S301
 
     async def close(self) -> None:

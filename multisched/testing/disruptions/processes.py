@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+import orjson
+
 from multisched.model.objects import Pod
+from multisched.testing.books import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.relations import HOSTNAME
-from multisched.testing.world import NODES
+from multisched.testing.world import GPU_NODES, NODES
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process
@@ -134,9 +137,34 @@ def _wants(pod: Pod, node: str) -> bool:
     return any(rule.key == HOSTNAME and rule.matches_value(node) for rule in pod.spec.affinity.node_selector)
 
 
+async def _remember_wrong(scene: Scene) -> bool:
+    """Something makes a process remember a pod on a row, and devices of it, that never was: the audit finds and mends that."""
+    process = scene.run.leader()
+    if process is None:
+        return False
+    cache = process.program.cache
+    live = [row for row, node in cache.nodes.live_rows() if node.name in {f"node-{number}" for number in GPU_NODES}]
+    if not live:
+        return False
+    row, ghost = scene.rng.choice(live), f"ghost-{scene.rng.getrandbits(32):08x}"
+    annotations = {GPU_MILLI: "250", GPU_DEVICES: "0"}
+    metadata = {"name": ghost, "namespace": "default", "uid": ghost, "resourceVersion": "1", "annotations": annotations}
+    spec = {"nodeName": cache.nodes.node(row).name, "containers": [_SMALL]}
+    pod = process.program.decoder.pod(orjson.dumps({"metadata": metadata, "spec": spec}))
+    cache.nodes.add_pod(row, pod)
+    for ledger in cache.ledgers:
+        if ledger.concerns(pod) and scene.rng.random() < 0.5:
+            ledger.place(pod, row)
+    scene.run.was_corrupted = True
+    return True
+
+
+_SMALL = {"name": "main", "resources": {"requests": {"cpu": "300m", "memory": "64Mi"}}}
+
 TABLE = (
     Disruption("leader killed", _kill),
     Disruption("leader stopped", _stop),
     Disruption("leader paused", _pause),
     Disruption("leases unreachable", _lose_leases),
+    Disruption("memory corrupted", _remember_wrong, 1),
 )
