@@ -73,6 +73,9 @@ class _NoMeters:
     def meter(self, settings: MeterSettings) -> Meter:
         raise DutyProcessError(f"nobody listens at {settings.url}")
 
+    async def close(self) -> None:
+        """Nothing is open."""
+
 
 class VirtualWorkers:
     """Implements `isolation.Workshop`."""

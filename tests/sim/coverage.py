@@ -152,7 +152,7 @@ def percent_of(reports: Iterable[Mapping[str, Any]]) -> float:
     """Of all lines and branches."""
     sums = [one["summary"] for one in reports]
     there = sum(one["num_statements"] + one["num_branches"] for one in sums)
-    return 100.0 * sum(one["covered_lines"] + one["covered_branches"] for one in sums) / max(there, 1)
+    return 100.0 * float(sum(one["covered_lines"] + one["covered_branches"] for one in sums)) / max(there, 1)
 
 
 # -- naming ----------------------------------------------------------------------------------------------------------
