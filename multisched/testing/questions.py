@@ -81,9 +81,13 @@ class Questions:
         asked += self._rng.sample(waiting, min(len(waiting), PODS_ASKED)) + self._rng.sample(pods, min(len(pods), 2))
         nodes = [*self._run.door.nodes(), "node-x", "elsewhere"]
         for pod in asked:
-            node = self._rng.choice(nodes) if self._rng.random() < 0.3 else ""
+            node = self._rng.choice(nodes) if self._rng.random() < 0.2 else ""
             await self._unless_refused(lambda pod=pod, node=node: self._explain_one(pod, node))  # type: ignore[misc]
-        await self._unless_refused(lambda: self._explanations.pod(ExplainQuery("default", "nobody")))
+        for query in (
+            ExplainQuery("default", "nobody"),
+            *(ExplainQuery(p.namespace, p.name, "node-x") for p in pods[:2]),
+        ):
+            await self._unless_refused(lambda query=query: self._explanations.pod(query))  # type: ignore[misc]
 
     async def _explain_one(self, pod: Pod, node: str) -> None:
         view = await self._explanations.pod(ExplainQuery(pod.namespace, pod.name, node, with_fixes=not node))
@@ -94,13 +98,13 @@ class Questions:
                 self._run.door.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
-        for document in self._rng.sample(MANIFESTS, 4):
+        for document in self._rng.sample(MANIFESTS, 8):
             replicas = self._rng.randint(1, REPLICAS_MAX)
             await self._unless_refused(lambda d=document, r=replicas: self._explanations.what_if(d, r))  # type: ignore[misc]
 
     async def _plan(self) -> None:
         plans = RepairPlans(self._program, self._configuration, in_thread=self._in_thread)
-        for domain in self._rng.sample(("", "forecast", "job", "gpu", "forcast"), 2):
+        for domain in self._rng.sample(("", "forecast", "job", "gpu", "forcast"), 3):
             await self._unless_refused(lambda domain=domain: self._plan_one(plans, domain))  # type: ignore[misc]
         views, query = ProgramViews(self._program, self._in_thread), ViewQuery("status", {"domain": "forecast"})
         await self._unless_refused(lambda: views.document(self._rng.choice(("forecast", "weather")), query))
@@ -115,8 +119,14 @@ class Questions:
         known = DumpedCluster(_dumped(self._run.server.store), self._run.clock.now(), self._run.loop.time())
         explanations = DumpExplanations(self._configuration, known)
         pods = self._run.world.pods()
-        for pod in self._rng.sample(pods, min(len(pods), 3)):
-            query = ExplainQuery(pod.namespace, pod.name, with_fixes=True)
+        asked = [
+            ExplainQuery(pod.namespace, pod.name, with_fixes=True) for pod in self._rng.sample(pods, min(len(pods), 4))
+        ]
+        asked += [
+            ExplainQuery("default", "nobody"),
+            *(ExplainQuery(p.namespace, p.name, "elsewhere") for p in pods[:1]),
+        ]
+        for query in asked:
             await self._unless_refused(lambda query=query: _later(lambda: explanations.pod(query)))  # type: ignore[misc]
         document = self._rng.choice(MANIFESTS)  # what it places stays in its copy
         await self._unless_refused(lambda: _later(lambda: explanations.what_if(document, 2)))

@@ -21,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,25 +93,35 @@ def begin() -> Coverage:
 def work(out: Path, seeds: Iterable[int]) -> None:
     """One process of several: a seed after the other, each measured by itself."""
     met: dict[str, Met] = {}
+    _measure(met, _begin_program, FEW_SEEDS)  # what is executed once in each process is not seldom
     for seed in seeds:
-        found = begin()
-        found.start()
-        run(seed)
-        found.stop()
-        data = found.get_data()
-        for name in data.measured_files():
-            arcs = set(data.arcs(name) or ())
-            one = met.setdefault(str(Path(name).relative_to(ROOT)), Met(Counter(), Counter()))
-            one.arcs.update(arcs)
-            one.lines.update({line for arc in arcs for line in arc if line > 0})
+        _measure(met, partial(run, seed), 1)
     out.write_text(json.dumps({path: [[*one.arcs.items()], [*one.lines.items()]] for path, one in met.items()}))
+
+
+def _measure(met: dict[str, Met], act: Callable[[], None], weight: int) -> None:
+    found = begin()
+    found.start()
+    act()
+    found.stop()
+    data = found.get_data()
+    for name in data.measured_files():
+        arcs = set(data.arcs(name) or ())
+        one = met.setdefault(str(Path(name).relative_to(ROOT)), Met(Counter(), Counter()))
+        one.arcs.update(dict.fromkeys(arcs, weight))
+        one.lines.update(dict.fromkeys((line for arc in arcs for line in arc if line > 0), weight))
+
+
+def _begin_program() -> None:
+    from tests.sim.run import quiet
+
+    quiet()
 
 
 def run(seed: int) -> None:
     """One simulation; what broke is told, and measured all the same."""
-    from tests.sim.run import attempt, quiet
+    from tests.sim.run import attempt
 
-    quiet()
     _, report, died = attempt(seed)
     if report is None or report.broken:
         print(f"seed {seed} failed: {died if report is None else report.broken}", flush=True)

@@ -12,6 +12,7 @@ from multisched.model.objects import Pod
 from multisched.testing.books import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.faulty_plugin import FAULTY
 from multisched.testing.relations import HOSTNAME
 from multisched.testing.world import GPU_NODES, NODES
 
@@ -138,7 +139,7 @@ def _wants(pod: Pod, node: str) -> bool:
 
 
 async def _remember_wrong(scene: Scene) -> bool:
-    """Something makes a process remember a pod on a row, and devices of it, that never was: the audit finds and mends that."""
+    """Something makes a process remember that a pod which never was holds devices: the audit finds and mends that."""
     process = scene.run.leader()
     if process is None:
         return False
@@ -149,22 +150,19 @@ async def _remember_wrong(scene: Scene) -> bool:
     row, ghost = scene.rng.choice(live), f"ghost-{scene.rng.getrandbits(32):08x}"
     annotations = {GPU_MILLI: "250", GPU_DEVICES: "0"}
     metadata = {"name": ghost, "namespace": "default", "uid": ghost, "resourceVersion": "1", "annotations": annotations}
-    spec = {"nodeName": cache.nodes.node(row).name, "containers": [_SMALL]}
+    spec = {"nodeName": cache.nodes.node(row).name, "containers": [{"name": "main"}]}
     pod = process.program.decoder.pod(orjson.dumps({"metadata": metadata, "spec": spec}))
-    cache.nodes.add_pod(row, pod)
     for ledger in cache.ledgers:
-        if ledger.concerns(pod) and scene.rng.random() < 0.5:
+        if ledger.name != FAULTY and ledger.concerns(pod):
             ledger.place(pod, row)
     scene.run.was_corrupted = True
     return True
 
-
-_SMALL = {"name": "main", "resources": {"requests": {"cpu": "300m", "memory": "64Mi"}}}
 
 TABLE = (
     Disruption("leader killed", _kill),
     Disruption("leader stopped", _stop),
     Disruption("leader paused", _pause),
     Disruption("leases unreachable", _lose_leases),
-    Disruption("memory corrupted", _remember_wrong, 1),
+    Disruption("memory corrupted", _remember_wrong, 2),
 )

@@ -9,7 +9,7 @@ from multisched.testing.questions import Questions
 from multisched.testing.relations import HOSTNAME, ZONE
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-ASKED: Final = 5
+ASKED: Final = 6
 
 
 def _main(**resources: str) -> dict[str, Any]:
@@ -60,4 +60,4 @@ async def _ask(scene: Scene) -> bool:
     return True
 
 
-TABLE = (Disruption("questions asked", _ask, 3),)
+TABLE = (Disruption("questions asked", _ask, 6),)
