@@ -130,8 +130,8 @@ class Questions:
             await self._unless_refused(lambda query=query: _later(lambda: explanations.pod(query)))  # type: ignore[misc]
         document = self._rng.choice(MANIFESTS)  # what it places stays in its copy
         await self._unless_refused(lambda: _later(lambda: explanations.what_if(document, 2)))
-        rehearsal, asked = Rehearsal(self._configuration, known), RepairAsked(domain="forecast")
-        await self._unless_refused(lambda: _later(lambda: plan_on(rehearsal, asked)))
+        rehearsal, repair = Rehearsal(self._configuration, known), RepairAsked(domain="forecast")
+        await self._unless_refused(lambda: _later(lambda: plan_on(rehearsal, repair)))
 
     async def _look(self) -> None:
         """As `multisched verify` does."""

@@ -162,7 +162,8 @@ def percent_of(reports: Iterable[Mapping[str, Any]]) -> float:
     """Of all lines and branches."""
     sums = [one["summary"] for one in reports]
     there = sum(one["num_statements"] + one["num_branches"] for one in sums)
-    return 100.0 * float(sum(one["covered_lines"] + one["covered_branches"] for one in sums)) / max(there, 1)
+    executed = sum(one["covered_lines"] + one["covered_branches"] for one in sums)
+    return float(100 * executed / max(there, 1))
 
 
 # -- naming ----------------------------------------------------------------------------------------------------------
