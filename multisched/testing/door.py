@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -313,6 +313,11 @@ class Door(Books):
         self._posts.clear()
         for told in self.told.values():
             told.rewound(there)
+        # Bindings on their way were decided on what was so before; what came back meanwhile none of them can have known.
+        self._grounds = {
+            at: replace(ground, unknowable=ground.unknowable | self.told[ground.sender].unknowable)
+            for at, ground in self._grounds.items()
+        }
 
     def _check_domain(self, pod: Pod, name: str) -> None:
         """I8, as the node is now."""
