@@ -66,8 +66,6 @@ class ApiConditionWriter:
         """Of those being written: not to be sent again, nor at all if that has not been done yet."""
         self._written: OrderedDict[str, _Written] = OrderedDict()
         self._wakeup = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._counters = ConditionStatistics()
 
     def write(self, pod: ObjectRef, condition: Condition) -> None:
@@ -84,7 +82,6 @@ class ApiConditionWriter:
             self._counters.dropped_full += 1
             return
         self._pending[uid] = (pod, condition)
-        self._idle.clear()
         self._wakeup.set()
 
     def drop(self, uid: str) -> None:
@@ -93,19 +90,12 @@ class ApiConditionWriter:
             self._dropped.add(uid)
         if self._pending.pop(uid, None) is not None:
             self._counters.superseded += 1
-            self._after_write(uid)
 
     async def run(self) -> None:
         """Writes until cancelled."""
         async with anyio.create_task_group() as workers:
             for _ in range(WORKERS):
                 workers.start_soon(self._work)
-
-    async def drain(self, timeout_s: float) -> bool:
-        """Waits until everything queued has been written or dropped, for at most `timeout_s`; True if so."""
-        with anyio.move_on_after(timeout_s):
-            await self._idle.wait()
-        return self._idle.is_set()
 
     def statistics(self) -> ConditionStatistics:
         return replace(self._counters, backlog=len(self._pending) + len(self._writing))
@@ -130,17 +120,12 @@ class ApiConditionWriter:
             finally:
                 self._writing.discard(uid)
                 self._dropped.discard(uid)
-                self._after_write(uid)
+                if uid in self._pending:  # it was passed over meanwhile
+                    self._wakeup.set()
 
     def _next_uid(self) -> str | None:
         """The longest waiting pod that no other worker is writing: two writes for one pod must not overtake each other."""
         return next((uid for uid in self._pending if uid not in self._writing), None)
-
-    def _after_write(self, uid: str) -> None:
-        if uid in self._pending:
-            self._wakeup.set()
-        if not self._pending and not self._writing:
-            self._idle.set()
 
     async def _write(self, pod: ObjectRef, condition: Condition) -> None:
         if self._is_written(pod.uid, condition):

@@ -13,7 +13,7 @@ event as if it helped them, in turns, as many at a time as `overdue` lets go. Ca
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from itertools import islice
 from typing import Final
 
@@ -170,12 +170,6 @@ class ParkedPods:
             else:
                 del self._overdue[at]
         return found
-
-    def entries(self) -> Iterator[Entry]:
-        for namespaces in self._groups.values():
-            for classes in namespaces.values():
-                for members in classes.values():
-                    yield from members.values()
 
     def validate(self) -> None:
         """Raises QueueInvariantError when the index does not hold each parked entry once, where it belongs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -20,9 +20,10 @@ from multisched.client.errors import ApiError, Gone
 from multisched.client.lister import MalformedAnswerError
 from multisched.framework.plugin import Assistant, DutyProcessError, ProcessPorts
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
+from multisched.model.decode_metadata import with_valid_text
 from multisched.model.wire import Transport, TransportError
 from multisched.options import ExitCode, RefusedError
-from multisched.shell.duty_processes import ChildProcess
+from multisched.shell.duty_processes import OwnedProcess
 from multisched.verify import RULES, Domain, Finding, Judge, Report
 from multisched.verify.report import Unjudged, report_of
 
@@ -67,7 +68,7 @@ async def judge_cluster(transport: Transport, domains: Sequence[Domain]) -> Repo
 
     async def tell(kind: str, items: Sequence[bytes]) -> None:
         for raw in items:
-            told.tell(kind, orjson.loads(raw))
+            told.tell(kind, _document(raw))
 
     refused = await _listed(transport, begin, tell)
     found = report_of(told, has_domains=bool(domains))
@@ -89,6 +90,14 @@ async def _listed(transport: Transport, begin: Begin, tell: Tell) -> Mapping[str
             raise JudgeError(f"nodes and pods cannot be listed: {error}") from error
         return refused
     raise JudgeError("the lists expire before they end; try again")
+
+
+def _document(raw: bytes) -> Any:
+    """As Go reads it: one object whose text is not UTF-8 must not keep all others from being judged."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return orjson.loads(with_valid_text(raw))
 
 
 class _Begin(msgspec.Struct, frozen=True):
@@ -118,7 +127,7 @@ class JudgeAssistant(Assistant):
         """Nothing to what it is told; findings to `_Judge`."""
         if isinstance(question, _Page):
             for raw in question.items:
-                self._told.tell(question.kind, orjson.loads(raw))
+                self._told.tell(question.kind, _document(raw))
             return None
         told, self._told = self._told, Judge(self._domains)
         return [one for one in told.findings() if one.is_sure] if isinstance(question, _Judge) else None
@@ -146,7 +155,7 @@ class ClusterJudge:
     def __init__(
         self,
         transport: Transport,
-        process: ChildProcess,
+        process: OwnedProcess,
         events: EventSink,
         clock: Clock,
         *,

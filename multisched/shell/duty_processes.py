@@ -13,11 +13,12 @@ import logging
 import pickle
 import subprocess
 import sys
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import anyio
 
-from multisched.framework.plugin import DutyProcessError
+from multisched.framework.plugin import DutyProcess, DutyProcessError
 from multisched.shell.duty_process import Opening, Reply
 from multisched.shell.duty_threads import DutyThreads
 
@@ -36,8 +37,20 @@ _BROKEN: Final = (OSError, EOFError, pickle.PickleError)
 logger = logging.getLogger(__name__)
 
 
+class OwnedProcess(DutyProcess, Protocol):
+    """A process, and its end."""
+
+    async def close(self) -> None:
+        """Ends it now, whatever it does; who asks then begins another."""
+        ...
+
+
+OpenProcess = Callable[[str, object, int], OwnedProcess]
+"""(`module:name` of what makes the assistant, its settings, seed) -> a process, not yet started."""
+
+
 class ChildProcess:
-    """Implements `framework.plugin.DutyProcess`."""
+    """Implements `OwnedProcess`."""
 
     def __init__(self, factory: str, settings: object, seed: int) -> None:
         self._opening = Opening(factory, settings, seed)
@@ -68,7 +81,7 @@ class ChildProcess:
             return reply.answer
 
     async def close(self) -> None:
-        """Ends it now, whatever it does."""
+        """See `OwnedProcess`."""
         process, self._process = self._process, None
         if process is None:
             return

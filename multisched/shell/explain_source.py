@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from multisched.config_schema import Configuration
+from multisched.framework.plugin import InThread
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
 from multisched.shell.program import Program
 
 if TYPE_CHECKING:
-    from multisched.shell.rehearsal import Moment, Rehearsal
+    from multisched.shell.rehearsal import Rehearsal
 
 QUESTIONS_MAX = 8
 """Questions that wait for their rehearsal or are in it; who comes then is told to ask again."""
 
+T = TypeVar("T")
 R = TypeVar("R", PodView, WhatIfView)
 
 # Whatever answers is imported by the first question: most programs are never asked, and each would pay for it at its start.
@@ -31,24 +33,31 @@ R = TypeVar("R", PodView, WhatIfView)
 class ProgramExplanations:
     """See the module."""
 
-    def __init__(self, program: Program, configuration: Configuration, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        configuration: Configuration,
+        registry: Registry | None = None,
+        in_thread: InThread | None = None,
+    ) -> None:
+        """`in_thread`: another way to compute, for simulations."""
         self._program = program
         self._configuration = configuration
         self._registry = registry
+        self._in_thread = in_thread
         self._stage = anyio.Lock()
         self._questions = 0
 
     async def pod(self, query: ExplainQuery) -> PodView:
         """See `ExplainSource`."""
-        from anyio import to_thread
-
         from multisched.shell.explain_known import describe, find_pod, require_node
         from multisched.shell.explain_trial import complete
 
         known = find_pod(self._program, query.namespace, query.name)
         nodes = self._program.cache.nodes
         if query.node and nodes.row_of(query.node) is None:
-            await to_thread.run_sync(require_node, query.node, [node.name for _, node in nodes.live_rows()])
+            names = [node.name for _, node in nodes.live_rows()]
+            await self._beside(lambda: require_node(query.node, names))
         view = describe(self._program, known, query)
         is_told = any(attempt.picture in ("own", "earlier") for attempt in view.attempts[:1])
         if query.node:
@@ -71,16 +80,19 @@ class ProgramExplanations:
         if self._questions >= QUESTIONS_MAX:
             raise NotExplainedError("too many questions at once; ask again in a moment", status=429)
 
-        from anyio import to_thread
-
         from multisched.shell.rehearsal import Moment, Rehearsal
-
-        def answer(moment: Moment) -> R:
-            return ask(Rehearsal(self._configuration, moment, self._registry))
 
         self._questions += 1
         try:
             async with self._stage:
-                return await to_thread.run_sync(answer, Moment.of(self._program))
+                moment = Moment.of(self._program)
+                return await self._beside(lambda: ask(Rehearsal(self._configuration, moment, self._registry)))
         finally:
             self._questions -= 1
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        if self._in_thread is not None:
+            return await self._in_thread(work)
+        from anyio import to_thread
+
+        return await to_thread.run_sync(work)

@@ -53,6 +53,7 @@ from multisched.shell.audit_sides import NodeSide, PodSide, Side
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker, Outside
 from multisched.shell.duties import Duties
+from multisched.shell.duty_processes import ChildProcess, OpenProcess
 from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.handover import Handover
@@ -134,6 +135,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Where leases are renewed; None: on the program's own loop."""
     duty_threads: Callable[[], InThread] | None = None
     """Where the duties of plugins compute; None: in threads."""
+    open_process: OpenProcess = ChildProcess
+    """How the process of the cluster's judge is begun."""
 
 
 class Program:
@@ -307,13 +310,12 @@ class Program:
             return None
         from multisched.config_domains import judged_domains
         from multisched.shell.cluster_judge import FACTORY, ClusterJudge
-        from multisched.shell.duty_processes import ChildProcess
 
         first = self._configuration.domains[0].name
         lease = self.leases.get(first)
         return ClusterJudge(
             self._outside.transport,
-            ChildProcess(FACTORY, judged_domains(self._configuration), seed=0),
+            self._outside.open_process(FACTORY, judged_domains(self._configuration), 0),
             self.events,
             self.clock,
             every_s=every_s,

@@ -20,10 +20,18 @@ from multisched.testing.world import LICENCE
 ARGS_SHARE: Final = 0.5
 """Of all plugins with arguments: they are given some."""
 ASKING_PLUGINS: Final = (("SlowOracle", 5), ("ReserveBooks", None), ("HoldSome", None))
-FAULTY_SHARE, MOVING_SHARE, EXTENDED_SHARE, SORTED_SHARE = 0.5, 0.6, 0.6, 0.3
+FAULTY_SHARE, MOVING_SHARE, EXTENDED_SHARE, SORTED_SHARE = 0.5, 0.8, 0.8, 0.3
 """Of all drawn configurations: one plugin is faulty; one moves pods; extenders are asked; the queue goes by priority alone."""
 THRIFTY_SHARE: Final = 0.3
 """Of all drawn configurations: writes are limited to so few that they have to wait."""
+SELECTING_SHARE: Final = 0.5
+"""Of all drawn configurations: two domains select their nodes by label, and both claim one node."""
+VERIFYING_SHARE, ALONE_SHARE = 0.5, 0.15
+"""The same: the judge looks beside the program; a single process runs, without leases."""
+EDGE: Final = "edge"
+"""The domain that is there where domains select by label."""
+EDGE_RANKS: Final = ("14", "26", "29")
+"""Nodes that it claims; the last is the job domain's too."""
 APART_SHARE: Final = 0.3
 """Of all domains of these: one plugin runs beside the loop."""
 APART: Final = ("TaintToleration", "ImageLocality", "NodeAffinity")
@@ -172,6 +180,12 @@ def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Configuration:
         document["client"] = {"writesPerSecond": rng.choice((25, 60))}
     if rng.random() < EXTENDED_SHARE:
         _draw_extenders(rng, {domain["name"]: domain for domain in document["domains"]})
+    if rng.random() < SELECTING_SHARE:
+        _select_nodes(document["domains"])
+    if rng.random() < VERIFYING_SHARE:
+        document["verify"] = {"every": "10s"}
+    if rng.random() < ALONE_SHARE:
+        document["lease"] = {"enabled": False}
     return config.parse(orjson.dumps(document).decode(), "scenario")
 
 
@@ -205,6 +219,18 @@ def _draw_domain(rng: random.Random, domain: dict[str, Any]) -> None:
     domain["queue"] = rng.choice(QUEUES)
     if rng.random() < SORTED_SHARE:
         domain["profile"]["queueSort"] = "PrioritySort"
+
+
+def _select_nodes(domains: list[dict[str, Any]]) -> None:
+    """The job domain by another label than a further one, so that what both claim is seen at the nodes alone."""
+    job = next(domain for domain in domains if domain["name"] == "job")
+    job["nodes"] = {"selector": {"matchLabels": {"type": "virtual-kubelet"}}}
+    ranks = {"key": "rank", "operator": "In", "values": list(EDGE_RANKS)}
+    plugins = {
+        "enabled": [{"name": f"multisched.testing.plugins:{name}", "weight": 1} for name, _ in ASKING_PLUGINS[:2]]
+    }
+    nodes = {"selector": {"matchExpressions": [ranks]}}
+    domains.append({"name": EDGE, "nodes": nodes, "profile": {"base": "default", "plugins": plugins}})
 
 
 def _draw_extenders(rng: random.Random, domains: Mapping[str, dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -28,6 +28,8 @@ from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows
 
+PRIORITY_MAX = 2_000_001_000
+"""Of pods that are critical for their node."""
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 
@@ -70,6 +72,7 @@ class Door(Books):
         self._now_s = now_s
         self._router = NodeRouter(configuration)
         self._groups = lease_groups(configuration)
+        self._has_leases = configuration.lease.enabled
         self._lease_prefix = configuration.lease.name_prefix
         self._renew_deadline_s = configuration.lease.renew_deadline_s
         self._bind_deadline_s = configuration.client.bind_timeout_s
@@ -172,6 +175,8 @@ class Door(Books):
 
     def _fault_of_lease(self, sender: str, domain: str) -> str:
         """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for; empty if it is."""
+        if not self._has_leases:
+            return ""
         term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}")
         now_s = self._now_s()
         if term is None or term.holder != sender:
@@ -195,7 +200,7 @@ class Door(Books):
         faults = [self._fault_of_lease(sender, domain) for domain in domains]
         if faults and all(faults):
             self.complain(f"I9: {sender} sent the deletion of {victim.key} {faults[0]}")
-        if victim.spec.priority:
+        if victim.spec.priority >= PRIORITY_MAX:
             self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
 
     def lease_written(self, name: str, holder: str, renewed_s: float) -> None:
@@ -308,6 +313,11 @@ class Door(Books):
         self._posts.clear()
         for told in self.told.values():
             told.rewound(there)
+        # Bindings on their way were decided on what was so before; what came back meanwhile none of them can have known.
+        self._grounds = {
+            at: replace(ground, unknowable=ground.unknowable | self.told[ground.sender].unknowable)
+            for at, ground in self._grounds.items()
+        }
 
     def _check_domain(self, pod: Pod, name: str) -> None:
         """I8, as the node is now."""

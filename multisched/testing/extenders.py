@@ -20,7 +20,7 @@ from multisched.model.wire import Transport, TransportError
 from multisched.testing.faults import Faults
 
 DELAY_MAX_S = 0.03
-UNREACHABLE, UNANSWERED, UNREADABLE, UNWILLING, ASTRAY = 0.03, 0.02, 0.02, 0.02, 0.01
+UNREACHABLE, UNANSWERED, UNREADABLE, UNWILLING, ASTRAY = 0.05, 0.04, 0.04, 0.04, 0.03
 """Of all requests: nothing listens; the answer is lost; it is no JSON; it is an error; it names a node that nobody asked about."""
 SPOILED_EVERY = 7
 """One node in so many is refused to a pod, for SPOILED_S."""

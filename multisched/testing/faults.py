@@ -28,9 +28,23 @@ _UID = re.compile(rb'"uid":"([^"]+)"')
 _LIMIT = re.compile(r"limit=\d+")
 _PAGE = b"<html><body>bad gateway</body></html>"
 _FORBIDDEN = b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"forbidden (injected)"}'
+_NONSENSE = (
+    _PAGE,
+    b'{"metadata":{},"items":[]}',
+    b'{"metadata":{"resourceVersion":"1"},"items":[{}]}',
+    b'{"metadata":{"resourceVersion":"1"},"items":[{"spec":{}}]}',
+)
+"""What stands in place of a list: no JSON, no version, objects without a name."""
+_ETCD_AWAY = (
+    b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}}'
+)
+_VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 _TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
 MARK = b"GARBLED"
 """What stands in the labels of an object that no answer tells in UTF-8."""
+MALFORMED = b"MALFORMED"
+"""The same of one that is JSON, and no Kubernetes object."""
+_NOTE = b'"note":"MALFORMED"'
 FOREIGN = "foreign-"
 """Names of pods that others bind start so. Their lines are never lost silently: nobody can know of such a bind then."""
 
@@ -99,8 +113,15 @@ class Faults:
         """The binding never arrived; the client is told that there is no such pod."""
         self.paged = 0.004
         """A proxy answers a read with a page of its own, whatever the status says."""
+        self.read_throttled = 0.005
+        self.torn = 0.01
+        """A page of a list says that it is of another version than the first."""
+        self.watch_failed = 0.001
+        """A watch ends with an error of the server's own."""
         self.forbidden: set[str] = set()
         """Kinds, by their plural, that may not be listed."""
+        self.forbidden_writes: set[tuple[str, str]] = set()
+        """(method, part of the path) of what may not be written."""
         self.page_items = 0
         """So many objects come with each page of a list; 0: as many as were asked for."""
         self.older_by = 0
@@ -193,17 +214,24 @@ class FaultyTransport:
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, leases unreachable)")
         if method != "GET":
+            if any(method == one and part in path for one, part in self._faults.forbidden_writes):
+                return Response(403, _FORBIDDEN)
             return await self._write(method, path, body, content_type, accept, timeout_s)
+        if self._faults.strikes("429 to a read", self._faults.read_throttled):
+            return Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"})
         if "continue=" in path and self._faults.strikes("page expired", self._faults.page_expired):
             return Response(410, b'{"kind":"Status","status":"Failure","code":410,"reason":"Expired"}')
         if self._faults.strikes("proxy's page", self._faults.paged):
-            return Response(self._faults.rng.choice((200, 200, 502)), _PAGE)
+            page = self._faults.rng.choice(_NONSENSE) if "limit=" in path else _PAGE
+            return Response(self._faults.rng.choice((200, 200, 502)), page)
         if "limit=" in path and any(f"/{kind}?" in path for kind in self._faults.forbidden):
             return Response(403, _FORBIDDEN)
         path = self._as_served(path)
         answer = await self._inner.request(method, path, accept=accept, timeout_s=timeout_s)
         await self._travel()
-        return replace(answer, body=garbled(answer.body)) if MARK in answer.body else answer
+        if "continue=" in path and self._faults.strikes("torn list", self._faults.torn):
+            answer = replace(answer, body=_VERSION.sub(rb'"resourceVersion":"1\1"', answer.body, count=1))
+        return replace(answer, body=garbled(answer.body))
 
     async def _write(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
@@ -340,11 +368,13 @@ class _FaultyLines:
             if faults.strikes("truncated line", faults.line_truncated):
                 yield line[: len(line) // 2]
                 raise AnswerLostError("connection reset (injected)")
+            if faults.strikes("watch failed", faults.watch_failed):
+                yield _ETCD_AWAY
+                return
             if self._may_lose(line) and faults.strikes("lost line", self._loss_of(line)):
                 self._transport.lost(_uid(line))
                 continue
-            if MARK in line:
-                line = garbled(line)
+            line = garbled(line)
             yield line
             if faults.strikes("duplicated line", faults.line_duplicated):
                 yield line
@@ -367,8 +397,10 @@ class _FaultyLines:
 
 
 def garbled(body: bytes) -> bytes:
-    """Not UTF-8 where it says MARK."""
-    return body.replace(MARK, b"\xff\xfe")
+    """Not UTF-8 where it says MARK, and a number where a text belongs where it says MALFORMED."""
+    if MALFORMED in body:
+        body = body.replace(_NOTE, b'"note":7')
+    return body.replace(MARK, b"\xff\xfe") if MARK in body else body
 
 
 def _uid(line: bytes) -> bytes:

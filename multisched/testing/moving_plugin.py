@@ -1,18 +1,27 @@
 """A plugin that moves pods, as a repair does: keeps a place, writes down what it is about, evicts, and waits for the replacement.
 
-It has no plan and needs none: any pod of a controller may go to any node that takes it. Whatever it does goes through
-`framework.moving.Mover`, so that the place it keeps, the eviction and the kept document meet the faults of a run.
+Its plans are drawn: any pod of a controller may go to any node that takes it, by a plan made on a copy or by none. Whatever it
+does goes through `framework.moving.Mover`, so that the place it keeps, the eviction and the kept document meet the faults of a run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import Final
 
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.plugin import CycleView, DutyPorts, PluginContext
 from multisched.framework.ports import ObjectRef, UnreachableError
+from multisched.framework.repair import (
+    RepairAsked,
+    RepairMove,
+    RepairPeak,
+    RepairPlan,
+    RepairRefusedError,
+    RepairScene,
+)
 from multisched.model.objects import Pod
 
 REST_MIN_S, REST_MAX_S = 1.0, 5.0
@@ -21,6 +30,12 @@ WATCH_S: Final = 4.0
 GIVES_UP: Final = 0.05
 """Of all moves: the duty itself ends by an error, and is begun again."""
 LOOK_S: Final = 0.2
+LONG_SHARE, LONG = 0.03, 50_000
+"""Of all moves: what is kept of them is longer than may be kept."""
+PLANNED: Final = 0.15
+"""Of all moves: they go by a plan."""
+PODS_PLANNED: Final = 8
+"""Standing pods that a plan looks at."""
 
 
 class GaveUpError(Exception):
@@ -58,7 +73,7 @@ class Restless:
                 mover.release()
 
     async def _move(self, mover: Mover, rng: random.Random) -> None:
-        found = self._drawn(rng)
+        found = await self._found(mover, rng)
         if found is None or (await mover.read() is None and rng.random() < GIVES_UP):
             return
         pod, node = found
@@ -69,7 +84,7 @@ class Restless:
         if mover.hold(pod.uid, standing, node, handed=lambda: handed.append(pod.uid)):
             return
         regarding = ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
-        await mover.write(f"{pod.key} to {node}".encode())
+        await mover.write((f"{pod.key} to {node}" * (LONG if rng.random() < LONG_SHARE else 1)).encode())
         if not await mover.reads(regarding) or not mover.is_kept():
             return
         known = frozenset(peer.uid for peer in mover.peers(pod.namespace, standing.owner.uid))
@@ -86,6 +101,44 @@ class Restless:
                 break
         await mover.write(b"")
 
+    async def _found(self, mover: Mover, rng: random.Random) -> tuple[Pod, str] | None:
+        """What to move where."""
+        if rng.random() >= PLANNED:
+            return self._drawn(rng)
+        with contextlib.suppress(RepairRefusedError):
+            plan = await mover.plan(RepairAsked())
+            for move in plan.moves:
+                if (standing := mover.standing(move.uid)) is not None:
+                    return standing, move.to_node
+        return None
+
+    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+        """Pods of controllers, each to the last node that takes it; nothing is mended by that."""
+        moves = []
+        owned = [(pod, row) for pod, row in scene.standing if pod.owner is not None]
+        for pod, row in owned[-PODS_PLANNED:]:
+            if pod.spec.scheduler_name not in scene.scheduler_names:
+                continue
+            rows = scene.rows[scene.fits(pod) & (scene.rows != row)].tolist()
+            if rows:
+                moves.append(_move(pod, scene.nodes.node(row).name, scene.nodes.node(rows[-1]).name))
+        return RepairPlan(
+            domain=scene.domain,
+            profiles_version=0,
+            threshold_percent={},
+            moves=tuple(moves[: asked.moves]),
+            mended=(),
+            left=(),
+            least_moves=0,
+            worst_before=_NO_PEAK,
+            worst_after=_NO_PEAK,
+            nodes=len(scene.rows),
+            pods=len(scene.standing),
+            movable=len(owned),
+            kept={},
+            notes=scene.notes,
+        )
+
     def _drawn(self, rng: random.Random) -> tuple[Pod, str] | None:
         """A pod of some controller on one of our nodes, and another of our nodes."""
         rows = self._rows().tolist() if self._rows is not None else []
@@ -95,3 +148,25 @@ class Restless:
         if not owned:
             return None
         return rng.choice(owned), self._nodes.node(rng.choice(rows)).name
+
+
+_NO_PEAK: Final = RepairPeak(dimension="cpu", at="", percent=0.0)
+
+
+def _move(pod: Pod, from_node: str, to_node: str) -> RepairMove:
+    return RepairMove(
+        pod=pod.key,
+        uid=pod.uid,
+        service="",
+        from_node=from_node,
+        to_node=to_node,
+        mends=from_node,
+        gain_percent=0.0,
+        from_before=_NO_PEAK,
+        from_after=_NO_PEAK,
+        to_before=_NO_PEAK,
+        to_after=_NO_PEAK,
+        from_peaks_percent={},
+        to_peaks_percent={},
+        replicas=1,
+    )

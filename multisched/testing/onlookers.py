@@ -1,6 +1,6 @@
 """What people and scrapers ask of a running process: its figures, its queues, and why single pods are where they are.
 
-Whoever asks changes nothing. What is asked in a thread in earnest (fixes, what-if) is not asked here.
+Whoever asks changes nothing. What is tried on a copy (fixes, what-if) is a disruption of its own (`questions`).
 """
 
 from __future__ import annotations

@@ -67,6 +67,8 @@ class Policies:
         name, spec = pod["metadata"]["name"], pod["spec"]
         rng = random.Random(f"{self._seed}/policy/{name}")  # noqa: S311 - a simulation
         is_plain = not {"nodeSelector", "schedulingGates", "volumes"} & spec.keys()
+        # What asks for devices or licences may be bound by an extender, whose word is not the API server's.
+        is_plain = is_plain and not any("limits" in one["resources"] for one in spec["containers"])
         if not is_plain or rng.random() >= REFUSED:
             return None
         pod["metadata"]["labels"][POLICY] = rng.choice((OWNER, TENANT, NEVER))

@@ -110,7 +110,7 @@ def _is_level(
         return key in node.labels
     counts = {one.labels[key]: 0 for one in reach if key in one.labels}
     names = {one.name for one in reach}
-    for one, there in standing:
+    for one, there in standing if rule.selector.requirements else ():  # as upstream: an empty selector counts nobody
         is_counted = there.name in names and key in there.labels and not one.is_deleting
         if is_counted and one.namespace == pod.namespace and rule.selector.matches(one.labels):
             counts[there.labels[key]] += 1

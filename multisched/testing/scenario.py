@@ -24,6 +24,7 @@ from multisched.model.objects import Pod
 from multisched.plugins.http_extender import NAME as EXTENDERS
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.testing.bind_judge import LOST_NEWS_S
+from multisched.testing.configurations import EDGE_RANKS
 from multisched.testing.door import Door
 from multisched.testing.extenders import SimExtender
 from multisched.testing.faults import Faults, FaultyTransport
@@ -34,7 +35,7 @@ from multisched.testing.policies import Policies
 from multisched.testing.setting import Setting, drawn, fault_of_refusals
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
 from multisched.testing.storm import Storm
-from multisched.testing.virtual_workers import VirtualThreads, VirtualWorkers
+from multisched.testing.virtual_workers import VirtualProcess, VirtualThreads, VirtualWorkers
 from multisched.testing.witness import Witness
 from multisched.testing.world import NODES, World
 
@@ -63,8 +64,9 @@ POLL_S = 3.0
 NUDGE_POLLS = 6
 """Polls between two small events. A new leader's Permit may turn pods away, which then wait for an event or five minutes."""
 
-NUDGED = (NODES - 1, NODES - 2, NODES - 4)
-"""A virtual node, one with GPUs and one of neither kind: a domain hears of the nodes that it may use alone."""
+NUDGED = (NODES - 1, NODES - 2, NODES - 4, int(EDGE_RANKS[1]))
+"""A virtual node, one with GPUs, one of neither kind, and one that may be
+claimed by its label: a domain hears of the nodes that it may use alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class Run:
         policies.flushes = lambda: int(self.loop.time() / flush_s)
         self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, lambda: LOST_NEWS_S)
         self.world = World(self.server, self.door, self.rng, self.seed)
+        self.world.schedulers = self.setting.schedulers
         self._extender_rng = random.Random(self.seed ^ 0xE)  # noqa: S311 - a simulation
         self.ended: list[Process] = []
         self.started = 0
@@ -163,6 +166,8 @@ class Run:
         self.died = 0
         """Processes that ended by an error."""
         self.was_rewound = False
+        self.was_corrupted = False
+        """A process was made to remember what never was."""
         self._first: dict[str, str] = {}
         """Lease group -> the process that reaches it first."""
         self._binding: asyncio.Task[None] | None = None
@@ -192,6 +197,7 @@ class Run:
             "kube-system",
             observer=lambda domain: self.observer,
             duty_threads=VirtualThreads,
+            open_process=VirtualProcess,
             workshop=VirtualWorkers(random.Random(self.seed ^ self.started)),  # noqa: S311 - a simulation
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self.faults, transport),
         )
@@ -355,7 +361,7 @@ class Run:
 
     def _was_deceived(self) -> bool:
         """Something happened that nobody but the audit can find out, or that takes a reflector long to believe."""
-        return self.was_rewound or any(self.faults.injected[kind] for kind in DECEIT)
+        return self.was_rewound or self.was_corrupted or any(self.faults.injected[kind] for kind in DECEIT)
 
     def _is_settled(self) -> bool:
         waiting = self.door.unbound_feasible() or self.not_set_aside()
@@ -395,7 +401,8 @@ class Run:
             process.witness.check_reserves(is_at_rest=True)
             audit = process.program.audit.statistics()
             # A faulty plugin's ledger is what the audit is there to mend.
-            is_excused = self.setting.has_faulty_plugin or self.was_rewound or self.faults.injected["false 404"]
+            is_excused = self.setting.has_faulty_plugin or self.was_rewound or self.was_corrupted
+            is_excused = is_excused or bool(self.faults.injected["false 404"])
             if audit.inner and not is_excused:
                 self.door.complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
             if audit.lost and not self._was_deceived():

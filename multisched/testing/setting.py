@@ -9,7 +9,7 @@ that a run stays short; over a hundred seeds each kind is met dozens of times.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -79,6 +79,11 @@ class Setting:
     """Disruptions, in the order in which they strike."""
 
     @property
+    def schedulers(self) -> Collection[str]:
+        """All that are served."""
+        return [name for domain in self.configuration.domains for name in domain.scheduler_names]
+
+    @property
     def has_faulty_plugin(self) -> bool:
         """A plugin of some domain fails now and then, in its ledger too."""
         plugins = (one.name for domain in self.configuration.domains for one in domain.profile.plugins.enabled)
@@ -89,16 +94,18 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
     """The setting of a seed; with `kinds`, of these disruptions alone."""
     rng = random.Random(f"{seed}/setting")  # noqa: S311 - a simulation
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
+    configuration = config.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
+    is_alone = not configuration.lease.enabled
     return Setting(
-        configuration=config.default() if is_shipped else _asking(rng, is_drawn=is_drawn),
+        configuration=configuration,
         is_shipped=is_shipped,
         is_drawn=is_drawn,
-        replicas=rng.choice(REPLICAS),
+        replicas=1 if is_alone else rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
         arrivals=rng.randint(*ARRIVALS),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
-        kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, is_shipped=is_shipped),
+        kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, is_shipped=is_shipped, is_alone=is_alone),
     )
 
 
@@ -116,12 +123,12 @@ def fault_of_refusals(seed: int) -> str:
     return next((fault for fault in found if fault), "")
 
 
-def _draw_kinds(rng: random.Random, *, is_shipped: bool) -> Sequence[str]:
-    """Light and heavy ones, in the order in which they strike."""
+def _draw_kinds(rng: random.Random, *, is_shipped: bool, is_alone: bool) -> Sequence[str]:
+    """Light and heavy ones, in the order in which they strike. A process without a lease is not to be followed by another."""
     elsewhere = Where.ASKING if is_shipped else Where.SHIPPED
     found = [
         *_sample(rng, [one for one in LIGHT if one.where is not elsewhere], LIGHT_KINDS),
-        *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], HEAVY_KINDS),
+        *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], 0 if is_alone else HEAVY_KINDS),
     ]
     rng.shuffle(found)
     return found

@@ -2,23 +2,28 @@
 
 What it leaves out is the thread or process itself: those answer in real time, which virtual time does not wait for. A
 plugin that really hangs would hang the simulation; name it in `hangs` instead, and it never answers. Duties of plugins are given
-`VirtualThreads` (`Surroundings.duty_threads`), and then have no processes either.
+`VirtualThreads` (`Surroundings.duty_threads`), and then have no processes either; the cluster's judge has a `VirtualProcess`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 import anyio
 
 from multisched.framework.isolation import Answer, IsolatedError, Question, Worker, consider
-from multisched.framework.plugin import Plugin
+from multisched.framework.measures import Meter, MeterSettings
+from multisched.framework.plugin import Assistant, DutyProcessError, Plugin, ProcessPorts
 from multisched.framework.registry import PluginUse
 
 DELAY_MAX_S = 0.02
+DEATHS = 0.004
+"""Of all questions to a process."""
 
 
 T = TypeVar("T")
@@ -29,6 +34,47 @@ class VirtualThreads:
 
     async def __call__(self, work: Callable[[], T]) -> T:
         return work()
+
+
+class VirtualProcess:
+    """Implements `OwnedProcess` on the loop: messages are pickled as those of a process, which dies now and then."""
+
+    def __init__(self, factory: str, settings: object, seed: int) -> None:
+        self._factory = factory
+        self._settings = pickle.dumps(settings)
+        self._rng = random.Random(seed)  # noqa: S311 - a simulation
+        self._assistant: Assistant | None = None
+
+    async def ask(self, question: object) -> Any:
+        """See `DutyProcess`."""
+        if self._assistant is None:
+            module, _, name = self._factory.partition(":")
+            make = getattr(import_module(module), name)
+            self._assistant = make(pickle.loads(self._settings), ProcessPorts(_NoMeters(), VirtualThreads()))  # noqa: S301
+        await asyncio.sleep(self._rng.uniform(0.0, DELAY_MAX_S))
+        if self._rng.random() < DEATHS:
+            await self.close()
+            raise DutyProcessError("its process died: exit code -9")
+        try:
+            answer = await self._assistant.answer(pickle.loads(pickle.dumps(question)))  # noqa: S301
+        except Exception as error:
+            await self.close()
+            raise DutyProcessError(f"{type(error).__name__}: {error}") from error
+        return pickle.loads(pickle.dumps(answer))  # noqa: S301
+
+    async def close(self) -> None:
+        """See `OwnedProcess`."""
+        self._assistant = None
+
+
+class _NoMeters:
+    """Implements `measures.Meters`: nothing is measured."""
+
+    def meter(self, settings: MeterSettings) -> Meter:
+        raise DutyProcessError(f"nobody listens at {settings.url}")
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 class VirtualWorkers:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -20,10 +20,10 @@ from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.budgets import Budgets
 from multisched.testing.disks import Disks
 from multisched.testing.door import Door
-from multisched.testing.faults import FOREIGN, MARK
+from multisched.testing.faults import FOREIGN, MALFORMED, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import Relations
-from multisched.testing.storage import ODD, Storage
+from multisched.testing.storage import ODD, VOLUMES_PATH, Storage
 
 NODES = 40
 GPU_NODES = tuple(number for number in range(NODES) if number % 10 in (7, 8))
@@ -35,6 +35,8 @@ NAMESPACES = ("default", "team-a", "team-b")
 INFEASIBLE_CPU = "500"
 LICENCE = "example.com/licence"
 """What virtual nodes have a few of; an extender may look after it (`configurations`)."""
+EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
+"""Where there is such a domain, one pod in so many is its."""
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
@@ -60,6 +62,8 @@ class World:
         self._relations = Relations(seed)
         self._door = door
         self._rng = rng
+        self.schedulers: Collection[str] = ()
+        """Those that the run's domains serve."""
         self._names = 0
         self._crowded: set[str] = set()
         self._pair_names = (f"pair-{number}" for number in itertools.count())
@@ -149,6 +153,8 @@ class World:
             pod["spec"] = _small(scheduler, "500m")
             pod["metadata"]["annotations"] = {}
         else:
+            if EDGE_SCHEDULER in self.schedulers and _drawn(pod["metadata"]["name"]) % EDGE_EVERY == 0:
+                pod["spec"] |= {"schedulerName": EDGE_SCHEDULER}
             self._relations.add_rules(pod)
             await self.storage.add_claims(pod)
             await self.disks.add_volumes(pod)
@@ -204,12 +210,45 @@ class World:
             metadata = {"name": f"part-{self._names}", "labels": {}, "annotations": {GPU_MILLI: milli}}
             await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
-    async def add_garbled(self) -> None:
-        """A pod of another scheduler."""
+    async def add_annotated(self, scheduler: str, annotations: Mapping[str, str], *, whole: str = "") -> None:
+        """A small pod that says in its annotations what it takes."""
         self._names += 1
-        metadata = {"name": f"garbled-{self._names}", "labels": {"note": MARK.decode()}}
+        spec = _small(scheduler, "100m")
+        if whole:
+            spec["containers"][0]["resources"]["limits"] = {GPU: whole}
+        metadata = {"name": f"annotated-{self._names}", "labels": {}, "annotations": dict(annotations)}
+        await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def add_unplaceable(self, spec: Mapping[str, Any]) -> str:
+        """A small pod that asks for what `spec` says; its name."""
+        self._names += 1
+        metadata = {"name": f"asked-{self._names}", "labels": {"app": "app-4"}}
+        plain = _small("forecast-scheduler", "100m") | dict(spec)
+        await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
+        return f"asked-{self._names}"
+
+    async def add_garbled(self, mark: bytes = MARK) -> str:
+        """A pod of another scheduler; its name."""
+        self._names += 1
+        metadata = {"name": f"garbled-{self._names}", "labels": {"note": mark.decode()}}
         spec = _small("default-scheduler", "100m")
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        return f"garbled-{self._names}"
+
+    async def add_malformed(self) -> Mapping[str, str]:
+        """A pod, a node and a volume that no client can read; kind -> path."""
+        labels = {"note": MALFORMED.decode()}
+        pod = await self.add_garbled(MALFORMED)
+        node, volume = _node(NODES + 50), _volume("garbled")
+        for document, path in ((node, "/api/v1/nodes"), (volume, VOLUMES_PATH)):
+            document["metadata"]["labels"] = labels
+            await self.send("POST", path, document)
+        name = node["metadata"]["name"]
+        return {
+            "pod": f"{pods_path(NAMESPACE)}/{pod}",
+            "node": f"/api/v1/nodes/{name}",
+            "volume": f"{VOLUMES_PATH}/garbled",
+        }
 
     async def place_foreign(self, node: str, *, annotations: Mapping[str, str]) -> None:
         """A small pod of another scheduler on a node from the start, as static pods are."""
@@ -261,18 +300,33 @@ class World:
         return name
 
     async def place_lowly(
-        self, node: str, spec: Mapping[str, Any], *, is_urgent: bool, scheduler: str, milli: str = ""
+        self,
+        node: str,
+        spec: Mapping[str, Any],
+        *,
+        is_urgent: bool,
+        scheduler: str,
+        milli: str = "",
+        cpu: str = "50m",
+        priority: str = "system-cluster-critical",
     ) -> str:
-        """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others."""
+        """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
         self._names += 1
         name = f"contest-{self._names}"
-        plain = _small(scheduler, "50m") | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
+        plain = _small(scheduler, cpu) | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
         if is_urgent:
-            plain |= {"priorityClassName": "system-cluster-critical"}
+            plain |= {"priorityClassName": priority}
         labels = {ODD: "yes"} if "volumes" in spec else {}
         metadata = {"name": name, "labels": labels, "annotations": {GPU_MILLI: milli} if milli else {}}
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
         return name
+
+    async def edit_kept(self, name: str, *, is_deleted: bool) -> bool:
+        """Somebody writes the ConfigMap in which a program keeps what it does, or deletes it."""
+        path = f"/api/v1/namespaces/kube-system/configmaps/{name}"
+        if is_deleted:
+            return (await self.send("DELETE", path)).status == 200
+        return (await self.send("PATCH", path, {"metadata": {"labels": {"edited": "yes"}}}, MERGE_PATCH)).status == 200
 
     async def delete_pod(self, pod: Pod) -> None:
         await self.delete_named(pod.name, pod.namespace)
@@ -360,6 +414,11 @@ def _bears_not(app: str, **labels: str) -> dict[str, Any]:
     selector = {"matchLabels": labels or {"app": app}}
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _volume(name: str) -> dict[str, Any]:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    return {"metadata": {"name": name}, "spec": {**spec, "storageClassName": "nobody's"}}
 
 
 def _drives_out(node: Node) -> bool:

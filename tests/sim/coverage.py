@@ -1,18 +1,28 @@
 """`make sim-coverage`: what 200 seeds execute of the program's core, by lines and branches; and why the rest is not.
 
 `uncovered.yaml` beside this file lists what no seed reaches, with a reason for each. The command fails where less than
-PERCENT_MIN is executed, where something is not and has no reason, and where a reason stands for something that is. What is not
-executed is named by its text, so that a line may move: a line by itself, a branch as `line -> line it never went to`.
+PERCENT_MIN is executed, where something is not and has no reason, and where a reason stands for something that is. All files of
+the folders count, whether a run imports them or not, but for those that have a reason as a whole (`WHOLE`): what no run can
+execute by its nature, such as threads and sockets. The figure with these is told, too.
+
+What is not executed is named by its function and its text, so that it may move: `Class.method: line` for a line, and
+`Class.method: line -> line` for a branch from the first that never went to the second. A reason for a line that fewer than
+FEW_SEEDS reach is kept whether they reach it or not: what else is drawn in a run may change that. `--write` forgets what is
+gone or executed, keeps the reasons of the rest, and adds what is new without a reason, which has to be written then.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,31 +33,16 @@ ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).with_name("uncovered.yaml")
 PERCENT_MIN = 95.0
 SEEDS = 200
+FEW_SEEDS = 5
 
-FOLDERS = ("state", "cycle", "queueing", "shell", "client", "plugins")
-SOCKETS = (
-    "transport.py",
-    "connection_pool.py",
-    "answer_reader.py",
-    "line_stream.py",
-    "auth.py",
-    "prometheus.py",
-    "extender_client.py",
-    "pod_metrics.py",
+FOLDERS = (
+    *(f"multisched/{name}" for name in ("state", "cycle", "queueing", "shell", "client", "plugins")),
+    "domains/gpu",
 )
-"""Files of `client` that speak over real sockets: the simulated wire stands in their place."""
-THREADS = (
-    "plugin_process.py",
-    "plugin_processes.py",
-    "plugin_threads.py",
-    "plugin_workers.py",
-    "duty_process.py",
-    "duty_processes.py",
-    "duty_threads.py",
-    "lease_runner.py",
-)
-"""Files of `shell` that start threads and processes, for which virtual time does not wait: `VirtualThreads` and `VirtualWorkers`
-stand there, and leases are renewed on the loop (`LeasesOnLoop`, the ten lines of `lease_runner` that are no thread)."""
+TRANSPORT = ("transport.py", "connection_pool.py", "answer_reader.py", "line_stream.py", "auth.py")
+"""Files of `client` that do not count: they speak over real sockets, and the simulated wire stands in their place."""
+WHOLE = "the whole file"
+"""In place of the lines of a file that does not count."""
 
 CANNOT_RUN = (
     r"if TYPE_CHECKING:",
@@ -59,46 +54,80 @@ CANNOT_RUN = (
 )
 """Not counted: types, protocols, and what is executed only if the program contradicts itself, which is a failure by itself."""
 
+Arc = tuple[int, int]
+"""Two lines, one executed after the other; a negative number is a beginning or an end."""
+
 
 class Gap(NamedTuple):
     """Something that no seed has executed."""
 
     path: str
     code: str
-    """The line, or `line -> line`."""
+    """Its function, and the line or `line -> line`; or WHOLE."""
+
+
+class Met(NamedTuple):
+    """How many seeds have executed each arc and each line of one file."""
+
+    arcs: Counter[Arc]
+    lines: Counter[int]
 
 
 def measured() -> list[str]:
-    """Patterns of the files that count."""
-    return [f"{ROOT}/multisched/{folder}/*" for folder in FOLDERS] + [f"{ROOT}/domains/gpu/*"]
+    """The files that count, below ROOT."""
+    found = (path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return sorted(str(path) for path in found if str(path.parent) != "multisched/client" or path.name not in TRANSPORT)
 
 
-def begin(data: Path) -> Coverage:
-    """Whoever calls this before importing the program sees its imports, too."""
-    omitted = [f"{ROOT}/multisched/client/{name}" for name in SOCKETS]
-    omitted += [f"{ROOT}/multisched/shell/{name}" for name in THREADS]
-    found = Coverage(str(data), branch=True, include=measured(), omit=omitted, config_file=False, messages=False)
+def begin() -> Coverage:
+    """Whoever starts it before importing the program sees its imports, too."""
+    found = Coverage(None, branch=True, include=[f"{ROOT}/{path}" for path in measured()], config_file=False)
     for pattern in CANNOT_RUN:
         found.exclude(pattern)
     return found
 
 
-def work(data: Path, seeds: range) -> None:
-    """One process of several."""
-    found = begin(data)
+# -- measuring -------------------------------------------------------------------------------------------------------
+
+
+def work(out: Path, seeds: Iterable[int]) -> None:
+    """One process of several: a seed after the other, each measured by itself."""
+    met: dict[str, Met] = {}
+    _measure(met, _begin_program, FEW_SEEDS)  # what is executed once in each process is not seldom
+    for seed in seeds:
+        _measure(met, partial(run, seed), 1)
+    out.write_text(json.dumps({path: [[*one.arcs.items()], [*one.lines.items()]] for path, one in met.items()}))
+
+
+def _measure(met: dict[str, Met], act: Callable[[], None], weight: int) -> None:
+    found = begin()
     found.start()
-    from tests.sim.run import attempt, quiet
+    act()
+    found.stop()
+    data = found.get_data()
+    for name in data.measured_files():
+        arcs = set(data.arcs(name) or ())
+        one = met.setdefault(str(Path(name).relative_to(ROOT)), Met(Counter(), Counter()))
+        one.arcs.update(dict.fromkeys(arcs, weight))
+        one.lines.update(dict.fromkeys((line for arc in arcs for line in arc if line > 0), weight))
+
+
+def _begin_program() -> None:
+    from tests.sim.run import quiet
 
     quiet()
-    for seed in seeds:
-        _, report, died = attempt(seed)
-        if report is None or report.broken:
-            print(f"seed {seed} failed: {died or report.broken if report is not None else died}", flush=True)
-    found.stop()
-    found.save()
 
 
-def gather(folder: Path, first: int, count: int, jobs: int) -> Coverage:
+def run(seed: int) -> None:
+    """One simulation; what broke is told, and measured all the same."""
+    from tests.sim.run import attempt
+
+    _, report, died = attempt(seed)
+    if report is None or report.broken:
+        print(f"seed {seed} failed: {died if report is None else report.broken}", flush=True)
+
+
+def gather(folder: Path, first: int, count: int, jobs: int) -> Mapping[str, Met]:
     """Runs the seeds in processes of their own."""
     files = [folder / f"part-{job}" for job in range(jobs)]
     workers = [
@@ -110,21 +139,83 @@ def gather(folder: Path, first: int, count: int, jobs: int) -> Coverage:
     codes = [worker.wait() for worker in workers]
     if any(codes):
         raise SystemExit("a worker failed")
-    found = begin(folder / "all")
-    found.combine([str(file) for file in files], keep=True)
-    return found
+    met = {path: Met(Counter(), Counter()) for path in measured()}
+    for file in files:
+        for path, (arcs, lines) in json.loads(file.read_text()).items():
+            met[path].arcs.update({(before, after): seeds for (before, after), seeds in arcs})
+            met[path].lines.update(dict(lines))
+    return met
+
+
+def report_of(met: Mapping[str, Met], folder: Path) -> Mapping[str, Any]:
+    """What is told of each file."""
+    found, out = begin(), folder / "report.json"
+    data = found.get_data()
+    data.add_arcs({f"{ROOT}/{path}": set(one.arcs) for path, one in met.items()})
+    data.touch_files([f"{ROOT}/{path}" for path in met])
+    found.json_report(outfile=str(out))
+    files = json.loads(out.read_text())["files"]
+    return {str((Path.cwd() / path).relative_to(ROOT)): one for path, one in files.items()}
+
+
+def percent_of(reports: Iterable[Mapping[str, Any]]) -> float:
+    """Of all lines and branches."""
+    sums = [one["summary"] for one in reports]
+    there = sum(one["num_statements"] + one["num_branches"] for one in sums)
+    executed = sum(one["covered_lines"] + one["covered_branches"] for one in sums)
+    return float(100 * executed / max(there, 1))
+
+
+# -- naming ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def named_lines(path: str) -> tuple[str, ...]:
+    """Each line of a file, stripped, behind the function or class that it is in."""
+    text = (ROOT / path).read_text()
+    lines = [line.strip() for line in text.splitlines()]
+    names = [""] * len(lines)
+    for name, first, last in _scopes(ast.parse(text), ""):
+        names[first - 1 : last] = [name] * (last - first + 1)
+    return tuple(f"{name}: {line}" if name else line for name, line in zip(names, lines, strict=True))
+
+
+def _scopes(tree: ast.AST, within: str) -> Iterator[tuple[str, int, int]]:
+    """(name, first line, last line) of each body, inner ones after the outer."""
+    for node in ast.iter_child_nodes(tree):
+        name = within
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{within}.{node.name}".lstrip(".")
+            yield name, node.body[0].lineno, node.end_lineno or node.body[0].lineno
+        yield from _scopes(node, name)
+
+
+def named_arc(path: str, arc: Arc) -> str:
+    lines = (ROOT / path).read_text().splitlines()
+    return f"{named_lines(path)[arc[0] - 1]} -> {lines[arc[1] - 1].strip() if arc[1] > 0 else 'exit'}"
 
 
 def gaps_of(path: str, report: Mapping[str, Any]) -> Iterator[Gap]:
     """What one file's report says is missing. A branch from a line that is missing itself says nothing more."""
-    lines = (ROOT / path).read_text().splitlines()
     missing = set(report["missing_lines"])
     for number in sorted(missing):
-        yield Gap(path, lines[number - 1].strip())
+        yield Gap(path, named_lines(path)[number - 1])
     for before, after in report["missing_branches"]:
         if before not in missing and after not in missing:
-            target = lines[after - 1].strip() if after > 0 else "exit"
-            yield Gap(path, f"{lines[before - 1].strip()} -> {target}")
+            yield Gap(path, named_arc(path, (before, after)))
+
+
+def seldom(path: str, one: Met, report: Mapping[str, Any]) -> Iterator[Gap]:
+    """What fewer than FEW_SEEDS have executed."""
+    for number in report["executed_lines"]:
+        if one.lines[number] < FEW_SEEDS:
+            yield Gap(path, named_lines(path)[number - 1])
+    for before, after in report["executed_branches"]:
+        if one.arcs[before, after] < FEW_SEEDS:
+            yield Gap(path, named_arc(path, (before, after)))
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
 
 
 def reasons() -> dict[Gap, str]:
@@ -138,29 +229,30 @@ def reasons() -> dict[Gap, str]:
     }
 
 
-def tell(found: Coverage, folder: Path, *, is_write: bool) -> int:
-    """The verdict; with `is_write`, gaps that are new are added to the kept file, to be given a reason."""
-    import json
-
-    out = folder / "report.json"
-    percent = found.json_report(outfile=str(out), ignore_errors=True)
-    report = json.loads(out.read_text())["files"]
-    gaps = {gap for path, one in report.items() for gap in gaps_of(path, one)}
-    known = reasons()
-    unexplained, stale = sorted(gaps - known.keys()), sorted(known.keys() - gaps)
-    unexplained += sorted(gap for gap in gaps & known.keys() if not known[gap])
+def tell(met: Mapping[str, Met], folder: Path, *, is_write: bool) -> int:
+    """The verdict; with `is_write` the kept file becomes what is so now."""
+    every, known = report_of(met, folder), reasons()
+    whole = {gap for gap in known if gap.code == WHOLE and gap.path in every}
+    report = {path: one for path, one in every.items() if Gap(path, WHOLE) not in whole}
+    percent = percent_of(report.values())
+    gaps = {gap for path, one in report.items() for gap in gaps_of(path, one)} | whole
+    few = {gap for path, one in report.items() for gap in seldom(path, met[path], one)}
+    needless = sorted(gap for gap in known.keys() - gaps if gap not in few)
+    if is_write:
+        write({gap: known.get(gap, "") for gap in gaps | (known.keys() & few)})
+        known, needless = reasons(), []
+    unexplained = sorted(gap for gap in gaps if not known.get(gap))
     for path, one in sorted(report.items(), key=lambda item: item[1]["summary"]["percent_covered"]):
         print(f"{one['summary']['percent_covered']:6.1f} %  {path}")
-    if is_write:
-        write({gap: known.get(gap, "") for gap in gaps})
     for gap in unexplained:
         print(f"not executed, and no reason is kept: {gap.path}: {gap.code}")
-    for gap in stale:
-        print(f"executed after all: {gap.path}: {gap.code}")
+    for gap in needless:
+        print(f"a reason is kept for what is executed, or is gone: {gap.path}: {gap.code}")
     print(
-        f"{percent:.2f} % of lines and branches; {len(gaps)} gaps, {len(unexplained)} without a reason, {len(stale)} stale"
+        f"{percent:.2f} % of lines and branches; {len(gaps)} gaps, {len(unexplained)} without a reason;"
+        f" {len(needless)} reasons too many; {percent_of(every.values()):.2f} % with {len(whole)} files left out as a whole"
     )
-    return 1 if unexplained or stale or percent < PERCENT_MIN else 0
+    return 1 if unexplained or needless or percent < PERCENT_MIN else 0
 
 
 def write(kept: Mapping[Gap, str]) -> None:
@@ -184,13 +276,13 @@ def main() -> int:
     parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        data, first, end, step = options.work
-        work(Path(data), range(int(first), int(end), int(step)))
+        out, first, end, step = options.work
+        work(Path(out), range(int(first), int(end), int(step)))
         return 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        found = gather(Path(folder), options.first, options.seeds, options.jobs)
-        status = tell(found, Path(folder), is_write=options.write)
+        met = gather(Path(folder), options.first, options.seeds, options.jobs)
+        status = tell(met, Path(folder), is_write=options.write)
     print(f"{time.monotonic() - began:.0f} s")
     return status
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multisched.testing.disruptions import devices, nodes, objects, pods, processes, servers
+from multisched.testing.disruptions import devices, nodes, objects, pods, processes, questions, servers
 
-LIGHT = (*nodes.TABLE, *pods.TABLE, *devices.TABLE, *servers.TABLE, *objects.TABLE)
+LIGHT = (*nodes.TABLE, *pods.TABLE, *devices.TABLE, *servers.TABLE, *objects.TABLE, *questions.TABLE)
 """They leave the processes alone."""
 HEAVY = processes.TABLE
 

@@ -8,6 +8,18 @@ from multisched.testing.world import GPU_NODES
 
 STUFFING = 1_100
 """Annotations that somebody adds to a running pod."""
+GPU_COUNT = "multisched.io/gpu-count"
+MISTAKEN = (
+    {GPU_MILLI: "half"},
+    {GPU_MILLI: "0"},
+    {GPU_MILLI: "2500"},
+    {GPU_MILLI: "9" * 90},
+    {GPU_COUNT: "2"},
+    {GPU_MILLI: "500", GPU_COUNT: "none"},
+    {GPU_MILLI: "500", GPU_COUNT: "99"},
+    {GPU_MILLI: "500"},
+)
+"""The last is about a pod that requests whole devices, too."""
 FRACTIONS = ("250", "300", "400", "500", "600", "1000")
 
 
@@ -84,6 +96,23 @@ async def _annotate_foreigners(scene: Scene) -> bool:
     return True
 
 
+async def _mistake(scene: Scene) -> bool:
+    """Annotations that are no amount of a device: their owners are told, until they take their pods back or mend them."""
+    before = {pod.name for pod in scene.world.pods()}
+    for amounts in MISTAKEN:
+        await scene.world.add_annotated("gpu-scheduler", amounts, whole="1" if amounts == MISTAKEN[-1] else "")
+    await scene.world.add_annotated("gpu-scheduler", {GPU_MILLI: "300", GPU_COUNT: "2"})
+    await scene.pause(1.0, 4.0)
+    pods = [pod for pod in scene.world.pods() if pod.name.startswith("annotated-") and pod.name not in before]
+    for pod in pods:
+        if not pod.node and scene.rng.random() < 0.5:
+            await scene.world.patch_pod(pod, {"metadata": {"annotations": {GPU_MILLI: "200", GPU_COUNT: None}}})
+    await scene.pause(0.5, 2.0)
+    for pod in pods:
+        await scene.world.delete_pod(pod)
+    return True
+
+
 async def _whole_and_shared(scene: Scene) -> bool:
     """Both want one node at once: it is for one of them."""
     name = f"node-{scene.rng.choice(GPU_NODES)}"
@@ -101,4 +130,5 @@ TABLE = (
     Disruption("annotations stuffed", _stuff_annotations, 2),
     Disruption("foreigners annotated", _annotate_foreigners, 2),
     Disruption("whole and shared", _whole_and_shared),
+    Disruption("amounts mistaken", _mistake, 3),
 )

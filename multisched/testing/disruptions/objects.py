@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.disruptions.scene import Disruption, Scene, Where
 from multisched.testing.storage import ODD
 
 FORBIDDEN = ("storageclasses", "poddisruptionbudgets", "namespaces", "services", "csinodes", "persistentvolumeclaims")
@@ -85,6 +85,16 @@ async def _break(scene: Scene) -> bool:
     return True
 
 
+async def _edit_kept(scene: Scene) -> bool:
+    """Somebody meddles with what a program keeps of the moves that are under way."""
+    found = False
+    for _ in range(8):
+        name = f"multisched-repair-{scene.rng.choice(('forecast', 'job'))}"
+        found |= await scene.world.edit_kept(name, is_deleted=scene.rng.random() < 0.3)
+        await scene.pause(0.3, 2.0)
+    return found
+
+
 TABLE = (
     Disruption("claims lost", _lose_claims, 5),
     Disruption("objects of absurd size", _break, 3),
@@ -93,4 +103,5 @@ TABLE = (
     Disruption("storage changed", _change_storage),
     Disruption("kind forbidden", _forbid, 5),
     Disruption("services changed", _expose, 3),
+    Disruption("kept document edited", _edit_kept, 3, Where.ASKING),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multisched.model.objects import CPU, Pod
@@ -17,6 +17,9 @@ from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
 INFEASIBLE_MILLI = 100_000
+EDITED = 12
+DEAR_PODS, DEAR_TERMS = 70, 60
+"""Their product is more than an event may cost."""
 
 
 async def _delete(scene: Scene) -> bool:
@@ -179,6 +182,10 @@ async def _contend(scene: Scene, scheduler: str, node: str, spec: Mapping[str, A
     await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name in low))
     for _ in range(2):
         await scene.world.place_lowly(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
+    await scene.pause(0.0, 0.2)
+    await scene.world.place_lowly(
+        node, spec, is_urgent=True, scheduler=scheduler, milli=milli, priority="system-node-critical"
+    )
     await scene.pause(1.0, 4.0)
     return True
 
@@ -218,7 +225,21 @@ async def _overflow_nominations(scene: Scene) -> bool:
         await scene.world.place_lowly(
             f"node-{number}", {"containers": [_LARGE]}, is_urgent=True, scheduler="forecast-scheduler"
         )
+    await scene.pause(0.0, 0.2)
+    await _outbid(scene, [f"node-{number}" for number in scene.rng.sample(range(20, 37), 4)])
     return True
+
+
+async def _outbid(scene: Scene, nodes: Sequence[str]) -> None:
+    """Pods that are more urgent than the urgent want what these wait for: who was promised a node looks for another."""
+    for node in nodes:
+        await scene.world.place_lowly(
+            node,
+            {"containers": [_LARGE]},
+            is_urgent=True,
+            scheduler="forecast-scheduler",
+            priority="system-node-critical",
+        )
 
 
 async def _wait_absurdly(scene: Scene) -> bool:
@@ -238,6 +259,53 @@ async def _wait_absurdly(scene: Scene) -> bool:
         await scene.world.patch_pod(pod, {"metadata": {"labels": labels}})
     await scene.pause(1.0, 3.0)
     for name in (*names, *crowd[:2]):
+        await scene.world.delete_named(name)
+    return True
+
+
+async def _edit_waiting(scene: Scene) -> bool:
+    """Owners add tolerations to pods that wait, remove one of their gates, or write something that helps nobody."""
+    for at in range(3):
+        gated = {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]}
+        await scene.world.place_lowly(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
+    await scene.world.crowd(f"node-{scene.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
+    await scene.pause(1.0, 3.0)
+    waiting = [pod for pod in scene.world.pods() if not pod.node and not pod.is_deleting]
+    for pod in scene.rng.sample(waiting, min(len(waiting), EDITED)):
+        patches: list[dict[str, Any]] = [
+            {"metadata": {"labels": {"seen": f"{scene.rng.randrange(9)}"}}},
+            {"metadata": {"annotations": {"sim/seen": "yes"}}},
+            {"spec": {"tolerations": [*_documents(pod), {"key": "sim/further", "operator": "Exists"}]}},
+        ]
+        if len(pod.gates) > 1:
+            patches.append({"spec": {"schedulingGates": [{"name": pod.gates[0]}]}})
+        await scene.world.patch_pod(pod, scene.rng.choice(patches))
+        await scene.pause(0.0, 0.4)
+    return bool(waiting)
+
+
+def _documents(pod: Pod) -> list[dict[str, str]]:
+    fields = ("key", "operator", "value", "effect")
+    return [{name: getattr(one, name) for name in fields if getattr(one, name)} for one in pod.spec.tolerations]
+
+
+async def _wait_dearly(scene: Scene) -> bool:
+    """One namespace's pods that fit nowhere have so many terms that no event asks about them: all are tried again in turns."""
+    node = f"node-{scene.rng.choice(CROWDED)}"
+    terms = [
+        {"topologyKey": f"sim/t{at}", "labelSelector": {"matchLabels": {"absent": str(at)}}} for at in range(DEAR_TERMS)
+    ]
+    names = []
+    for at in range(DEAR_PODS):
+        main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": f"{400 + at}"}}}
+        affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        spec = {"containers": [main], "affinity": affinity}
+        names.append(await scene.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
+    await scene.pause(1.0, 3.0)
+    for _ in range(3):
+        await scene.world.patch_node(node, {"metadata": {"labels": {"nudge": f"{scene.now_s():.0f}"}}})
+        await scene.pause(0.5, 2.0)
+    for name in names:
         await scene.world.delete_named(name)
     return True
 
@@ -289,4 +357,6 @@ TABLE = (
     Disruption("many nodes promised", _overflow_nominations, 2),
     Disruption("absurd pods waiting", _wait_absurdly, 3),
     Disruption("preferences mistaken", _mark_mistaken, 2),
+    Disruption("hints made dear", _wait_dearly, 1),
+    Disruption("waiting pods edited", _edit_waiting),
 )

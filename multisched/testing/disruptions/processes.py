@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+import orjson
+
 from multisched.model.objects import Pod
+from multisched.testing.books import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.faulty_plugin import FAULTY
 from multisched.testing.relations import HOSTNAME
-from multisched.testing.world import NODES
+from multisched.testing.world import GPU_NODES, NODES
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process
@@ -134,9 +138,31 @@ def _wants(pod: Pod, node: str) -> bool:
     return any(rule.key == HOSTNAME and rule.matches_value(node) for rule in pod.spec.affinity.node_selector)
 
 
+async def _remember_wrong(scene: Scene) -> bool:
+    """Something makes a process remember that a pod which never was holds devices: the audit finds and mends that."""
+    process = scene.run.leader()
+    if process is None:
+        return False
+    cache = process.program.cache
+    live = [row for row, node in cache.nodes.live_rows() if node.name in {f"node-{number}" for number in GPU_NODES}]
+    if not live:
+        return False
+    row, ghost = scene.rng.choice(live), f"ghost-{scene.rng.getrandbits(32):08x}"
+    annotations = {GPU_MILLI: "250", GPU_DEVICES: "0"}
+    metadata = {"name": ghost, "namespace": "default", "uid": ghost, "resourceVersion": "1", "annotations": annotations}
+    spec = {"nodeName": cache.nodes.node(row).name, "containers": [{"name": "main"}]}
+    pod = process.program.decoder.pod(orjson.dumps({"metadata": metadata, "spec": spec}))
+    for ledger in cache.ledgers:
+        if ledger.name != FAULTY and ledger.concerns(pod):
+            ledger.place(pod, row)
+    scene.run.was_corrupted = True
+    return True
+
+
 TABLE = (
     Disruption("leader killed", _kill),
     Disruption("leader stopped", _stop),
     Disruption("leader paused", _pause),
     Disruption("leases unreachable", _lose_leases),
+    Disruption("memory corrupted", _remember_wrong, 2),
 )

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+from multisched.model.wire import MERGE_PATCH
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.history import rewind
 from multisched.testing.world import CROWDED
 
+UNWRITABLE = (
+    (("POST", "/events"), ("PATCH", "/events/")),
+    (("DELETE", "/pods/"),),
+    (("POST", "/eviction"),),
+    (("PUT", "/configmaps"), ("POST", "/configmaps")),
+)
+"""What a role may lose for a while, and every writer can do without: method and part of the path."""
 LIES = 0.3
 """Of all binds while a proxy answers in the server's place."""
 
@@ -64,6 +72,21 @@ async def _time_out(scene: Scene) -> bool:
     return True
 
 
+async def _forbid_writes(scene: Scene) -> bool:
+    """A role loses what it may write, while urgent pods want the room of others; then it gets that back."""
+    faults = scene.run.faults
+    for lost in scene.rng.sample(UNWRITABLE, 2):
+        faults.forbidden_writes.update(lost)
+    node = f"node-{scene.rng.choice(CROWDED)}"
+    await scene.world.crowd(node, 8)
+    await scene.pause(0.5, 1.5)
+    for _ in range(2):
+        await scene.world.place_lowly(node, {}, is_urgent=True, scheduler="forecast-scheduler", cpu="1")
+    await scene.pause(3.0, 6.0)
+    faults.forbidden_writes.clear()
+    return True
+
+
 async def _say_created(scene: Scene) -> bool:
     """Something between us and the server says 201, and has sent nothing on."""
     before, scene.run.faults.bind_faked = scene.run.faults.bind_faked, LIES
@@ -105,6 +128,19 @@ async def _garble(scene: Scene) -> bool:
     return True
 
 
+async def _malform(scene: Scene) -> bool:
+    """Objects that are none: they are told of and passed over, and everything else goes on."""
+    paths = await scene.world.add_malformed()
+    await scene.pause(0.5, 2.0)
+    for path in paths.values():
+        await scene.world.send("PATCH", path, {"metadata": {"annotations": {"sim/seen": "yes"}}}, MERGE_PATCH)
+    scene.run.server.expire_watches()
+    await scene.pause(1.0, 4.0)
+    for path in paths.values():
+        await scene.world.send("DELETE", f"{path}?gracePeriodSeconds=0")
+    return True
+
+
 TABLE = (
     Disruption("watches dropped", _drop_watches),
     Disruption("history compacted", _compact),
@@ -113,8 +149,10 @@ TABLE = (
     Disruption("server away", _go_away),
     Disruption("server behind", _lag),
     Disruption("writes timed out", _time_out),
+    Disruption("writes forbidden", _forbid_writes, 3),
     Disruption("binds said to be created", _say_created, 5),
     Disruption("binds said to be missing", _say_missing, 3),
     Disruption("history restored", _restore, 5),
     Disruption("object garbled", _garble, 3),
+    Disruption("objects malformed", _malform, 3),
 )

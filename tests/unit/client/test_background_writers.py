@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,14 @@ async def at_work(writer: ApiEventSink | ApiConditionWriter) -> AsyncIterator[No
             yield
         finally:
             task.cancel()
+
+
+async def drained(writer: ApiConditionWriter, timeout_s: float) -> bool:
+    """True once nothing waits to be written."""
+    with anyio.move_on_after(timeout_s):
+        while writer.statistics().backlog:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.01)
+    return not writer.statistics().backlog
 
 
 def make_sink(
@@ -253,7 +262,7 @@ async def test_a_condition_is_patched_with_the_uid_as_precondition() -> None:
     writer, transport, _ = make_writer()
     async with at_work(writer):
         writer.write(POD, UNSCHEDULABLE)
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
     (asked,) = transport.asked
     assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/team/pods/web-1/status")
     assert asked.content_type == "application/strategic-merge-patch+json"
@@ -278,12 +287,12 @@ async def test_only_the_newest_condition_of_a_pod_is_written_and_an_unchanged_on
     for number in range(100):
         writer.write(POD, replace(UNSCHEDULABLE, message=f"{number}"))
     async with at_work(writer):
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
         writer.write(POD, replace(UNSCHEDULABLE, message="99"))
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
         await asyncio.sleep(100)
         writer.write(POD, UNSCHEDULABLE)
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
     messages = [asked.body["status"]["conditions"][0]["message"] for asked in transport.asked]
     since = {asked.body["status"]["conditions"][0]["lastTransitionTime"] for asked in transport.asked}
     assert messages == ["99", UNSCHEDULABLE.message]
@@ -297,7 +306,7 @@ async def test_a_condition_written_while_an_older_one_is_on_its_way_comes_second
         writer.write(POD, replace(UNSCHEDULABLE, message="old"))
         await asyncio.sleep(0.001)
         writer.write(POD, replace(UNSCHEDULABLE, message="new"))
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
     first, second = transport.asked
     assert second.at >= first.at + transport.latency_s
     assert second.body["status"]["conditions"][0]["message"] == "new"
@@ -308,10 +317,10 @@ async def test_a_nomination_is_written_with_the_condition_and_outlives_a_newer_o
     async with at_work(writer):
         writer.write(POD, replace(UNSCHEDULABLE, nominated_node="n1"))
         writer.write(POD, replace(UNSCHEDULABLE, message="newer"))
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
         writer.write(POD, replace(UNSCHEDULABLE, message="newer"))
         writer.write(POD, replace(UNSCHEDULABLE, message="newer", nominated_node=""))
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
     written = [
         (asked.body["status"]["conditions"][0]["message"], asked.body["status"].get("nominatedNodeName", "as it was"))
         for asked in transport.asked
@@ -326,7 +335,7 @@ async def test_a_condition_that_could_not_be_written_gives_way_to_a_newer_one_bu
         writer.write(POD, replace(UNSCHEDULABLE, message="old", nominated_node="n1"))
         await asyncio.sleep(0.1)
         writer.write(POD, replace(UNSCHEDULABLE, message="new"))
-        assert await writer.drain(30)
+        assert await drained(writer, 30)
     written = [
         (asked.body["status"]["conditions"][0]["message"], asked.body["status"]["nominatedNodeName"])
         for asked in transport.asked
@@ -345,13 +354,13 @@ async def test_what_is_kept_of_conditions_is_bounded(monkeypatch: pytest.MonkeyP
         writer.write(pod, UNSCHEDULABLE)
     assert (writer.statistics().dropped_full, writer.statistics().backlog) == (1, 2)
     async with at_work(writer):
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
         writer.write(pods[1], UNSCHEDULABLE)
         writer.write(pods[2], UNSCHEDULABLE)
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
         writer.write(pods[1], UNSCHEDULABLE)
         writer.write(pods[0], UNSCHEDULABLE)  # that it was written is no longer known
-        assert await writer.drain(5)
+        assert await drained(writer, 5)
     assert [asked.path.split("/")[-2] for asked in transport.asked] == ["p0", "p1", "p2", "p0"]
     counted = writer.statistics()
     assert (counted.written, counted.unchanged, counted.backlog) == (4, 2, 0)
@@ -371,7 +380,7 @@ async def test_a_condition_is_sent_again_after_a_passing_fault(fault: Answer, wa
     writer, transport, limiter = make_writer(lambda asked: faults.pop() if faults else accept(asked))
     async with at_work(writer):
         writer.write(POD, UNSCHEDULABLE)
-        assert await writer.drain(30)
+        assert await drained(writer, 30)
     first, second = transport.asked
     assert first.body == second.body
     assert first.timeout_s == second.timeout_s == condition_writer.WRITE_TIMEOUT_S
@@ -395,7 +404,7 @@ async def test_what_was_not_written_of_a_pod_is_not_written_once_it_has_a_node()
         writer.drop(POD.uid)
         writer.write(other, UNSCHEDULABLE)
         writer.drop(other.uid)
-        assert await writer.drain(30)
+        assert await drained(writer, 30)
     assert [asked.body["metadata"]["uid"] for asked in transport.asked] == ["uid-1"]
     assert writer.statistics().superseded == 2
 
@@ -415,7 +424,7 @@ async def test_conditions_of_vanished_pods_and_lasting_faults_are_dropped_and_co
     async with at_work(writer):
         writer.write(POD, UNSCHEDULABLE)
         writer.write(replace(POD, name="other", uid="uid-2"), UNSCHEDULABLE)
-        assert await writer.drain(60)
+        assert await drained(writer, 60)
     statistics = writer.statistics()
     assert (statistics.dropped_refused, statistics.dropped_unreachable, statistics.backlog) == (1, 1, 0)
     assert statistics.retries == ATTEMPTS_MAX
@@ -427,7 +436,7 @@ async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:
     async with at_work(writer):
         for _ in range(2):
             writer.write(POD, UNSCHEDULABLE)
-            assert await writer.drain(5)
+            assert await drained(writer, 5)
     assert len(transport.asked) == 2
     assert writer.statistics().written == 1
 

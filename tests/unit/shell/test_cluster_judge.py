@@ -160,3 +160,27 @@ async def test_a_look_that_fails_leaves_the_last_verdict_and_no_process(process:
         await judge.look()
     assert judge.statistics.runs == 0
     assert process.pid is None
+
+
+class Garbling(Answers):
+    """A server that has an object whose text is not UTF-8."""
+
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
+        answer = await super().request(method, path, **rest)
+        return Response(answer.status, answer.body.replace(b"GARBLED", b"\xff\xfe"), answer.headers)
+
+
+async def test_one_object_that_is_not_utf_8_keeps_no_other_from_being_judged(process: ChildProcess) -> None:
+    town = Town()
+    await town.build(("small", "n1", "1"), ("large", "n1", "100"))
+    _, odd = make_pod("odd", "n1", requests={"cpu": "1"}, labels={"note": "GARBLED"})
+    odd["spec"]["containers"][0]["image"] = "app"
+    await town.create(PODS, odd)
+    town.transport = Garbling(town.server, {})
+
+    report = await judge_cluster(town.transport, DOMAINS)
+    assert {finding.rule for finding in report.violations} == {"resources"}
+
+    judge = town.judge(process)
+    await judge.look()
+    assert judge.statistics.violations["resources"]

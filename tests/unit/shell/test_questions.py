@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
-from unittest import mock
+from typing import TypeVar
 
-import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -23,9 +21,9 @@ from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 T = TypeVar("T")
 
 
-async def at_once(work: Callable[..., T], *args: Any) -> T:
+async def at_once(work: Callable[[], T]) -> T:
     """Threads answer in real time, which virtual time does not wait for."""
-    return work(*args)
+    return work()
 
 
 def give_profiles(cluster: Cluster) -> None:
@@ -46,11 +44,9 @@ async def two_nodes(cluster: Cluster) -> None:
     await cluster.add_pod("late", cpu="8")
 
 
-def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
-
+def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
         asked = ExplainQuery("default", "late")
         view = await explanations.pod(asked)
         assert view.attempts[0].outcome == "refused"
@@ -69,11 +65,9 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help(monkeypa
     play(scene, prepare=two_nodes)
 
 
-def test_each_pod_is_told_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
-
+def test_each_pod_is_told_what_it_waits_for() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
         await cluster.add_pod("foreign", cpu="100m", scheduler="another")
         await cluster.bind("foreign", "a")
         await cluster.add_pod("gated", cpu="100m", schedulingGates=[{"name": "quota"}])
@@ -125,11 +119,9 @@ def test_each_pod_is_told_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> 
     play(scene, prepare=two_nodes)
 
 
-def test_a_pod_on_its_way_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anyio.to_thread, "run_sync", at_once)
-
+def test_a_pod_on_its_way_is_told_so() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
         cluster.transport.bind_s = 3.0
         await cluster.add_pod("slow", cpu="100m")
         await cluster.settle(1.0)
@@ -144,12 +136,11 @@ def test_a_pod_on_its_way_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
         containers = [{"name": "c", "image": "app", "resources": {"requests": {"cpu": "1500m"}}}]
         spec = {"schedulerName": "forecast-scheduler", "containers": containers}
         document = {"kind": "Pod", "metadata": {"name": "planned"}, "spec": spec}
-        with mock.patch.object(anyio.to_thread, "run_sync", at_once):
-            view = await explanations.what_if(document, 5)
+        view = await explanations.what_if(document, 5)
         nodes = [one.node for one in view.placements]
         assert sorted(nodes) == ["", "", "a", "b", "b"]
         assert all("Insufficient cpu" in one.message for one in view.placements if not one.node)
@@ -158,17 +149,16 @@ def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:
     play(scene, prepare=two_nodes)
 
 
-def test_who_asks_while_too_many_wait_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
     go_on = asyncio.Event()
 
-    async def late(work: Callable[..., T], *args: Any) -> T:
+    async def late(work: Callable[[], T]) -> T:
         await go_on.wait()
-        return work(*args)
+        return work()
 
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"))
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=late)
         asked = ExplainQuery("default", "late", with_fixes=True)
-        monkeypatch.setattr(anyio.to_thread, "run_sync", late)
         waiting = [asyncio.ensure_future(explanations.pod(asked)) for _ in range(QUESTIONS_MAX)]
         await asyncio.sleep(1.0)
         with pytest.raises(NotExplainedError) as refused:

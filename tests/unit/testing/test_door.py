@@ -183,7 +183,7 @@ async def _preempt_late(stand: Stand) -> None:
 
 
 async def _preempt_the_urgent(stand: Stand) -> None:
-    await stand.add_pod("urgent", priorityClassName="system-cluster-critical")
+    await stand.add_pod("urgent", priorityClassName="system-node-critical")
     stand.door.victim_sent("me", f"{PODS}/urgent?timeout=5000ms")
 
 
