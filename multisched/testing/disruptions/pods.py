@@ -12,6 +12,7 @@ from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
 from multisched.testing.policies import OWNER
+from multisched.testing.traits import SOLE
 from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
@@ -144,7 +145,7 @@ async def _place_giants(scene: Scene) -> bool:
 
 async def _crowd(scene: Scene) -> bool:
     """More pods than fit want one node, all at once: some have no other candidate."""
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
 
 
@@ -202,6 +203,25 @@ async def _contend_apart(scene: Scene) -> bool:
     """Pods that bear none of their kind beside them."""
     node = f"node-{scene.rng.choice(CROWDED)}"
     return await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+
+
+async def _contend_for_claims(scene: Scene) -> bool:
+    """Pods of one claim that is for one of them, wherever it stands; one follows the other."""
+    spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": scene.rng.choice(SOLE)}}]}
+    names: list[str] = []
+
+    def placed() -> list[Pod]:
+        return [pod for pod in scene.world.pods() if pod.node and pod.name in names]
+
+    for _ in range(3):
+        names += [
+            await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler") for _ in range(2)
+        ]
+        await scene.until(lambda: bool(placed()))
+        await scene.pause(0.2, 1.0)
+        for pod in placed():
+            await scene.world.delete_pod(pod)
+    return True
 
 
 def _averse() -> dict[str, Any]:
@@ -285,6 +305,7 @@ TABLE = (
     Disruption("protected pods pressed", _press_protected, 5),
     Disruption("ports contended for", _contend_for_ports),
     Disruption("devices contended for", _contend_for_devices),
+    Disruption("claims contended for", _contend_for_claims),
     Disruption("company contended for", _contend_apart),
     Disruption("many nodes promised", _overflow_nominations, 2),
     Disruption("absurd pods waiting", _wait_absurdly, 3),

@@ -58,7 +58,7 @@ async def _time_out(scene: Scene) -> bool:
     faults = scene.run.faults
     before = faults.timed_out
     faults.timed_out = 0.5
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
     await scene.pause(1.0, 3.0)
     faults.timed_out = before
     return True
@@ -67,7 +67,7 @@ async def _time_out(scene: Scene) -> bool:
 async def _say_created(scene: Scene) -> bool:
     """Something between us and the server says 201, and has sent nothing on."""
     before, scene.run.faults.bind_faked = scene.run.faults.bind_faked, LIES
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
     await scene.pause(0.5, 1.5)
     scene.run.faults.bind_faked = before
     return True
@@ -76,7 +76,7 @@ async def _say_created(scene: Scene) -> bool:
 async def _say_missing(scene: Scene) -> bool:
     """The same with 404."""
     scene.run.faults.bind_missing = LIES
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
     await scene.pause(0.5, 1.5)
     scene.run.faults.bind_missing = 0.0
     return True
@@ -92,7 +92,7 @@ async def _restore(scene: Scene) -> bool:
     scene.run.rewound()
     scene.run.server.drop_watches()
     for _ in range(6):
-        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 4)
+        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 4, is_mixed=True)
         await scene.pause(0.2, 4.0)
     return True
 
