@@ -154,7 +154,7 @@ def fault_of_emptiness(program: Program) -> str:
     for what, kept in (
         ("pods", [entry.pod.key for entry in cache]),
         ("strays", cache.stray_count()),
-        ("promised nodes", [pod.key for pod in program.nominator.pods()]),
+        ("promised nodes", [pod.key for pod in program.nominator.pods() if not is_stand_in(pod)]),
         ("waiting pods", [pod.key for pod in program.pods.pending.values()]),
         ("refused pods", [one.pod.key for one in program.pods.refused.values()]),
         ("host ports", dict(table.ports)),
