@@ -18,7 +18,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
-COMPARED_EVERY = 6
+COMPARED_EVERY = 8
 """One class in so many."""
 
 

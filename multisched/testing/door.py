@@ -29,6 +29,8 @@ from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows, clash
 
+TELL_ALL = (200, 201, 404, 409)
+"""Answers to a binding that settle all that was sent for the pod."""
 JUST_AFTER_S = 0.001
 """No renewal is answered as soon as that."""
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
@@ -138,9 +140,11 @@ class Door(Books):
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
         uid, _ = decision_of(body)
+        posts = [post for post in self._posts.get(uid, ()) if post.sender == sender]
         if answer is not None and answer.status < 500:
-            for post in self._posts.get(uid, ()):
-                post.is_definite |= post.sender == sender
+            # A refusal of one says nothing of those before it, which may be on their way.
+            for post in posts if answer.status in TELL_ALL else posts[-1:]:
+                post.is_definite = True
         self._open.pop((sender, uid), None)
         self._judge_refusal(sender, uid, answer)
 
@@ -164,6 +168,19 @@ class Door(Books):
                 age_s = now_s - post.sent_s
                 self.complain(f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)")
         self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
+
+    def given_up(self, sender: str, uid: str) -> None:
+        """I2: the sender gives back what a pod holds; certainly it is not bound there, and will not be by what was sent."""
+        pod = next((pod for pod in self.pods().values() if pod.uid == uid), None)
+        if pod is None or pod.is_deleting or self.was_rewound:
+            return
+        for post in self._posts.get(uid, ()):
+            is_live = not post.is_definite and post.deadline_s > self._now_s() and not pod.node
+            is_bound = pod.node == post.node and uid not in self._strangers
+            if post.sender == sender and (is_live or is_bound):
+                how = "it is bound there" if is_bound else "its fate is unknown"
+                self.complain(f"I2: {sender} gave {pod.key} up on {post.node}, and {how}")
+                return
 
     def _check_alone(self, sender: str, key: str, node: str) -> None:
         """I8: nobody binds to a node while another process may still be binding to it."""

@@ -53,8 +53,8 @@ class _Object(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Object)
-DEEP_EVERY = 8
-"""Looks between two that go through all books."""
+DEEP_EVERY, ASKED_EVERY = 8, 4
+"""Looks between two that go through all books, and between two at what is parked."""
 
 
 class Witness:
@@ -179,6 +179,8 @@ class Witness:
 
     def forget(self, uid: str) -> bool:
         self.told.given_up(uid)
+        if self.program.cache.is_assumed(uid):
+            self._door.given_up(self._identity, uid)
         return self._forget(uid)
 
     def _check_promises(self) -> None:
@@ -283,7 +285,7 @@ class Witness:
         self._complain_of(fault_of_cache(self.program, self.told), fault_of_promises(self.program))
         if not self._looks % DEEP_EVERY:
             self._look_deep()
-        for attempts in self._attempts if self._looks % 2 else ():
+        for attempts in self._attempts if self._looks % ASKED_EVERY == 0 else ():
             attempts.look()
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()

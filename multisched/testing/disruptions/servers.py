@@ -64,6 +64,20 @@ async def _time_out(scene: Scene) -> bool:
     return True
 
 
+async def _lose_answers(scene: Scene) -> bool:
+    """Binds are done and not answered, or not done; then, when they are asked about, nobody is there, or says no."""
+    faults = scene.run.faults
+    before = faults.bind_lost_after, faults.bind_late, faults.refused, faults.bind_rejected
+    faults.bind_lost_after, faults.bind_late = 0.4, 0.4
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
+    await scene.pause(0.5, 5.5)
+    faults.bind_lost_after, faults.bind_late = before[:2]
+    faults.refused, faults.bind_rejected = scene.rng.choice(((0.85, 0.0), (0.3, 0.6)))
+    await scene.pause(3.0, 5.0)
+    faults.refused, faults.bind_rejected = before[2:]
+    return True
+
+
 async def _say_created(scene: Scene) -> bool:
     """Something between us and the server says 201, and has sent nothing on."""
     before, scene.run.faults.bind_faked = scene.run.faults.bind_faked, LIES
@@ -113,6 +127,7 @@ TABLE = (
     Disruption("server away", _go_away),
     Disruption("server behind", _lag),
     Disruption("writes timed out", _time_out),
+    Disruption("answers lost", _lose_answers, 8),
     Disruption("binds said to be created", _say_created, 5),
     Disruption("binds said to be missing", _say_missing, 3),
     Disruption("history restored", _restore, 5),
