@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import random
 import zlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -338,7 +339,7 @@ class World:
         is_done = await self._resize(pod, cpu)
         if is_slow:
             wait_s = RESIZED_MAX_S * (_drawn(f"{pod.uid}/resized") % 100) / 100
-            asyncio.get_running_loop().call_later(wait_s, self._begin, self._report_cpu(pod, cpu))
+            asyncio.get_running_loop().call_later(wait_s, self._begin, partial(self._report_cpu, pod, cpu))
         return is_done
 
     async def _report_cpu(self, pod: Pod, cpu: str) -> None:
@@ -349,8 +350,8 @@ class World:
         path = f"{pods_path(pod.namespace)}/{pod.name}/status"
         await self.send("PATCH", path, {"status": {"containerStatuses": [told]}}, MERGE_PATCH)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _begin(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work())
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 

@@ -223,7 +223,7 @@ TABLE = (
     Disruption("node deleted", _delete),
     Disruption("node replaced", _replace),
     Disruption("node replaced under binds", _replace_wanted),
-    Disruption("strangers in the way", _intrude, 6),
+    Disruption("strangers in the way", _intrude, 10),
     Disruption("node shrunk", _shrink, 6),
     Disruption("node grown", _grow),
     Disruption("node cordoned", _cordon_favourite),

@@ -69,9 +69,11 @@ async def _recreate_while_decided(scene: Scene) -> bool:
 
 
 async def _resize_down(scene: Scene) -> bool:
-    """A bound pod takes less than before: its room must come free, and nothing more."""
-    pod = scene.any_pod(lambda pod: bool(pod.node) and 100 < pod.requests.get(CPU, 0) <= 500)
-    return pod is not None and await scene.world.resize(pod, f"{pod.requests[CPU] // 2}m")
+    """Bound pods take less than before: their room must come free, and nothing more."""
+    standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
+    for pod in scene.rng.sample(standing, min(3, len(standing))):
+        await scene.world.resize(pod, f"{pod.requests[CPU] // 2}m")
+    return bool(standing)
 
 
 async def _resize_up(scene: Scene) -> bool:
@@ -293,8 +295,8 @@ TABLE = (
     Disruption("pod deleted unseen", _delete_unseen),
     Disruption("pod deleted while decided", _delete_while_decided),
     Disruption("pod recreated while decided", _recreate_while_decided, 3),
-    Disruption("pod resized down", _resize_down, 3),
-    Disruption("pods resized up", _resize_up),
+    Disruption("pod resized down", _resize_down, 8),
+    Disruption("pods resized up", _resize_up, 8),
     Disruption("waiting pods resized", _resize_waiting, 8),
     Disruption("infeasible pod shrunk", _shrink_infeasible),
     Disruption("gate opened", _open_gate),
