@@ -33,6 +33,8 @@ class Afresh:
         self._rows = rows
         self._complain = complain
         self._found = 0
+        self._asked: tuple[Pod, int] | None = None
+        """The pod and its attempt of the latest find: a class keeps a pod of its own, of which more may have been said since."""
         classes = worker.cycle.classes
         self._find, self._score = classes.find, classes.score
         classes.find = self.find  # type: ignore[method-assign]
@@ -40,6 +42,7 @@ class Afresh:
 
     def find(self, pod: Pod, attempt: int) -> PodClass:
         entry = self._find(pod, attempt)
+        self._asked = pod, attempt
         self._found += 1
         if not self._found % COMPARED_EVERY:
             self._compare(entry, pod, attempt)
@@ -47,8 +50,8 @@ class Afresh:
 
     def score(self, entry: PodClass) -> None:
         self._score(entry)
-        if not self._found % COMPARED_EVERY:
-            self._compare_scores(entry, self._made_anew(entry.pod, entry.view.attempt))
+        if not self._found % COMPARED_EVERY and self._asked is not None:
+            self._compare_scores(entry, self._made_anew(*self._asked))
 
     def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, PodClass] | None:
         classes = ClassCache(self._worker.cycle.plugins, self._worker.runner, self._table, self._rows)

@@ -30,6 +30,11 @@ class _Course:
     refusals: int = 0
     failed_s: float = 0.0
 
+    @property
+    def is_retry(self) -> bool:
+        """A conflict was nobody's refusal."""
+        return bool(self.errors or self.refusals)
+
     def failed(self, failure: Failure, now_s: float) -> int:
         """Counts it; how many failures the backoff goes by, 0 for none at all."""
         self.failed_s = now_s
@@ -82,12 +87,18 @@ class Attempts:
     # -- whose turn it is ------------------------------------------------------------------------------------------
 
     def _check_turn(self, popped: QueuedPod) -> None:
-        """Nobody of its namespace, and on its first attempt or not as it is, stood before it (`active_pods`)."""
+        """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""
+        is_retry = self._is_retry(popped.pod.uid, popped.attempts - 1)
         for other in self.queue.entries():
-            is_kin = other.pod.namespace == popped.pod.namespace and bool(other.attempts) == (popped.attempts > 1)
+            is_alike = self._is_retry(other.uid, other.attempts) == is_retry
+            is_kin = other.pod.namespace == popped.pod.namespace and is_alike
             if other.place is Place.ACTIVE and is_kin and self._is_before(other, popped):
                 self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
                 return
+
+    def _is_retry(self, uid: str, attempts: int) -> bool:
+        course = self._courses.get(uid)
+        return course is not None and attempts > 0 and course.is_retry
 
     def _is_before(self, other: QueueEntry, popped: QueuedPod) -> bool:
         mine, theirs = popped.pod.spec, other.pod.spec
