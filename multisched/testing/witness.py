@@ -344,7 +344,8 @@ class Witness:
 
     def has_heard_all(self) -> bool:
         """Of the deletion of every pod, and has nothing more to do about any."""
-        return not self.told.pods and not leftover(self.program)
+        is_deciding = any(len(worker.queue) for worker in self.program.router.workers())
+        return not (self.told.pods or is_deciding or leftover(self.program))
 
     def check_emptied(self) -> None:
         """Once all pods are gone, nothing is kept for any of them (I5)."""
