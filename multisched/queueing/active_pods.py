@@ -3,7 +3,7 @@
 Owns the order of active pods and the shares of namespaces. A retry is a pod that an attempt has refused before, or that
 failed by an error; first attempts keep QueueSort's order among themselves, but for namespaces whose attempts take long
 (`first_attempts`). While only one namespace has active pods, QueueSort alone decides. Else two shares hold, counted in
-units of attempts (an attempt of n ms counts n units, at least 1):
+units of attempts (an attempt counts a unit for each UNIT_S it takes, at least 1):
 
 - Lanes. Retries that stand before first attempts take half of the units while first attempts wait, and LEAD_UNITS more.
   So a first attempt with f others before it is taken after 2 (f + 1) + LEAD_UNITS units, whatever else waits. Of the f
@@ -27,9 +27,10 @@ from multisched.queueing.uid_heap import UidHeap
 
 LEAD_UNITS = 16.0
 """How far QueueSort may run ahead of the shares before they count."""
-UNIT_S = 0.001
-"""An attempt that took longer counts as so many units more."""
-COST_UNITS_MAX = 100.0
+UNIT_S = 0.0005
+"""An attempt that took longer counts as so many units more. A plain pod takes a tenth to a third of a millisecond; at a whole one
+as the unit, a thousand pods with fifty affinity terms of 1.1 ms each held up others for a second."""
+COST_UNITS_MAX = 200.0
 """What one attempt counts at most: a stall of the machine is nobody's fault."""
 MARKS_MAX = 10_000
 """Namespaces remembered while none of their retries is active; beyond, their shares start anew."""
