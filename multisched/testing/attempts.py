@@ -148,7 +148,9 @@ class Attempts:
             if entry.place is Place.UNSCHEDULABLE and not entry.is_doomed and is_judged(entry.pod)
         ]
         moment = self.chances.now(self.name) if parked and self.chances is not None else None
-        for entry in parked if moment is not None else ():
+        if moment is None:
+            return
+        for entry in parked:
             node = moment.node_for(entry.pod)
             if node:
                 self._parked[entry.uid] = entry.since_s

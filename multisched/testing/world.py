@@ -277,7 +277,7 @@ class World:
         self._names += 1
         name = f"contest-{self._names}"
         where = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
-        plain = _small(scheduler, "50m") | where | spec
+        plain = {**_small(scheduler, "50m"), **where, **spec}
         if is_urgent:
             plain |= {"priorityClassName": "system-cluster-critical"}
         labels = {ODD: "yes"} if "volumes" in spec else {}
