@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator, Mapping, Sequence
+from copy import copy
 
 import msgspec
 import numpy as np
@@ -185,7 +186,8 @@ class SchedulingCycle:
         ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
-        view, generation = group.view, self._rows.generation
+        # So would filters that skipped this pod, asked with a state that they have written nothing into.
+        view, generation, seen = group.view, self._rows.generation, copy(group)
         as_seen = self._diagnose(group, pod, attempt) if self._may_refuse_late else None
         picture = self.records.picture(group)
         hangs_on, promised = self.classes.hangs_on(group, pod), self.nominator.sequence
@@ -196,7 +198,7 @@ class SchedulingCycle:
             return self._conflicted(pod, attempt, TAKEN, ())
         refused = self._refuse_by_answers(choice, view, pod)
         if as_seen is not None and not any_true(choice.feasible):
-            return (yield from self._refused(group, view, pod, attempt, as_seen.with_more(refused), refused))
+            return (yield from self._refused(seen, view, pod, attempt, as_seen.with_more(refused), refused))
         if refused:
             picture = self._rescore(choice, group) or picture
         self._add_answers(choice, view, pod)
@@ -209,7 +211,7 @@ class SchedulingCycle:
             for at in self._best(choice, pod, attempt, CANDIDATES_MAX)
             for row in (choice.rows.item(at),)
         ]
-        return self._place(group, view, pod, attempt, candidates, picture=picture)
+        return self._place(seen, view, pod, attempt, candidates, picture=picture)
 
     # -- nominated pods --------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from multisched.cluster.storage import Collection, Stored
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
 from multisched.testing.knowledge import Ground, Reader, wants
-from multisched.testing.relations import bears_not
+from multisched.testing.relations import bears_not, clash
 from multisched.testing.storage import Storage
 
 _BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding(?:\?timeout=(\d+)ms)?")
@@ -181,12 +181,11 @@ class Books:
             self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
 
     def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
-        """I1 of host ports: nobody else has them. All are on all addresses here."""
-        wanted = {(port.protocol, port.port) for port in pod.spec.host_ports}
-        for other in others if wanted else ():
-            both = wanted & {(port.protocol, port.port) for port in other.spec.host_ports}
-            if both:
-                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port {min(both)[1]}")
+        """I1 of host ports: nobody else has them."""
+        for other in others if pod.spec.host_ports else ():
+            both = clash(pod, other)
+            if both is not None:
+                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port {both.port}")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """I1 of volumes: what a pod was promised is there before it is."""

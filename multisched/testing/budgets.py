@@ -129,6 +129,31 @@ def would_do(
     return bool(going) and has_room and allows(pod, node, nodes, left, is_usable)
 
 
+def fault_of_victims(
+    pod: Pod,
+    node: Node,
+    victims: Collection[Pod],
+    nodes: Collection[Node],
+    standing: Collection[Standing],
+    is_usable: Callable[[Node], bool],
+) -> str:
+    """What is wrong with taking these pods from the node for a plain pod; empty for nothing. `standing` as for `would_do`."""
+    going = {victim.uid for victim in victims}
+
+    def fits_without(uids: Collection[str]) -> bool:
+        left = [(one, there) for one, there in standing if one.uid not in uids]
+        used: Counter[str] = Counter()
+        for one in [pod, *(one for one, there in left if there.name == node.name)]:
+            used.update({**one.requests, PODS: 1})
+        has_room = all(used[r] <= node.allocatable.get(r, 0) for r in {**pod.requests, PODS: 1})
+        return has_room and allows(pod, node, nodes, left, is_usable)
+
+    if not fits_without(going):
+        return f"it does not fit when {sorted(victim.key for victim in victims)} are gone"
+    spared = next((victim for victim in victims if fits_without(going - {victim.uid})), None)
+    return f"{spared.key} might as well stay" if spared is not None else ""
+
+
 def _holds(budget: PodDisruptionBudget, pod: Pod) -> bool:
     is_selected = budget.selector is not None and budget.selector.matches(pod.labels)
     return is_selected and budget.namespace == pod.namespace and pod.name not in budget.disrupted_pods

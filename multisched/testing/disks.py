@@ -18,7 +18,7 @@ from multisched.testing.storage import CLAIMS_PATH, CLASSES_PATH, LOCAL, MADE, O
 
 SHARE: Final = 0.14
 """Of all pods that are plain and have no claims."""
-SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 2, 4
+SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 3, 4
 LATE_MIN_S, LATE_MAX_S = 1.0, 6.0
 EDGE, TIGHT, SOON, LATER, UNBINDABLE = "edge", "tight", "soon", "later", "unbindable"
 """Classes: in two zones alone; of a driver that tells its capacity; bound at once; made after its claims; without a binding mode

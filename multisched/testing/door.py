@@ -6,6 +6,7 @@ where two processes compete: here a binding is judged as it leaves its process (
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -26,10 +27,14 @@ from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
 from multisched.testing.knowledge import Ground, Told, wants
 from multisched.testing.policies import Policies
-from multisched.testing.relations import Standing, allows
+from multisched.testing.relations import Standing, allows, clash
 
 PRIORITY_MAX = 2_000_001_000
 """Of pods that are critical for their node."""
+TELL_ALL = (200, 201, 404, 409)
+"""Answers to a binding that settle all that was sent for the pod."""
+JUST_AFTER_S = 0.001
+"""No renewal is answered as soon as that."""
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 
@@ -94,6 +99,10 @@ class Door(Books):
         self._grounds: dict[tuple[str, str], Ground] = {}
         """(uid, node) -> what the last binding of the pod to the node was decided on."""
         self._decided = 0
+        self.believers: dict[str, Callable[[str], bool]] = {}
+        """Sender -> whether it believes that it may bind for a domain now."""
+        self._deadlines: set[str] = set()
+        """Leases at whose end somebody will look."""
         self._order: dict[str, int] = {}
         """uid -> the place of its latest decision among all."""
         self._judge = BindJudge(server, configuration, now_s, self, news_s)
@@ -108,6 +117,7 @@ class Door(Books):
         uid, node = decision_of(body)
         is_first = not any(post.sender == sender and not post.is_definite for post in self._posts.get(uid, ()))
         self._check_same_node(sender, key, uid, node, timeout_s)
+        self._check_alone(sender, key, node)
         pod = self.pods().get(key)
         if pod is None or pod.uid != uid:
             return  # it was deleted a moment ago
@@ -133,9 +143,11 @@ class Door(Books):
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
         uid, _ = decision_of(body)
+        posts = [post for post in self._posts.get(uid, ()) if post.sender == sender]
         if answer is not None and answer.status < 500:
-            for post in self._posts.get(uid, ()):
-                post.is_definite |= post.sender == sender
+            # A refusal of one says nothing of those before it, which may be on their way.
+            for post in posts if answer.status in TELL_ALL else posts[-1:]:
+                post.is_definite = True
         self._open.pop((sender, uid), None)
         self._judge_refusal(sender, uid, answer)
 
@@ -159,6 +171,29 @@ class Door(Books):
                 age_s = now_s - post.sent_s
                 self.complain(f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)")
         self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
+
+    def given_up(self, sender: str, uid: str) -> None:
+        """I2: the sender gives back what a pod holds; certainly it is not bound there, and will not be by what was sent."""
+        pod = next((pod for pod in self.pods().values() if pod.uid == uid), None)
+        if pod is None or pod.is_deleting or self.was_rewound:
+            return
+        for post in self._posts.get(uid, ()):
+            is_live = not post.is_definite and post.deadline_s > self._now_s() and not pod.node
+            is_bound = pod.node == post.node and uid not in self._strangers
+            if post.sender == sender and (is_live or is_bound):
+                how = "it is bound there" if is_bound else "its fate is unknown"
+                self.complain(f"I2: {sender} gave {pod.key} up on {post.node}, and {how}")
+                return
+
+    def _check_alone(self, sender: str, key: str, node: str) -> None:
+        """I8: nobody binds to a node while another process may still be binding to it."""
+        now_s = self._now_s()
+        for uid, posts in self._posts.items():
+            for post in posts:
+                is_live = not post.is_definite and post.deadline_s > now_s and self.bound.get(uid) != node
+                if post.node == node and post.sender != sender and is_live:
+                    self.complain(f"I8: {sender} sent {key} to {node}, to which {post.sender} may be binding {uid}")
+                    return
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
         """The pod's own domain, and those that may use its node as the sender was told of it."""
@@ -205,6 +240,8 @@ class Door(Books):
 
     def lease_written(self, name: str, holder: str, renewed_s: float) -> None:
         now_s = self._now_s()
+        if name not in self._deadlines:
+            self._look_at_deadline(name, renewed_s)
         term = self._terms.get(name)
         if term is not None and term.holder == holder:
             term.renewed_s = renewed_s
@@ -214,6 +251,32 @@ class Door(Books):
             self._check_released(name, term.holder)
         wait_s = self._bind_deadline_s if after_expiry else 0.0
         self._terms[name] = _Term(holder, now_s + wait_s, renewed_s)
+
+    def _look_at_deadline(self, name: str, renewed_s: float) -> None:
+        """Asks right after the moment when nobody may bind by the lease any more."""
+        self._deadlines.add(name)
+        until_s = renewed_s + self._renew_deadline_s + JUST_AFTER_S
+        asyncio.get_running_loop().call_at(until_s, self._at_deadline, name)
+
+    def _at_deadline(self, name: str) -> None:
+        self._deadlines.discard(name)
+        self.look_at_leases()
+        term = self._terms.get(name)
+        if term is not None and term.renewed_s + self._renew_deadline_s > self._now_s():
+            self._look_at_deadline(name, term.renewed_s)
+
+    def look_at_leases(self) -> None:
+        """I9, whether anything is sent or not: who believes that it may bind, may."""
+        for sender, may_bind in self.believers.items():
+            for domain in self._groups:
+                fault = self._fault_of_lease(sender, domain) if may_bind(domain) else ""
+                if fault:
+                    self.complain(f"I9: {sender} believes that it may bind for {domain}, {fault}")
+
+    def bound_pods(self) -> list[Pod]:
+        """Those that were bound by processes of ours, as the store has them; none where it was restored."""
+        ours = self._placed_by.keys() - self._strangers if not self.was_rewound else set()
+        return [pod for pod in self.pods().values() if pod.uid in ours and pod.node and not pod.is_terminal]
 
     def _check_released(self, name: str, sender: str) -> None:
         """I11: a lease is given back when no binding is on the wire, since its successor does not wait."""
@@ -338,7 +401,9 @@ class Door(Books):
 
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()
-        return [p for p in pods if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
+        # What a watch of claims has missed when a backup was restored, the audit finds after minutes.
+        said = [p for p in pods if not (self.was_rewound and p.spec.volumes)]
+        return [p for p in said if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
 
     def _feasible(self, waiting: list[Pod]) -> list[Pod]:
         """Those for which some node has room: counted with plain arithmetic."""
@@ -377,7 +442,8 @@ class Door(Books):
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        if any(self._clashes(pod, one) for one in self.pods().values() if one.node == node.name):
+        there = (one for one in self.pods().values() if one.node == node.name and not one.is_terminal)
+        if any(clash(pod, one) is not None for one in there):
             return False
         return self.storage is None or self.storage.allows(pod, node)
 
@@ -388,14 +454,6 @@ class Door(Books):
         )
         hard = [taint for taint in node.taints if taint.effect in (NO_SCHEDULE, NO_EXECUTE)]
         return all(any(one.tolerates(taint) for one in tolerations) for taint in hard)
-
-    @staticmethod
-    def _clashes(pod: Pod, other: Pod) -> bool:
-        """Both want a port of their host."""
-        if not pod.spec.host_ports or other.is_terminal:
-            return False
-        wanted = {(port.protocol, port.port) for port in pod.spec.host_ports}
-        return any((port.protocol, port.port) in wanted for port in other.spec.host_ports)
 
 
 class _WriteLog:

@@ -295,6 +295,8 @@ class FaultyTransport:
             self._travelling.add(late)
             late.add_done_callback(self._arrived)
             await asyncio.sleep(faults.rng.uniform(0.0, delay_s))
+            if faults.strikes("504 to a bind, applied late", 0.5):
+                return Response(504, _TIMED_OUT)
             raise AnswerLostError("no answer (injected, applied late)")
         answer = await self._apply(path, body, content_type)
         if faults.strikes("bind lost, applied", faults.bind_lost_after):

@@ -139,14 +139,8 @@ class Told:
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was told"
-        return self.fault_of_node(pod, domain, node) or self._fault_of_room(self.pods.get(pod.uid, pod), node)
-
-    def _fault_of_room(self, pod: Pod, node: Node) -> str:
-        """The node has shrunk since the pod was assumed there, and holds more than it can."""
-        before = self._assumed[pod.uid][1] if pod.uid in self._assumed else None
-        if before is None or all(node.allocatable.get(r, 0) >= a for r, a in before.allocatable.items()):
-            return ""
-        return self.lack(node, pod)
+        # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.
+        return self.fault_of_node(pod, domain, node) or self.lack(node, self.pods.get(pod.uid, pod))
 
     def lack(self, node: Node, pod: Pod | None = None) -> str:
         """What the node is told to hold, this pod added, more than it can; empty for nothing.

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import HostPort, Node, Pod
 from multisched.model.placement import PodAffinityTerm, SpreadConstraint
 
 LONERS, LEVELLED, COMPANIONS, INCLINED = 0.05, 0.05, 0.03, 0.06
@@ -63,6 +63,18 @@ def bears_not(pod: Pod, other: Pod) -> bool:
     return affinity is not None and any(
         term.topology_key == HOSTNAME and _is_about(term, pod, other) for term in affinity.anti_required
     )
+
+
+def clash(pod: Pod, other: Pod) -> HostPort | None:
+    """A port that both want of their host, on an address that both want; None: there is none."""
+    pairs = ((ours, theirs) for ours in pod.spec.host_ports for theirs in other.spec.host_ports)
+    return next((ours for ours, theirs in pairs if _is_one_port(ours, theirs)), None)
+
+
+def _is_one_port(ours: HostPort, theirs: HostPort) -> bool:
+    """No address stands for all of them."""
+    is_one = (ours.protocol, ours.port) == (theirs.protocol, theirs.port)
+    return is_one and (not ours.ip or not theirs.ip or ours.ip == theirs.ip)
 
 
 def allows(

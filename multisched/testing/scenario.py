@@ -57,6 +57,10 @@ SPLIT_S = 4.0
 DEATHS_MAX = 2
 """A program that ends by an error again and again has shown enough."""
 STOP_MAX_S = 20.0
+HEARD_S = 2.0
+"""After the last fault, for what was on its way."""
+DRAIN_MAX_S = 30.0
+"""At the end, for each process to hear that all pods are gone: a watch may be broken just then."""
 LOOK_S = 0.5
 ASKED_LOOKS, ASKED_PODS = 20, 6
 """Every so many looks people ask each process how it fares, and about so many pods."""
@@ -168,6 +172,8 @@ class Run:
         self.was_rewound = False
         self.was_corrupted = False
         """A process was made to remember what never was."""
+        self.calm_s = float("inf")
+        """From then on nothing goes wrong any more."""
         self._first: dict[str, str] = {}
         """Lease group -> the process that reaches it first."""
         self._binding: asyncio.Task[None] | None = None
@@ -202,7 +208,7 @@ class Run:
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self.faults, transport),
         )
         program = context.run(Program, self.configuration, surroundings)
-        witness = Witness(program, self.configuration, self.door, identity)
+        witness = Witness(program, self.configuration, self.door, identity, is_plain=self.setting.is_shipped)
         task = self.loop.create_task(self._keep(program), context=context)
         self.processes.append(Process(identity, program, transport, witness, task))
 
@@ -229,6 +235,7 @@ class Run:
 
     def _leave(self, process: Process) -> None:
         process.transport.cut()
+        self.door.believers.pop(process.identity, None)
         process.witness.check_reserves(is_at_rest=False)
         self.processes.remove(process)
         self.ended.append(process)
@@ -322,11 +329,14 @@ class Run:
         quiet_s = await self._calm_down() if not self._is_over() else 0.0
         if not self._is_over():
             self._check_rest()
+        if not self.broken:
+            await self._drain()
         looking.cancel()
         if self._binding is not None:
             self._binding.cancel()
         ending.cancel()
         self.world.disks.close()
+        self.world.close()
         keeping.cancel()
         for process in self.processes:
             self.loop.resume(process.identity)  # what is paused cannot end
@@ -342,6 +352,7 @@ class Run:
         while True:
             await asyncio.sleep(LOOK_S)
             looks += 1
+            self.door.look_at_leases()
             for process in self.processes:
                 process.witness.look()
                 if looks % ASKED_LOOKS == 0:
@@ -350,6 +361,7 @@ class Run:
     async def _calm_down(self) -> float:
         """Waits until all is settled, as long as may be; returns how long."""
         began_s, nudges = self.loop.time(), 0
+        self.calm_s = began_s + HEARD_S
         limit_s = QUIET_LOST_MAX_S if self._was_deceived() else QUIET_MAX_S
         while self.loop.time() - began_s < limit_s and not self._is_settled() and not self._is_over():
             await asyncio.sleep(POLL_S)
@@ -390,6 +402,8 @@ class Run:
         if late:
             self.door.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self.door.check_events()
+        for process in self.processes:
+            process.witness.check_told(self.calm_s, self.door.policies.condition_of)
         aside = self.not_set_aside()
         if aside:
             self.door.complain(
@@ -399,6 +413,7 @@ class Run:
             for sentence in self._differences(process):
                 self.door.complain(f"{sentence} ({process.identity})")
             process.witness.check_reserves(is_at_rest=True)
+            process.witness.check_rest()
             audit = process.program.audit.statistics()
             # A faulty plugin's ledger is what the audit is there to mend.
             is_excused = self.setting.has_faulty_plugin or self.was_rewound or self.was_corrupted
@@ -413,6 +428,16 @@ class Run:
         failures = [f for f in self.observer.failures if not _is_expected(f) and not (self.was_paused and _is_late(f))]
         if failures:
             self.door.complain(f"plugins failed: {failures[:3]}")
+
+    async def _drain(self) -> None:
+        """All pods go, and nothing of them is left in any process (I5)."""
+        for pod in self.world.pods():
+            await self.world.delete_pod(pod)
+        until_s = self.loop.time() + DRAIN_MAX_S
+        while self.loop.time() < until_s and not all(p.witness.has_heard_all() for p in self.processes):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(LOOK_S)
+        for process in self.processes:
+            process.witness.check_emptied()
 
     def _report(self, struck: Mapping[str, int], quiet_s: float) -> Report:
         everybody = [*self.processes, *self.ended]

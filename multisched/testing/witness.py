@@ -7,6 +7,7 @@ Beside the API server's door it sees what never leaves the process: an assumptio
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -18,13 +19,27 @@ from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudg
 from multisched.model.objects import PODS, Node, Pod
 from multisched.plugins.volume_ledger import Promise, PromisedVolume, VolumeLedger
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
+from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
-from multisched.testing.budgets import broken_for_certain, is_plain, would_do
+from multisched.testing.afresh import Afresh
+from multisched.testing.attempts import Attempts
+from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, would_do
+from multisched.testing.chances import Chances
 from multisched.testing.door import Door
 from multisched.testing.knowledge import Told
+from multisched.testing.mirror import (
+    fault_of_cache,
+    fault_of_emptiness,
+    fault_of_ledgers,
+    fault_of_promises,
+    fault_of_rows,
+    leftover,
+)
 from multisched.testing.plugins import ReserveBooks
+from multisched.testing.policies import NAMESPACE
 from multisched.testing.relations import allows
 
 
@@ -38,12 +53,17 @@ class _Object(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Object)
+DEEP_EVERY, ASKED_EVERY = 8, 4
+"""Looks between two that go through all books, and between two at what is parked."""
 
 
 class Witness:
     """Stands by one program from its start."""
 
-    def __init__(self, program: Program, configuration: Configuration, door: Door, identity: str) -> None:
+    def __init__(
+        self, program: Program, configuration: Configuration, door: Door, identity: str, *, is_plain: bool
+    ) -> None:
+        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone."""
         self.program = program
         self._door = door
         self._identity = identity
@@ -73,6 +93,17 @@ class Witness:
         program.cache.forget = self.forget  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
+        self._looks = 0
+        chances = Chances(program, self.told, self._is_used_by) if is_plain else None
+        self._attempts = [
+            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances).begin()
+            for worker, domain in zip(program.router.workers(), configuration.domains, strict=True)
+        ]
+        for worker in program.router.workers():
+            if is_plain:
+                Afresh(worker, program.cache.nodes, program.router.rows_of(worker), door.complain)
+            worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
+        door.believers[identity] = self.may_bind
 
     # -- each word of the watch ------------------------------------------------------------------------------------
 
@@ -148,6 +179,8 @@ class Witness:
 
     def forget(self, uid: str) -> bool:
         self.told.given_up(uid)
+        if self.program.cache.is_assumed(uid):
+            self._door.given_up(self._identity, uid)
         return self._forget(uid)
 
     def _check_promises(self) -> None:
@@ -207,17 +240,14 @@ class Witness:
         for victim in preemption.victims:
             if victim.spec.priority >= pod.spec.priority:
                 self._door.complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
-        self._check_budgets(pod, preemption)
+        self._check_victims(pod, preemption)
         return self._preempt(pod, preemption, home)
 
-    def _check_budgets(self, pod: Pod, preemption: Preemption) -> None:
-        """I7 of budgets: none is broken where some node would do without."""
-        cache = self.program.cache
-        known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
-        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
-        broken = broken_for_certain(budgets, preemption.victims)
-        if not broken or not is_plain(pod) or not self._sees_all:
+    def _check_victims(self, pod: Pod, preemption: Preemption) -> None:
+        """I7: each victim is needed, and all together are enough; no budget is broken where some node would do without."""
+        if not is_plain(pod) or not self._sees_all:
             return
+        cache = self.program.cache
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
         there = [(entry.pod, entry.node) for entry in cache if not entry.pod.is_terminal]
         for name in nodes:
@@ -225,7 +255,16 @@ class Witness:
             there += [(p, name) for p in promised if p.spec.priority >= pod.spec.priority]
         standing = [(other, nodes[name]) for other, name in there if name in nodes]
         is_usable = self._is_used_by(self._domain_of[pod.spec.scheduler_name])
-        for node in nodes.values():
+        if preemption.node in nodes:
+            fault = fault_of_victims(
+                pod, nodes[preemption.node], preemption.victims, nodes.values(), standing, is_usable
+            )
+            if fault:
+                self._door.complain(f"I7: {pod.key} is to preempt on {preemption.node}: {fault}")
+        known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
+        broken = broken_for_certain(budgets, preemption.victims)
+        for node in nodes.values() if broken else ():
             if would_do(pod, node, budgets, nodes.values(), standing, is_usable):
                 self._door.complain(
                     f"I7: {pod.key} is to break the budget {broken} on {preemption.node}, and need not on {node.name}"
@@ -241,7 +280,13 @@ class Witness:
     # -- now and then ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """I10 at this moment."""
+        """I4, I5, I9 and I10 at this moment."""
+        self._looks += 1
+        self._complain_of(fault_of_cache(self.program, self.told), fault_of_promises(self.program))
+        if not self._looks % DEEP_EVERY:
+            self._look_deep()
+        for attempts in self._attempts if self._looks % ASKED_EVERY == 0 else ():
+            attempts.look()
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
@@ -250,6 +295,62 @@ class Witness:
                 self._door.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
             if worker.limit.in_flight > self._binds_max[worker.name]:
                 self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+
+    def _look_deep(self) -> None:
+        self._complain_of(fault_of_rows(self.program, self.told), fault_of_ledgers(self.program))
+        for worker in self.program.router.workers():
+            try:
+                worker.queue.validate()
+            except AssertionError as error:
+                self._complain_of(f"I3: {error}")
+
+    def _complain_of(self, *faults: str) -> None:
+        for fault in faults:
+            if fault:
+                self._door.complain(f"{fault} ({self._identity})")
+
+    def may_bind(self, domain: str) -> bool:
+        """What the process believes of its lease."""
+        keeper = self.program.leases.get(domain)
+        return keeper is not None and keeper.may_bind()
+
+    def lead(self, worker: DomainWorker, lead: Callable[[], None]) -> None:
+        """Stands before `DomainWorker.lead`: who begins to decide knows of every bind that was made before (I9)."""
+        is_used = self._is_used_by(worker.name)
+        for pod in self._door.bound_pods():
+            node = self.told.nodes.get(pod.node)
+            known = self.told.pods.get(pod.uid)
+            is_known = self.told.held.get(pod.uid) == pod.node or (known is not None and known.node == pod.node)
+            if node is not None and is_used(node) and not is_known and pod.uid not in self.told.unknowable:
+                self._door.complain(
+                    f"I9: {self._identity} leads {worker.name}, and knows nothing of {pod.key} on {pod.node}"
+                )
+                break
+        lead()
+
+    def check_rest(self) -> None:
+        """What must be over when all is done."""
+        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told))
+        self._look_deep()
+
+    def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
+        """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""
+        for worker in self.program.router.workers():
+            for entry in worker.queue.entries() if worker.is_leading else ():
+                is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_doomed and entry.since_s >= since_s
+                told = condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
+                if told != entry.message:
+                    self._complain_of(f"I3: the owner of {entry.pod.key} was told {told!r}, not {entry.message!r}")
+
+    def has_heard_all(self) -> bool:
+        """Of the deletion of every pod, and has nothing more to do about any."""
+        is_deciding = any(len(worker.queue) for worker in self.program.router.workers())
+        return not (self.told.pods or is_deciding or leftover(self.program))
+
+    def check_emptied(self) -> None:
+        """Once all pods are gone, nothing is kept for any of them (I5)."""
+        self.check_rest()
+        self._complain_of(fault_of_emptiness(self.program))
 
     def check_reserves(self, *, is_at_rest: bool) -> None:
         """I5, as the books of the profile's own ReservePlugin have it."""

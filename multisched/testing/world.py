@@ -6,16 +6,18 @@ import asyncio
 import itertools
 import random
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
 
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import CPU, Node, Pod
 from multisched.model.selectors import NO_EXECUTE
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
+from multisched.testing import traits
 from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.budgets import Budgets
 from multisched.testing.disks import Disks
@@ -43,6 +45,8 @@ PAIRS = ("pair-20", "pair-22", "pair-24")
 """Nodes that are wanted by twos: node-20 and node-21, and so on."""
 CROWD_S, STUBBORN_EVERY = 8.0, 5
 """How long the pods of a crowd wait; one in so many stays for ever."""
+RESIZED_MAX_S = 6.0
+"""How long a kubelet may take to resize a pod."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
 """How often kubelets look, and how long a pod may take to end."""
 GIANT_PORT = 9_900
@@ -66,6 +70,8 @@ class World:
         """Those that the run's domains serve."""
         self._names = 0
         self._crowded: set[str] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
+        """What kubelets are about to do."""
         self._pair_names = (f"pair-{number}" for number in itertools.count())
 
     async def build(self) -> None:
@@ -172,9 +178,11 @@ class World:
         prefix: str = "",
         limits: Mapping[str, str] | None = None,
         heeds_taints: bool = True,
+        is_mixed: bool = False,
     ) -> list[str]:
-        """Small plain pods that go to this one node; their names."""
+        """Small plain pods that go to this one node; their names. Mixed: some crowds are after more than CPU (`traits`)."""
         names = []
+        trait = traits.drawn(self._rng) if is_mixed else None
         for _ in range(count):
             self._names += 1
             names.append(f"{prefix}pod-{self._names}")
@@ -186,6 +194,8 @@ class World:
                 spec["tolerations"] = [{"operator": "Exists"}]
             labels = {"app": f"app-{self._rng.randrange(5)}"}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": names[-1], "labels": labels}, "spec": spec}
+            if trait is not None:
+                trait(pod, self._rng)
             _add_urgency(pod)
             await self.create(pod)
         return names
@@ -200,7 +210,7 @@ class World:
     async def fill_some(self, bursts: int) -> None:
         """Crowds on nodes that crowds want."""
         for _ in range(bursts):
-            await self.crowd(f"node-{self._rng.choice(CROWDED)}", 3)
+            await self.crowd(f"node-{self._rng.choice(CROWDED)}", 3, is_mixed=True)
 
     async def add_fractions(self, node: str, millis: Sequence[str]) -> None:
         """Pods that share the devices of one node."""
@@ -250,11 +260,11 @@ class World:
             "volume": f"{VOLUMES_PATH}/garbled",
         }
 
-    async def place_foreign(self, node: str, *, annotations: Mapping[str, str]) -> None:
-        """A small pod of another scheduler on a node from the start, as static pods are."""
+    async def place_foreign(self, node: str, *, annotations: Mapping[str, str], cpu: str = "10m") -> None:
+        """A pod of another scheduler on a node from the start, as static pods are."""
         self._names += 1
         metadata = {"name": f"{FOREIGN}{self._names}", "labels": {}, "annotations": dict(annotations)}
-        spec = _small("default-scheduler", "10m") | {"nodeName": node}
+        spec = _small("default-scheduler", cpu) | {"nodeName": node}
         await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def _place(self, pod: dict[str, Any]) -> str:
@@ -310,10 +320,11 @@ class World:
         cpu: str = "50m",
         priority: str = "system-cluster-critical",
     ) -> str:
-        """A small pod for one node, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
+        """A small pod for one node, or for any, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
         self._names += 1
         name = f"contest-{self._names}"
-        plain = _small(scheduler, cpu) | {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}
+        where = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+        plain = {**_small(scheduler, cpu), **where, **spec}
         if is_urgent:
             plain |= {"priorityClassName": priority}
         labels = {ODD: "yes"} if "volumes" in spec else {}
@@ -375,7 +386,34 @@ class World:
         )
 
     async def resize(self, pod: Pod, cpu: str) -> bool:
-        """In place, whether it is bound or waits."""
+        """In place, whether it is bound or waits. Some kubelets take their time: until then the pod has what it had."""
+        is_slow = bool(pod.node) and _drawn(pod.uid) % 2 == 0
+        if is_slow:
+            await self._report_cpu(pod, f"{pod.requests.get(CPU, 0)}m")
+        is_done = await self._resize(pod, cpu)
+        if is_slow:
+            wait_s = RESIZED_MAX_S * (_drawn(f"{pod.uid}/resized") % 100) / 100
+            asyncio.get_running_loop().call_later(wait_s, self._begin, partial(self._report_cpu, pod, cpu))
+        return is_done
+
+    async def _report_cpu(self, pod: Pod, cpu: str) -> None:
+        """What the kubelet has given the pod's container."""
+        amounts = {"cpu": cpu}
+        container = {"name": "main", "image": "a", "imageID": "", "ready": True, "restartCount": 0}
+        told = {**container, "allocatedResources": amounts, "resources": {"requests": amounts}}
+        path = f"{pods_path(pod.namespace)}/{pod.name}/status"
+        await self.send("PATCH", path, {"status": {"containerStatuses": [told]}}, MERGE_PATCH)
+
+    def _begin(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def close(self) -> None:
+        for task in self._under_way:
+            task.cancel()
+
+    async def _resize(self, pod: Pod, cpu: str) -> bool:
         patch = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
         answer = await self.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}/resize", patch, STRATEGIC_MERGE_PATCH)
         return answer.status == 200

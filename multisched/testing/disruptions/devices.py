@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.world import GPU_NODES
+from multisched.testing.world import GPU_NODES, NODES
 
 STUFFING = 1_100
 """Annotations that somebody adds to a running pod."""
@@ -113,6 +113,27 @@ async def _mistake(scene: Scene) -> bool:
     return True
 
 
+async def _replace(scene: Scene) -> bool:
+    """A node whose devices are shared goes with its pods on it; another takes its place, and it comes back as a new one."""
+    number = scene.rng.choice(GPU_NODES)
+    name = f"node-{number}"
+    await scene.world.add_fractions(name, FRACTIONS)
+    await scene.until(lambda: sum(pod.node == name for pod in scene.world.pods()) >= 3)
+    await scene.world.delete_node(number)
+    await scene.pause(0.0, 0.3)
+    scene.nodes_added += 1
+    other = NODES + 1_000 + 10 * scene.nodes_added + 7  # which has devices, too, and takes the row that is free now
+    await scene.world.add_node(other)
+    await scene.world.add_fractions(f"node-{other}", FRACTIONS)
+    await scene.pause(0.0, 1.0)
+    await scene.world.add_node(number)
+    await scene.pause(0.1, 0.5)
+    await scene.world.add_fractions(name, FRACTIONS)
+    await scene.pause(1.0, 4.0)
+    await scene.world.delete_node(other)
+    return True
+
+
 async def _whole_and_shared(scene: Scene) -> bool:
     """Both want one node at once: it is for one of them."""
     name = f"node-{scene.rng.choice(GPU_NODES)}"
@@ -124,7 +145,8 @@ async def _whole_and_shared(scene: Scene) -> bool:
 TABLE = (
     Disruption("GPUs flapped", _flap, 8),
     Disruption("GPUs lost", _lose_some),
-    Disruption("fractions crowded", _fill),
+    Disruption("GPU node replaced", _replace, 6),
+    Disruption("fractions crowded", _fill, 6),
     Disruption("gpu-milli removed", _remove_milli),
     Disruption("gpu-milli lowered", _lower_milli),
     Disruption("annotations stuffed", _stuff_annotations, 2),

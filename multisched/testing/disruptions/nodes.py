@@ -7,8 +7,9 @@ from typing import Any
 
 from multisched.config_nodes import DOMAIN_LABEL
 from multisched.testing.disruptions.scene import Disruption, Scene, Where
+from multisched.testing.faults import FOREIGN
 from multisched.testing.relations import ZONE
-from multisched.testing.world import FAVOURITE, NODES
+from multisched.testing.world import CROWDED, FAVOURITE, NODES
 
 DELETABLE_NODES = NODES // 4
 ADDED = 32
@@ -35,23 +36,43 @@ async def _replace(scene: Scene) -> bool:
 async def _replace_wanted(scene: Scene) -> bool:
     """The same while binds to it wait."""
     number = scene.rng.choice(PLAIN)
-    await scene.world.crowd(f"node-{number}", 6)
-    await scene.pause(0.0, 0.05)
-    await scene.world.delete_node(number)
-    await scene.pause(0.0, 0.5)
-    await scene.world.add_node(number)
+    async with scene.throttled():
+        await scene.world.crowd(f"node-{number}", 6, is_mixed=True)
+        await scene.pause(0.0, 0.05)
+        await scene.world.delete_node(number)
+        await scene.pause(0.0, 0.5)
+        await scene.world.add_node(number)
+        await scene.pause(0.2, 1.0)
+    await scene.world.crowd(f"node-{number}", 10, is_mixed=True)
+    return True
+
+
+async def _intrude(scene: Scene) -> bool:
+    """Somebody else's pods take the room of pods whose binds wait, and go again."""
+    name = f"node-{scene.rng.choice(CROWDED)}"
+    async with scene.throttled():
+        await scene.world.crowd(name, 6, cpu="600m", is_mixed=True)
+        await scene.pause(0.0, 0.1)
+        for _ in range(2):
+            await scene.world.place_foreign(name, annotations={}, cpu=scene.rng.choice(("900m", "1800m")))
+        await scene.world.crowd(name, 4)
+        await scene.pause(0.5, 1.5)
+    for pod in [pod for pod in scene.world.pods() if pod.node == name and pod.name.startswith(FOREIGN)]:
+        await scene.world.delete_pod(pod)
     return True
 
 
 async def _change(scene: Scene, name: str, patch: dict[str, Any], back: dict[str, Any]) -> bool:
     """While a crowd that wants the node is being decided and bound; undone seconds later."""
     scheduler = "job-scheduler" if int(name.removeprefix("node-")) in VIRTUAL else "forecast-scheduler"
-    await scene.world.crowd(name, 8, scheduler=scheduler)
-    await scene.pause(0.0, 0.06)
-    if not await scene.world.patch_node(name, patch):
-        return False
-    await scene.world.crowd(name, 4, scheduler=scheduler)
-    await scene.pause(2.0, 8.0)
+    async with scene.throttled():
+        await scene.world.crowd(name, 8, scheduler=scheduler, is_mixed=True)
+        await scene.pause(0.0, 0.06)
+        if not await scene.world.patch_node(name, patch):
+            return False
+        await scene.world.crowd(name, 4, scheduler=scheduler)
+        await scene.pause(0.5, 1.5)
+    await scene.pause(1.5, 6.5)
     await scene.world.patch_node(name, back)
     return True
 
@@ -118,12 +139,14 @@ async def _move_domain(scene: Scene) -> bool:
     ours, theirs = ("job", "forecast") if number in VIRTUAL else ("forecast", "job")
     name = f"node-{number}"
     there, back = {DOMAIN_LABEL: theirs}, {DOMAIN_LABEL: None}
-    await scene.world.crowd(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
-    await scene.pause(0.0, 0.06)
-    if not await scene.world.patch_node(name, {"metadata": {"labels": there}}):
-        return False
-    await scene.world.crowd(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
-    await scene.pause(0.5, 8.0)
+    async with scene.throttled():
+        await scene.world.crowd(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
+        await scene.pause(0.0, 0.06)
+        if not await scene.world.patch_node(name, {"metadata": {"labels": there}}):
+            return False
+        await scene.world.crowd(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
+        await scene.pause(0.5, 1.5)
+    await scene.pause(0.0, 6.5)
     await scene.world.crowd(name, 4, scheduler=f"{theirs}-scheduler", heeds_taints=False)
     await scene.pause(0.0, 0.06)
     await scene.world.patch_node(name, {"metadata": {"labels": back}})
@@ -200,6 +223,7 @@ TABLE = (
     Disruption("node deleted", _delete),
     Disruption("node replaced", _replace),
     Disruption("node replaced under binds", _replace_wanted),
+    Disruption("strangers in the way", _intrude, 10),
     Disruption("node shrunk", _shrink, 6),
     Disruption("node grown", _grow),
     Disruption("node cordoned", _cordon_favourite),

@@ -12,6 +12,7 @@ from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
 from multisched.testing.policies import OWNER
+from multisched.testing.traits import SOLE
 from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
@@ -71,9 +72,11 @@ async def _recreate_while_decided(scene: Scene) -> bool:
 
 
 async def _resize_down(scene: Scene) -> bool:
-    """A bound pod takes less than before: its room must come free, and nothing more."""
-    pod = scene.any_pod(lambda pod: bool(pod.node) and 100 < pod.requests.get(CPU, 0) <= 500)
-    return pod is not None and await scene.world.resize(pod, f"{pod.requests[CPU] // 2}m")
+    """Bound pods take less than before: their room must come free, and nothing more."""
+    standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
+    for pod in scene.rng.sample(standing, min(3, len(standing))):
+        await scene.world.resize(pod, f"{pod.requests[CPU] // 2}m")
+    return bool(standing)
 
 
 async def _resize_up(scene: Scene) -> bool:
@@ -147,7 +150,7 @@ async def _place_giants(scene: Scene) -> bool:
 
 async def _crowd(scene: Scene) -> bool:
     """More pods than fit want one node, all at once: some have no other candidate."""
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
 
 
@@ -209,6 +212,25 @@ async def _contend_apart(scene: Scene) -> bool:
     """Pods that bear none of their kind beside them."""
     node = f"node-{scene.rng.choice(CROWDED)}"
     return await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+
+
+async def _contend_for_claims(scene: Scene) -> bool:
+    """Pods of one claim that is for one of them, wherever it stands; one follows the other."""
+    spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": scene.rng.choice(SOLE)}}]}
+    names: list[str] = []
+
+    def placed() -> list[Pod]:
+        return [pod for pod in scene.world.pods() if pod.node and pod.name in names]
+
+    for _ in range(3):
+        names += [
+            await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler") for _ in range(2)
+        ]
+        await scene.until(lambda: bool(placed()))
+        await scene.pause(0.2, 1.0)
+        for pod in placed():
+            await scene.world.delete_pod(pod)
+    return True
 
 
 def _averse() -> dict[str, Any]:
@@ -341,8 +363,8 @@ TABLE = (
     Disruption("pod deleted unseen", _delete_unseen),
     Disruption("pod deleted while decided", _delete_while_decided),
     Disruption("pod recreated while decided", _recreate_while_decided, 3),
-    Disruption("pod resized down", _resize_down, 3),
-    Disruption("pods resized up", _resize_up),
+    Disruption("pod resized down", _resize_down, 8),
+    Disruption("pods resized up", _resize_up, 8),
     Disruption("waiting pods resized", _resize_waiting, 8),
     Disruption("infeasible pod shrunk", _shrink_infeasible),
     Disruption("gate opened", _open_gate),
@@ -353,6 +375,7 @@ TABLE = (
     Disruption("protected pods pressed", _press_protected, 5),
     Disruption("ports contended for", _contend_for_ports),
     Disruption("devices contended for", _contend_for_devices),
+    Disruption("claims contended for", _contend_for_claims),
     Disruption("company contended for", _contend_apart),
     Disruption("many nodes promised", _overflow_nominations, 2),
     Disruption("absurd pods waiting", _wait_absurdly, 3),

@@ -23,6 +23,8 @@ STALL_S = 4.0
 """How late watches are when a leader stops."""
 LATE_S = 24.0
 """How late a standby's watch of pods is when a leader is killed: for longer than the lease and the last binds last."""
+SLOW_S = 2.0
+"""How long a bind may take when a leader stops."""
 HIDDEN = 8
 """Pods of 500m that fill the node that is added for them."""
 PRESSED_S = 2.0
@@ -55,10 +57,12 @@ async def _kill(scene: Scene) -> bool:
 
 async def _stop(scene: Scene) -> bool:
     async def stop(process: Process) -> None:
-        """In a burst, of which the others hear late: the successor of a lease given back does not wait."""
+        """In a burst of slow binds, of which the others hear late: the successor of a lease given back does not wait."""
         name = await _fill_behind(scene, _others(scene, process), 2 * STALL_S)
+        before, scene.run.faults.bind_max_s = scene.run.faults.bind_max_s, SLOW_S
         await _burst(scene, stalled=_others(scene, process))
         await scene.run.stop(process)
+        scene.run.faults.bind_max_s = before
         await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
         await scene.pause(0.0, STALL_S)  # before its container is there again
         scene.run.start()
@@ -78,11 +82,15 @@ async def _pause(scene: Scene) -> bool:
 
 
 async def _lose_leases(scene: Scene) -> bool:
-    """The elector alone is cut off, for longer than a lease lasts; watches and binds go on."""
+    """The elector alone is cut off, for longer than a lease lasts; watches, binds and preemptions go on."""
 
     async def cut_off(process: Process) -> None:
+        pair = await fill_pair(scene)
         process.transport.lost_leases = ("",)
-        await scene.pause(8.0, 18.0)
+        await scene.pause(6.0, 9.8)
+        await press(scene, pair)
+        await scene.world.fill_some(2)
+        await scene.pause(2.0, 8.0)
         process.transport.lost_leases = ()
 
     return await _disturb(scene, cut_off)

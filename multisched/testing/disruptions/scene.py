@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from multisched.testing.scenario import Run
     from multisched.testing.world import World
 
+THROTTLED = 0.7
+"""Of all writes, where a disruption wants binds to wait."""
 FILLED_S = 6.0
 """How long a disruption waits for what it has prepared: faults may be in the way."""
 
@@ -49,6 +52,16 @@ class Scene:
         until_s = self.now_s() + limit_s
         while self.now_s() < until_s and not holds():  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def throttled(self) -> AsyncIterator[None]:
+        """Most writes are told to wait: binds are under way for seconds, and meanwhile things change."""
+        faults = self.run.faults
+        before, faults.throttled = faults.throttled, THROTTLED
+        try:
+            yield
+        finally:
+            faults.throttled = before
 
     def any_pod(self, wanted: Callable[[Pod], bool] = lambda pod: True) -> Pod | None:
         found = [pod for pod in self.world.pods() if wanted(pod)]

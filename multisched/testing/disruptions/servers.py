@@ -66,7 +66,7 @@ async def _time_out(scene: Scene) -> bool:
     faults = scene.run.faults
     before = faults.timed_out
     faults.timed_out = 0.5
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
     await scene.pause(1.0, 3.0)
     faults.timed_out = before
     return True
@@ -87,10 +87,24 @@ async def _forbid_writes(scene: Scene) -> bool:
     return True
 
 
+async def _lose_answers(scene: Scene) -> bool:
+    """Binds are done and not answered, or not done; then, when they are asked about, nobody is there, or says no."""
+    faults = scene.run.faults
+    before = faults.bind_lost_after, faults.bind_late, faults.refused, faults.bind_rejected
+    faults.bind_lost_after, faults.bind_late = 0.4, 0.4
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
+    await scene.pause(0.5, 5.5)
+    faults.bind_lost_after, faults.bind_late = before[:2]
+    faults.refused, faults.bind_rejected = scene.rng.choice(((0.85, 0.0), (0.3, 0.6)))
+    await scene.pause(3.0, 5.0)
+    faults.refused, faults.bind_rejected = before[2:]
+    return True
+
+
 async def _say_created(scene: Scene) -> bool:
     """Something between us and the server says 201, and has sent nothing on."""
     before, scene.run.faults.bind_faked = scene.run.faults.bind_faked, LIES
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
     await scene.pause(0.5, 1.5)
     scene.run.faults.bind_faked = before
     return True
@@ -99,7 +113,7 @@ async def _say_created(scene: Scene) -> bool:
 async def _say_missing(scene: Scene) -> bool:
     """The same with 404."""
     scene.run.faults.bind_missing = LIES
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6)
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
     await scene.pause(0.5, 1.5)
     scene.run.faults.bind_missing = 0.0
     return True
@@ -115,7 +129,7 @@ async def _restore(scene: Scene) -> bool:
     scene.run.rewound()
     scene.run.server.drop_watches()
     for _ in range(6):
-        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 4)
+        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 4, is_mixed=True)
         await scene.pause(0.2, 4.0)
     return True
 
@@ -150,6 +164,7 @@ TABLE = (
     Disruption("server behind", _lag),
     Disruption("writes timed out", _time_out),
     Disruption("writes forbidden", _forbid_writes, 3),
+    Disruption("answers lost", _lose_answers, 8),
     Disruption("binds said to be created", _say_created, 5),
     Disruption("binds said to be missing", _say_missing, 3),
     Disruption("history restored", _restore, 5),

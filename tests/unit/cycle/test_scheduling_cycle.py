@@ -22,7 +22,7 @@ from multisched.framework.plugin import (
 )
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.runner import PluginFailure
-from multisched.framework.status import SUCCESS, Code, Status
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import CPU, PODS, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement
@@ -489,6 +489,46 @@ def test_a_pod_that_came_to_another_row_meanwhile_counts_for_the_whole_zone(is_o
     assert isinstance(result, Placed)
     assert result.node == "c"
     assert domain.cycle.conflicts.true == 2
+
+
+class Once:
+    """Lets pods pass until one of them has been there; before that it has nothing to filter by."""
+
+    name = "Once"
+    depends_on = Dependency.ROW_AND_STAMP
+    users: StateKey[int] = StateKey("Once")
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._used = self.reasons.code(Code.UNSCHEDULABLE, "in use")
+        self.uses = 0
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        return self.uses
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        if not self.uses:
+            return PreFilterResult(SKIP)
+        cycle.state.write(self.users, self.uses)
+        return PreFilterResult()
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.full(len(rows), self._used if cycle.state.read(self.users) else 0, np.uint8)
+
+    def sign(self, pod: Pod) -> Hashable:
+        return ()
+
+
+def test_a_plugin_that_skipped_a_pod_is_not_asked_about_it_since_another_of_its_class_is_not_skipped() -> None:
+    """While p waits, q makes their class anew, for which the plugin filters now; what p has seen is p's own."""
+    once = Once()
+    domain = Domain(make_node("a"), plugins=[once, Service()])
+    waiting = Waiting.begin(domain, make_pod("p"))
+    once.uses = 1
+    domain.schedule(make_pod("q"))
+
+    assert isinstance(waiting.answer({"Service": {"a": 0}}), Conflicted)
+    assert domain.heard.failures == []
 
 
 def test_a_refusal_names_who_refused_at_the_decision_not_who_would_now() -> None:

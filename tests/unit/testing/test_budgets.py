@@ -7,7 +7,7 @@ import pytest
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.testing.budgets import broken_for_certain, is_plain, spared_for_certain, would_do
+from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, spared_for_certain, would_do
 from multisched.testing.relations import Standing
 
 URGENT = 100
@@ -106,3 +106,23 @@ def test_a_node_that_is_cordoned_or_not_of_the_domain_would_not_do() -> None:
 def test_a_pod_whose_place_hangs_on_more_than_room_is_not_judged() -> None:
     assert is_plain(pod("plain"))
     assert not is_plain(Pod("default", "x", "u", 1, PodSpec(), {}, annotations={"multisched.io/gpu-milli": "500"}))
+
+
+@pytest.mark.parametrize(
+    ("victims", "fault"),
+    [
+        (["a"], ""),
+        (["a", "b"], "default/a might as well stay"),
+        (["b", "a"], "default/b might as well stay"),
+        ([], "it does not fit"),
+    ],
+)
+def test_victims_are_as_many_as_are_needed(victims: list[str], fault: str) -> None:
+    there, lower = node("n"), {name: pod(name) for name in ("a", "b")}
+    standing: list[Standing] = [(one, there) for one in lower.values()]
+    going = [lower[name] for name in victims]
+
+    said = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], standing, lambda node: True)
+
+    assert said.startswith(fault)
+    assert bool(said) == bool(fault)

@@ -162,6 +162,21 @@ async def _bind_early(stand: Stand) -> None:
     stand.sent("first", "a", sender="successor")
 
 
+async def _bind_beside_another(stand: Stand) -> None:
+    stand.sent("first", "a")
+    await stand.add_pod("second", cpu="100m")
+    await stand.write_lease("")
+    stand.broken.clear()  # that it was given back too early is told elsewhere
+    await stand.write_lease("successor")
+    stand.sent("second", "a", sender="successor")
+
+
+async def _believe_for_too_long(stand: Stand) -> None:
+    """Ten seconds after the renewal nobody may bind by it, and a hundredth of a second later somebody asks."""
+    stand.door.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 10.01
+    await asyncio.sleep(12.0)
+
+
 async def _bind_too_many(stand: Stand) -> None:
     for number in range(17):
         await stand.add_pod(f"pod-{number}", cpu="1m")
@@ -208,6 +223,8 @@ async def _release_too_early(stand: Stand) -> None:
         (_preempt_with_the_lease_of_others, "I9: another sent the deletion of default/first while me held the lease"),
         (_preempt_late, "I9: me sent the deletion of default/first 10.50 s after it renewed"),
         (_preempt_the_urgent, "I7: me asked default/urgent to go"),
+        (_bind_beside_another, "I8: successor sent default/second to a, to which me may be binding"),
+        (_believe_for_too_long, "I9: me believes that it may bind for forecast, 10.00 s after it renewed"),
         (_bind_too_many, "I10: 17 bindings of forecast on the wire"),
         (_release_too_early, "I11: me gave multisched-forecast back with 1 bindings on the wire"),
     ],
@@ -229,6 +246,21 @@ def test_a_forbidden_step_is_told_by_its_invariant(step: Callable[[Stand], Any],
 
     assert len(broken) == 1
     assert broken[0].startswith(invariant)
+
+
+def test_who_believes_in_a_lease_no_longer_than_it_holds_is_not_complained_of() -> None:
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str]:
+        stand = Stand(loop)
+        await stand.write_lease("me")
+        stand.door.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 14.0
+        await asyncio.sleep(4.0)
+        await stand.write_lease("me")
+        await asyncio.sleep(12.0)
+        return stand.broken
+
+    assert simulate(main(), loop) == []
 
 
 def test_what_is_allowed_is_not_complained_of() -> None:

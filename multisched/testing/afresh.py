@@ -1,0 +1,94 @@
+"""A class's answers beside the same questions asked anew: what is kept between attempts must not show (I12).
+
+A stale mask or score places a pod somewhere it may well be, only not where it would be if nothing were kept. So some of
+the classes that cycles find are made again from nothing, at that very moment, and compared row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.pod_class import PodClass
+from multisched.framework.runner import PluginFailure
+from multisched.model.objects import Pod
+from multisched.shell.domain import DomainWorker
+from multisched.state.domain_rows import DomainRows
+from multisched.state.node_table import NodeTable
+
+COMPARED_EVERY = 8
+"""One class in so many."""
+
+
+class Afresh:
+    """Stands by the classes of one domain."""
+
+    def __init__(
+        self, worker: DomainWorker, table: NodeTable, rows: DomainRows, complain: Callable[[str], None]
+    ) -> None:
+        self._worker = worker
+        self._table = table
+        self._rows = rows
+        self._complain = complain
+        self._found = 0
+        self._asked: tuple[Pod, int] | None = None
+        """The pod and its attempt of the latest find: a class keeps a pod of its own, of which more may have been said since."""
+        classes = worker.cycle.classes
+        self._find, self._score = classes.find, classes.score
+        classes.find = self.find  # type: ignore[method-assign]
+        classes.score = self.score  # type: ignore[method-assign]
+
+    def find(self, pod: Pod, attempt: int) -> PodClass:
+        entry = self._find(pod, attempt)
+        self._asked = pod, attempt
+        self._found += 1
+        if not self._found % COMPARED_EVERY:
+            self._compare(entry, pod, attempt)
+        return entry
+
+    def score(self, entry: PodClass) -> None:
+        self._score(entry)
+        if not self._found % COMPARED_EVERY and self._asked is not None:
+            self._compare_scores(entry, self._made_anew(*self._asked))
+
+    def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, PodClass] | None:
+        classes = ClassCache(self._worker.cycle.plugins, self._worker.runner, self._table, self._rows)
+        try:
+            return classes, classes.find(pod, attempt)
+        except PluginFailure:
+            return None
+
+    def _compare(self, entry: PodClass, pod: Pod, attempt: int) -> None:
+        made = self._made_anew(pod, attempt)
+        if made is None:
+            self._complain(f"I12: a filter fails for {pod.key} where it is asked anew")
+            return
+        _, fresh = made
+        if entry.refusal != fresh.refusal:
+            self._complain(f"I12: {pod.key} is refused by {entry.refusal}, and asked anew by {fresh.refusal}")
+        elif entry.refusal is None and entry.rows.tolist() != fresh.rows.tolist():
+            self._complain(f"I12: {pod.key} is looked at on other rows than where it is asked anew")
+        elif entry.refusal is None and (entry.feasible != fresh.feasible).any():
+            names = [self._table.node(row).name for row in entry.rows[entry.feasible != fresh.feasible].tolist()]
+            self._complain(f"I12: {pod.key} is answered otherwise on {names[:3]} than where it is asked anew")
+        elif entry.is_scored:
+            self._compare_scores(entry, made)
+
+    def _compare_scores(self, entry: PodClass, made: tuple[ClassCache, PodClass] | None) -> None:
+        if made is None or entry.refusal is not None or not entry.feasible.any():
+            return
+        classes, fresh = made
+        if fresh.refusal is not None or entry.rows.tolist() != fresh.rows.tolist():
+            return  # as the masks say
+        fresh = classes.reduced(fresh, entry.feasible.copy())
+        try:
+            classes.score(fresh)
+        except PluginFailure:
+            return
+        if not np.array_equal(entry.total, fresh.total):
+            at = int((entry.total != fresh.total).argmax())
+            name = self._table.node(int(entry.rows[at])).name
+            told = f"{int(entry.total[at])} on {name}, and {int(fresh.total[at])} where it is asked anew"
+            self._complain(f"I12: {entry.pod.key} scores {told}")

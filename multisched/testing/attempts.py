@@ -1,0 +1,158 @@
+"""One domain's attempts, each as it begins and ends: whose turn it was, whether a refusal is true, and how long it holds.
+
+Stands by the domain's queue. What it expects is counted here anew, from calls and answers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from multisched.config_schema import Queue
+from multisched.framework.plugin import QueuedPod
+from multisched.queueing.entry import Failure, Placement, QueueEntry
+from multisched.queueing.pod_queue import CONFLICTS_IN_A_ROW, PodQueue
+from multisched.queueing.transitions import Place
+from multisched.testing.chances import Chances, is_judged
+
+TURNS_EVERY: Final = 3
+"""One pop in so many is held against what else is active."""
+EXACT_S: Final = 1e-6
+
+
+@dataclass(slots=True)
+class _Course:
+    """What became of one pod's attempts so far."""
+
+    conflicts: int = 0
+    errors: int = 0
+    refusals: int = 0
+    failed_s: float = 0.0
+
+    @property
+    def is_retry(self) -> bool:
+        """A conflict was nobody's refusal."""
+        return bool(self.errors or self.refusals)
+
+    def failed(self, failure: Failure, now_s: float) -> int:
+        """Counts it; how many failures the backoff goes by, 0 for none at all."""
+        self.failed_s = now_s
+        if failure.without_backoff and self.conflicts < CONFLICTS_IN_A_ROW:
+            self.conflicts += 1
+            return 0
+        self.conflicts = 0
+        if failure.is_error or failure.without_backoff or not (failure.rejectors or failure.pending):
+            self.errors += 1
+            return self.errors
+        self.errors = 0
+        self.refusals += 1
+        return self.refusals
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Of one domain in one process. `chances`: None where plugins ask outside, and refusals hang on more than was told."""
+
+    name: str
+    queue: PodQueue
+    settings: Queue
+    complain: Callable[[str], None]
+    chances: Chances | None
+    _courses: dict[str, _Course] = field(default_factory=dict)
+    _parked: dict[str, float] = field(default_factory=dict)
+    """uid -> since when a pod is parked that a node would take, as of the last look."""
+    _pops: int = 0
+
+    def begin(self) -> Attempts:
+        """Takes its place before the queue."""
+        fail, pop = self.queue.fail, self.queue.pop
+
+        def watched_fail(uid: str, failure: Failure, now_s: float) -> Placement:
+            placement = fail(uid, failure, now_s)
+            self._ended(uid, failure, placement, now_s)
+            return placement
+
+        def watched_pop(now_s: float) -> QueuedPod | None:
+            popped = pop(now_s)
+            self._pops += 1
+            if popped is not None and not self._pops % TURNS_EVERY:
+                self._check_turn(popped)
+            return popped
+
+        self.queue.fail = watched_fail  # type: ignore[method-assign]
+        self.queue.pop = watched_pop  # type: ignore[method-assign]
+        return self
+
+    # -- whose turn it is ------------------------------------------------------------------------------------------
+
+    def _check_turn(self, popped: QueuedPod) -> None:
+        """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""
+        is_retry = self._is_retry(popped.pod.uid, popped.attempts - 1)
+        for other in self.queue.entries():
+            is_alike = self._is_retry(other.uid, other.attempts) == is_retry
+            is_kin = other.pod.namespace == popped.pod.namespace and is_alike
+            if other.place is Place.ACTIVE and is_kin and self._is_before(other, popped):
+                self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
+                return
+
+    def _is_retry(self, uid: str, attempts: int) -> bool:
+        course = self._courses.get(uid)
+        return course is not None and attempts > 0 and course.is_retry
+
+    def _is_before(self, other: QueueEntry, popped: QueuedPod) -> bool:
+        mine, theirs = popped.pod.spec, other.pod.spec
+        if mine.priority != theirs.priority:
+            return theirs.priority > mine.priority
+        if not other.attempts:
+            came_s = other.added_s
+        elif other.uid in self._courses:
+            came_s = self._courses[other.uid].failed_s
+        else:
+            return False
+        return mine.qos == theirs.qos and came_s < popped.queued_s - EXACT_S
+
+    # -- refusals --------------------------------------------------------------------------------------------------
+
+    def _ended(self, uid: str, failure: Failure, placement: Placement, now_s: float) -> None:
+        entry = self.queue.entry(uid)
+        if entry is None:
+            self._courses.pop(uid, None)
+            return
+        if entry.attempts == 1:
+            self._courses[uid] = _Course()
+        course = self._courses.get(uid)
+        if course is not None:
+            self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
+        if self.chances is not None and failure.rejectors and not failure.is_error and not failure.pending:
+            moment = self.chances.now(self.name) if is_judged(entry.pod) else None
+            node = moment.node_for(entry.pod) if moment is not None else ""
+            if node:
+                self.complain(f"I3: {entry.pod.key} was refused, and {node} takes it ({failure.message[:80]})")
+
+    def _check_backoff(self, entry: QueueEntry, failures: int, placement: Placement, now_s: float) -> None:
+        if placement.place is not Place.BACKOFF or not failures or entry.retry_at_s is None:
+            return
+        least_s, most_s = self.settings.initial_backoff_s, self.settings.max_backoff_s
+        waits_s = min(least_s * 2 ** (min(failures, 60) - 1), most_s)
+        if abs(entry.retry_at_s - now_s - waits_s) > EXACT_S:
+            told = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
+            self.complain(f"I3: {entry.pod.key} backs off for {told}")
+
+    def look(self) -> None:
+        """A pod that is parked, and that a node would take at two looks in a row, was not woken by what made it so."""
+        before, self._parked = self._parked, {}
+        parked = [
+            entry
+            for entry in self.queue.entries()
+            if entry.place is Place.UNSCHEDULABLE and not entry.is_doomed and is_judged(entry.pod)
+        ]
+        moment = self.chances.now(self.name) if parked and self.chances is not None else None
+        if moment is None:
+            return
+        for entry in parked:
+            node = moment.node_for(entry.pod)
+            if node:
+                self._parked[entry.uid] = entry.since_s
+            if node and before.get(entry.uid) == entry.since_s:
+                self.complain(f"I3: {entry.pod.key} was not woken, and {node} takes it ({entry.message[:80]})")

@@ -1,0 +1,101 @@
+"""Where a pod could go by all that its process was told, in plain arithmetic: the measure of a refusal.
+
+A pod that is refused although a node takes it is bound later, by the next event or the flush, and nobody would notice.
+So each refusal is held against what was told at that very moment, and each pod that is parked against what was told since:
+news that helps it must have woken it. Of pods with volumes, devices or terms about namespaces nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from multisched.model.objects import PODS, Node, Pod
+from multisched.shell.program import Program
+from multisched.testing.books import GPU
+from multisched.testing.knowledge import Told
+from multisched.testing.relations import Standing, allows, clash
+
+
+@dataclass(slots=True)
+class Chances:
+    """As one process sees them."""
+
+    program: Program
+    told: Told
+    is_used_by: Callable[[str], Callable[[Node], bool]]
+    """Domain -> the test of the nodes that the process may use for it at this moment."""
+
+    def now(self, domain: str) -> Moment | None:
+        """What was told until now; None where nothing can be said by it."""
+        standing = self.told.standing()
+        if any(_speaks_of_namespaces(one) for one, _ in standing):
+            return None
+        used: dict[str, Counter[str]] = {name: Counter({PODS: 0}) for name in self.told.nodes}
+        for one, there in standing:
+            amounts = used[there.name]
+            amounts[PODS] += 1
+            for resource, amount in one.requests.items():
+                amounts[resource] += amount
+        is_used = self.is_used_by(domain)
+        nodes = [
+            node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
+        ]
+        return Moment(self, domain, standing, used, nodes, is_used)
+
+
+@dataclass(slots=True)
+class Moment:
+    """One domain's nodes at one moment, as they were told."""
+
+    _chances: Chances
+    _domain: str
+    _standing: list[Standing]
+    _used: Mapping[str, Mapping[str, int]]
+    _nodes: list[Node]
+    _is_used: Callable[[Node], bool]
+
+    def node_for(self, pod: Pod) -> str:
+        """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
+        told = self._chances.told
+        pod = told.pods.get(pod.uid, pod)
+        nodes = self._nodes if is_judged(pod) else ()
+        return next(
+            (node.name for node in nodes if _has_room(pod, node, self._used[node.name]) and self._takes(pod, node)), ""
+        )
+
+    def _takes(self, pod: Pod, node: Node) -> bool:
+        """Whatever room there is."""
+        told = self._chances.told
+        if told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+            return False
+        if not pod.spec.required_features <= set(node.declared_features):
+            return False
+        if any(there.name == node.name and clash(pod, one) for one, there in self._standing):
+            return False
+        return allows(pod, node, told.nodes.values(), self._standing, self._is_used)
+
+    def _is_promised(self, node: str, pod: Pod) -> bool:
+        nominator = self._chances.program.nominator
+        return any(p.uid != pod.uid and p.spec.priority >= pod.spec.priority for p in nominator.on(node))
+
+
+def is_judged(pod: Pod) -> bool:
+    """Of this pod something can be said."""
+    spec = pod.spec
+    is_odd = spec.volumes or spec.resource_claims or spec.pod_group or spec.unsupported or pod.malformed or pod.gates
+    takes_devices = pod.annotations or pod.requests.get(GPU)
+    is_mistaken = any(one.weight and not one.term.is_valid for one in spec.affinity.preferred)
+    return not (is_odd or takes_devices or is_mistaken or _speaks_of_namespaces(pod))
+
+
+def _has_room(pod: Pod, node: Node, used: Mapping[str, int]) -> bool:
+    offered = node.allocatable
+    return all(used.get(r, 0) + a <= offered.get(r, 0) for r, a in {**pod.requests, PODS: 1}.items())
+
+
+def _speaks_of_namespaces(pod: Pod) -> bool:
+    affinity = pod.spec.pod_affinity
+    terms = (*affinity.anti_required, *affinity.required) if affinity is not None else ()
+    return any(term.namespace_selector is not None for term in terms)
