@@ -55,6 +55,10 @@ DUMPED: Final = {
 """Key of the store -> kind."""
 
 
+UNASKED = "would have asked outside"
+"""In the note of an answer that does not know what an isolated plugin or an extender would say."""
+
+
 class Questions:
     """Those of one moment, to one process."""
 
@@ -91,7 +95,8 @@ class Questions:
 
     async def _explain_one(self, pod: Pod, node: str) -> None:
         view = await self._explanations.pod(ExplainQuery(pod.namespace, pod.name, node, with_fixes=not node))
-        if view.now is not None and view.now.node:
+        is_whole = not any(UNASKED in note for note in view.notes)
+        if view.now is not None and view.now.node and is_whole:
             self._judge(self._process.witness.told.pods.get(view.uid), view.domain, view.now.node)
         for fix in view.fixes or ():
             if fix.node not in self._process.witness.told.nodes:

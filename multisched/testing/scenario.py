@@ -30,6 +30,7 @@ from multisched.testing.extenders import SimExtender
 from multisched.testing.faults import Faults, FaultyTransport
 from multisched.testing.faulty_plugin import FAULTY
 from multisched.testing.invariants import compare
+from multisched.testing.mirror import leftover
 from multisched.testing.onlookers import look_at
 from multisched.testing.policies import Policies
 from multisched.testing.setting import Setting, drawn, fault_of_refusals
@@ -377,7 +378,7 @@ class Run:
 
     def _is_settled(self) -> bool:
         waiting = self.door.unbound_feasible() or self.not_set_aside()
-        return not waiting and not any(self._differences(p) for p in self.processes)
+        return not waiting and not any(self._differences(p) or leftover(p.program) for p in self.processes)
 
     def not_set_aside(self) -> list[str]:
         """Pods that the API server always refuses, and that some leader may try all the same."""
@@ -402,7 +403,7 @@ class Run:
         if late:
             self.door.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self.door.check_events()
-        for process in self.processes:
+        for process in self.processes if not self.was_rewound else ():  # a restored backup has old conditions
             process.witness.check_told(self.calm_s, self.door.policies.condition_of)
         aside = self.not_set_aside()
         if aside:
