@@ -91,6 +91,10 @@ class ApiConditionWriter:
         if self._pending.pop(uid, None) is not None:
             self._counters.superseded += 1
 
+    def forget_written(self) -> None:
+        """What was written need not be there any more: a backup was restored."""
+        self._written.clear()
+
     async def run(self) -> None:
         """Writes until cancelled."""
         async with anyio.create_task_group() as workers:

@@ -417,8 +417,9 @@ class Program:
                 worker.go_on(turned_back="the server's history went back before the pod was bound")
             else:
                 worker.go_on()
-        if is_trusted:
+        if is_trusted and self.history.rewritten != self._rewritten:
             self._rewritten = self.history.rewritten
+            self.conditions.forget_written()
 
     def _mover(self, worker: DomainWorker) -> DomainMover:
         """What the domain's duties move pods with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import orjson
 import pytest
 
 from multisched.cluster.storage import Stored
@@ -83,6 +84,35 @@ def test_no_node_is_overfilled_when_an_etcd_is_restored() -> None:
         assert cluster.differences == []
 
     play(scene, prepare=prepare)
+
+
+def test_who_waits_is_told_why_again_when_an_etcd_is_restored() -> None:
+    """The reason that its owner was told is younger than the backup."""
+
+    async def reason(cluster: Cluster) -> str:
+        answer = await cluster.api.request("GET", "/api/v1/namespaces/default/pods/large")
+        conditions = orjson.loads(answer.body)["status"].get("conditions", ())
+        return "".join(one["message"] for one in conditions if one["type"] == "PodScheduled")
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.settle(5.0)
+        await cluster.add_pod("large", cpu="5")
+        backup = Backup(cluster)
+        await cluster.settle(5.0)
+        told = await reason(cluster)
+        assert "10 Insufficient cpu" in told
+        backup.restore()
+        assert not await reason(cluster)
+        await cluster.settle(600.0)
+        assert cluster.program.history.rewritten == 1
+        assert await reason(cluster) == told
+
+    play(scene, prepare=_ten_nodes)
+
+
+async def _ten_nodes(cluster: Cluster) -> None:
+    for name in NODES:
+        await cluster.add_node(name, cpu=str(CPUS))
 
 
 async def _two_nodes(cluster: Cluster) -> None:
