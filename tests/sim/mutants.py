@@ -21,6 +21,7 @@ SEEDS_MAX = 48
 """Seeds that a defect may survive before it counts as not caught."""
 
 FIRST: dict[str, int] = {
+    "assumed_pods_keep_their_size": 15,
     "audit_mends_nothing": 6,
     "audit_off": 1,
     "backoff_never_ends": 0,
@@ -44,8 +45,11 @@ FIRST: dict[str, int] = {
     "freed_room_tells_nobody": 1,
     "freed_rows_keep_their_use": 6,
     "gates_open": 2,
+    "going_pods_spread_against": 39,
     "gone_pods_counted": 1,
     "gone_pods_decided": 59,
+    "joined_rows_used_at_once": 30,
+    "lease_given_back_too_early": 12,
     "lease_not_checked_before_bind": 9,
     "ledgers_not_rolled_back": 2,
     "memory_not_counted": 1,
@@ -85,11 +89,7 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
-        "assumed_pods_keep_their_size",
         "edits_take_devices_back",
-        "going_pods_spread_against",
-        "joined_rows_used_at_once",
-        "lease_given_back_too_early",
         "lease_ignored",
         "lease_not_checked_before_deletion",
         "no_list_before_leading",
