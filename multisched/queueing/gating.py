@@ -13,6 +13,9 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.hints import OnError
 
+FAILED = "running PreEnqueue plugin"
+"""Begins what the owner of a pod is told whose PreEnqueue plugin has raised."""
+
 
 class Gates:
     """PreEnqueue plugins in profile order."""
@@ -39,7 +42,7 @@ class Gates:
             status = _status(plugin.pre_enqueue(pod))
         except Exception as error:  # noqa: BLE001  (a plugin ends here)
             self._on_error(plugin.name, error)
-            return Status(Code.ERROR, plugin.name, (f"running PreEnqueue plugin: {error}",))
+            return Status(Code.ERROR, plugin.name, (f"{FAILED}: {error}",))
         if status.is_success or status.code is Code.SKIP:
             return SUCCESS
         return status.by(plugin.name)

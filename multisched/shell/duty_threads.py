@@ -16,6 +16,13 @@ THREADS_MAX: Final = 2
 T = TypeVar("T")
 
 
+async def in_worker_thread(work: Callable[[], T]) -> T:
+    """For answers to questions: whoever is cancelled keeps its place until `work` has ended."""
+    from anyio import to_thread  # most programs are never asked, and each would pay for it at its start
+
+    return await to_thread.run_sync(work)
+
+
 class DutyThreads:
     """Implements `framework.plugin.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
 

@@ -16,6 +16,7 @@ from multisched.config_schema import Configuration
 from multisched.framework.plugin import InThread
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
+from multisched.shell.duty_threads import in_worker_thread
 from multisched.shell.program import Program
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 QUESTIONS_MAX = 8
 """Questions that wait for their rehearsal or are in it; who comes then is told to ask again."""
 
-T = TypeVar("T")
 R = TypeVar("R", PodView, WhatIfView)
 
 # Whatever answers is imported by the first question: most programs are never asked, and each would pay for it at its start.
@@ -38,7 +38,7 @@ class ProgramExplanations:
         program: Program,
         configuration: Configuration,
         registry: Registry | None = None,
-        in_thread: InThread | None = None,
+        in_thread: InThread = in_worker_thread,
     ) -> None:
         """`in_thread`: another way to compute, for simulations."""
         self._program = program
@@ -57,7 +57,7 @@ class ProgramExplanations:
         nodes = self._program.cache.nodes
         if query.node and nodes.row_of(query.node) is None:
             names = [node.name for _, node in nodes.live_rows()]
-            await self._beside(lambda: require_node(query.node, names))
+            await self._in_thread(lambda: require_node(query.node, names))
         view = describe(self._program, known, query)
         is_told = any(attempt.picture in ("own", "earlier") for attempt in view.attempts[:1])
         if query.node:
@@ -86,13 +86,6 @@ class ProgramExplanations:
         try:
             async with self._stage:
                 moment = Moment.of(self._program)
-                return await self._beside(lambda: ask(Rehearsal(self._configuration, moment, self._registry)))
+                return await self._in_thread(lambda: ask(Rehearsal(self._configuration, moment, self._registry)))
         finally:
             self._questions -= 1
-
-    async def _beside(self, work: Callable[[], T]) -> T:
-        if self._in_thread is not None:
-            return await self._in_thread(work)
-        from anyio import to_thread
-
-        return await to_thread.run_sync(work)

@@ -92,8 +92,7 @@ def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery)
         view = _with_trial(view, rehearsal, worker, tried, query)
     if view.now is not None and not gate.is_success:
         view = msgspec.structs.replace(view, now=_held_back(view.now, worker, gate))
-    if tried.unasked:
-        notes.append(f"{', '.join(tried.unasked)} would have asked outside; that answer is not known here")
+    notes.extend(tried.notes)
     if query.with_fixes and standing is not None:
         notes.append("it has a node: there is nothing to fix")
     elif query.with_fixes:

@@ -5,7 +5,7 @@ What a plugin copies, it copies on the loop in small pieces; documents are made 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import anyio
@@ -15,6 +15,7 @@ from multisched.framework.plugin import InThread
 from multisched.framework.registry import implements
 from multisched.framework.views import NoViewError, ViewedPlugin, ViewPorts, ViewQuery
 from multisched.shell.domain import DomainWorker
+from multisched.shell.duty_threads import in_worker_thread
 from multisched.shell.program import Program
 
 VIEWS_MAX: Final = 2
@@ -26,7 +27,7 @@ ASKERS_MAX: Final = 8
 class ProgramViews:
     """Implements `observe.plugin_view.ViewSource`."""
 
-    def __init__(self, program: Program, in_thread: InThread | None = None) -> None:
+    def __init__(self, program: Program, in_thread: InThread = in_worker_thread) -> None:
         """`in_thread`: another way to compute, for simulations."""
         self._program = program
         self._in_thread = in_thread
@@ -44,16 +45,9 @@ class ProgramViews:
             async with self._places:
                 ports = ViewPorts(self._program.clock, self._program.router.rows_of(worker).rows.copy())
                 make = await plugin.show(query, ports)
-                return await self._beside(lambda: orjson.dumps(make()))
+                return await self._in_thread(lambda: orjson.dumps(make()))
         finally:
             self._askers -= 1
-
-    async def _beside(self, work: Callable[[], bytes]) -> bytes:
-        if self._in_thread is not None:
-            return await self._in_thread(work)
-        from anyio import to_thread  # as in explain_source: most programs are never asked
-
-        return await to_thread.run_sync(work)
 
     def _plugin(self, view: str, domain: str) -> tuple[DomainWorker, ViewedPlugin]:
         """Raises NoViewError."""

@@ -410,14 +410,15 @@ class Program:
             self.handover.lost(group)
 
     def _history_changed(self, is_trusted: bool) -> None:
+        is_rewritten = is_trusted and self.history.rewritten != self._rewritten
         for worker in self.router.workers():
             if not is_trusted:
                 worker.hold()
-            elif self.history.rewritten != self._rewritten:
+            elif is_rewritten:
                 worker.go_on(turned_back="the server's history went back before the pod was bound")
             else:
                 worker.go_on()
-        if is_trusted and self.history.rewritten != self._rewritten:
+        if is_rewritten:
             self._rewritten = self.history.rewritten
             self.conditions.forget_written()
 

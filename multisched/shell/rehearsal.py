@@ -148,6 +148,9 @@ def _learning(program: Program) -> Iterator[tuple[tuple[str, str], HandoverPlugi
                 yield (worker.name, built.plugin.name), built.plugin
 
 
+UNASKED = "would have asked outside; that answer is not known here"
+
+
 class Tried(msgspec.Struct, frozen=True):
     """One attempt in thought."""
 
@@ -155,6 +158,11 @@ class Tried(msgspec.Struct, frozen=True):
     record: AttemptRecord
     unasked: tuple[str, ...]
     """Plugins that would have asked outside: what they say is not known."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever reads the result has to be told."""
+        return (f"{', '.join(self.unasked)} {UNASKED}",) if self.unasked else ()
 
 
 class Rehearsal:

@@ -108,8 +108,7 @@ def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, no
     victims: tuple[Pod, ...] = ()
     for _ in range(PREEMPTIONS_MAX):
         tried = rehearsal.attempt(worker, pod)
-        if tried.unasked:
-            notes.append(f"{', '.join(tried.unasked)} would have asked outside; that answer is not known here")
+        notes.extend(tried.notes)
         result = tried.result
         if isinstance(result, Placed):
             if result.waits:

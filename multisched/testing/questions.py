@@ -27,7 +27,7 @@ from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.explain_trial import DumpExplanations
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import Program
-from multisched.shell.rehearsal import DumpedCluster, Rehearsal
+from multisched.shell.rehearsal import UNASKED, DumpedCluster, Rehearsal
 from multisched.shell.repair_source import RepairPlans
 from multisched.shell.repair_trial import plan_on
 
@@ -53,10 +53,6 @@ DUMPED: Final = {
     "poddisruptionbudgets.policy": "PodDisruptionBudget",
 }
 """Key of the store -> kind."""
-
-
-UNASKED = "would have asked outside"
-"""In the note of an answer that does not know what an isolated plugin or an extender would say."""
 
 
 class Questions:
@@ -95,7 +91,7 @@ class Questions:
 
     async def _explain_one(self, pod: Pod, node: str) -> None:
         view = await self._explanations.pod(ExplainQuery(pod.namespace, pod.name, node, with_fixes=not node))
-        is_whole = not any(UNASKED in note for note in view.notes)
+        is_whole = not any(note.endswith(UNASKED) for note in view.notes)
         if view.now is not None and view.now.node and is_whole:
             self._judge(self._process.witness.told.pods.get(view.uid), view.domain, view.now.node)
         for fix in view.fixes or ():

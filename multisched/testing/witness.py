@@ -19,6 +19,7 @@ from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudg
 from multisched.model.objects import PODS, Node, Pod
 from multisched.plugins.volume_ledger import Promise, PromisedVolume, VolumeLedger
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
+from multisched.queueing.gating import FAILED
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.preemptor import Home
@@ -41,9 +42,6 @@ from multisched.testing.mirror import (
 from multisched.testing.plugins import ReserveBooks
 from multisched.testing.policies import NAMESPACE
 from multisched.testing.relations import allows
-
-BEHIND_THE_QUEUE = "running PreEnqueue plugin"
-"""A failure on the way back to the queue is told to the owner, and is no refusal by a cycle."""
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -342,7 +340,8 @@ class Witness:
             for entry in worker.queue.entries() if worker.is_leading else ():
                 is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_doomed and entry.since_s >= since_s
                 told = condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
-                if told != entry.message and not told.startswith(BEHIND_THE_QUEUE):
+                is_of_a_cycle = not told.startswith(FAILED)  # a failure on the way back to the queue is told too
+                if told != entry.message and is_of_a_cycle:
                     self._complain_of(f"I3: the owner of {entry.pod.key} was told {told!r}, not {entry.message!r}")
 
     def has_heard_all(self) -> bool:

@@ -23,7 +23,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.audit import PAGE_PAUSE_S, AuditStatistics
 from multisched.shell.program import Program, Surroundings
 from multisched.shell.telemetry import read
-from multisched.state.cluster_cache import PodState
+from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.node_table import SCORING
 from multisched.testing.history import rewind
 from multisched.testing.invariants import differences
@@ -258,23 +258,25 @@ def test_a_pod_that_was_never_heard_of_is_bound_after_the_audit() -> None:
     play(scene)
 
 
+def _placed(program: Program, uid: str) -> PlacedPod:
+    entry = program.cache.placed(uid)
+    assert entry is not None
+    return entry
+
+
 def _forget_a_pod(program: Program, uid: str) -> None:
     program.cache.remove(uid)
 
 
 def _move_a_pod(program: Program, uid: str) -> None:
-    entry = program.cache.placed(uid)
-    assert entry is not None
+    entry = _placed(program, uid)
     program.cache.remove(uid)
     node = "a" if entry.node == "b" else "b"
-    program.cache.place(
-        type(entry.pod)(**{f: getattr(entry.pod, f) for f in entry.pod.__struct_fields__} | {"node": node})
-    )
+    program.cache.place(msgspec.structs.replace(entry.pod, node=node))
 
 
 def _add_cpu_to_a_row(program: Program, uid: str) -> None:
-    entry = program.cache.placed(uid)
-    assert entry is not None
+    entry = _placed(program, uid)
     table = program.cache.nodes
     table._requested[table._resources["cpu"], entry.row] += 250
 
@@ -289,17 +291,14 @@ def _give_devices_back(program: Program, uid: str) -> None:
 
 
 def _count_a_device_as_free(program: Program, uid: str) -> None:
-    entry = program.cache.placed(uid)
-    assert entry is not None
+    entry = _placed(program, uid)
     (ledger,) = [one for one in program.cache.ledgers if isinstance(one, GpuLedger)]
     ledger._ranked[:2, entry.row] = 1000
 
 
 def _hold_for_a_stranger(program: Program, uid: str) -> None:
-    entry = program.cache.placed(uid)
-    assert entry is not None
-    fields = {f: getattr(entry.pod, f) for f in entry.pod.__struct_fields__} | {"uid": "stranger"}
-    program.cache.ledgers.place(type(entry.pod)(**fields), entry.row)
+    entry = _placed(program, uid)
+    program.cache.ledgers.place(msgspec.structs.replace(entry.pod, uid="stranger"), entry.row)
 
 
 def _lose_from_the_queue(program: Program, uid: str) -> None:
@@ -309,21 +308,18 @@ def _lose_from_the_queue(program: Program, uid: str) -> None:
 
 
 def _offer_more_cpu(program: Program, uid: str) -> None:
-    entry = program.cache.placed(uid)
-    assert entry is not None
+    entry = _placed(program, uid)
     table = program.cache.nodes
     table._allocatable[table._resources["cpu"], entry.row] += 250
 
 
 def _cordon_a_row(program: Program, uid: str) -> None:
-    entry = program.cache.placed(uid)
-    assert entry is not None
+    entry = _placed(program, uid)
     program.cache.nodes._unschedulable[entry.row] = True
 
 
 def _count_more_in_scores(program: Program, uid: str) -> None:
-    entry = program.cache.placed(uid)
-    assert entry is not None
+    entry = _placed(program, uid)
     table = program.cache.nodes
     table._requested[SCORING.start, entry.row] += 5
 
