@@ -77,6 +77,7 @@ MEMORIES: Bounds = {
     (standing_pods, "WIDTH_STEP"): 1,
     (volume_masks, "MASKS_MAX"): 1,
     (volume_matching, "CLASSES_MAX"): 1,
+    (volume_matching, "SLOTS_FIRST"): 1,
 }
 SHORTCUTS: Bounds = {
     (columns, "FEW_ROWS"): 0,
