@@ -254,8 +254,7 @@ async def test_each_meter_of_an_assistant_draws_its_own_chance_and_all_are_close
 
     monkeypatch.setattr(duty_process, "PrometheusMeter", Meter)
     for seed in (1, 1, 2):
-        assistant = duty_process._made(Opening("tests.unit.shell.test_child_mains:Metered", ["x", "y"], seed))
-        assert isinstance(assistant, Metered)
+        assistant: Any = duty_process._made(Opening("tests.unit.shell.test_child_mains:Metered", ["x", "y"], seed))
         await assistant.ports.meters.close()
     assert [(meter.settings, meter.rests, meter.is_open) for meter in made] == [("x", 0.0, False), ("y", 0.0, False)] * 3
     chances = [meter.chance for meter in made]

@@ -66,6 +66,11 @@ def filled(seed: int, pods: int = 14) -> NodeTable:
     return table
 
 
+def held_ports(view: NodeView) -> dict[int, Any]:
+    """A row on which nobody holds the port may stand there, or not."""
+    return {port: {row: dict(ips) for row, ips in view.port_users("TCP", port).items() if ips} for port in PORTS}
+
+
 def seen(view: NodeView) -> dict[str, Any]:
     """All there is to read."""
     found: dict[str, Any] = {}
@@ -85,7 +90,7 @@ def seen(view: NodeView) -> dict[str, Any]:
     found["taints"] = [view.taint_sets[code] for code in view.taint_set.tolist()]
     found["zones"] = [view.label_values("zone")[code] for code in view.label_codes("zone").tolist()]
     found["zone"] = view.label_codes("zone").tolist()[1] == view.label_code("zone", "z1")
-    found["ports"] = {port: {row: dict(ips) for row, ips in view.port_users("TCP", port).items()} for port in PORTS}
+    found["ports"] = held_ports(view)
     found["claims"] = dict(view.volume_users.claim_users("default", "data"))
     found["images"] = dict(view.image_users("app:v1"))
     found["nodes"] = [view.node(row).name for row in ROWS.tolist()], view.node_count, view.row_of("n3")
@@ -125,7 +130,7 @@ def room(view: NodeView) -> Any:
     return (
         [view.requested(name).tolist() for name in (*RESOURCES, "example.com/none")],
         view.pod_count.tolist(),
-        {port: {row: dict(ips) for row, ips in view.port_users("TCP", port).items()} for port in PORTS},
+        held_ports(view),
     )
 
 
