@@ -446,7 +446,9 @@ async def test_who_shows_a_certificate_is_let_in_and_an_unverified_server_is_ask
     tls.verify_mode = ssl.CERT_REQUIRED
     cert_file, key_file = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     async with serving(handler, tls) as url:
-        insecure = MeterSettings(url, trust=ExtenderTrust(is_insecure=True, cert_file=cert_file, key_file=key_file), tries=1)
+        insecure = MeterSettings(
+            url, trust=ExtenderTrust(is_insecure=True, cert_file=cert_file, key_file=key_file), tries=1
+        )
         meter = PrometheusMeter(insecure, random.Random(1))
         pieces: list[Piece] = []
         await meter.ranges("up", GRID, pieces.append)

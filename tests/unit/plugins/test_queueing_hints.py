@@ -638,9 +638,10 @@ def test_pods_alike_but_for_their_names_are_woken_by_the_claim_that_was_made_for
 # -- hints asked on their own ------------------------------------------------------------------------------------------
 
 CAUTIOUS = {
-    ("NodeDeclaredFeatures", "TargetPod"),
+    ("NodeDeclaredFeatures", "PodUpdate"),
     ("NodeResourcesFit", "AssignedPodFrees"),
     ("NodeResourcesFit", "TargetPodScaleDown"),
+    ("NodeVolumeLimits", "CSINodeUpdate"),
 }
 """Hints that try a pod again when they do not know what happened."""
 
@@ -650,6 +651,7 @@ THINGS: Mapping[Resource, EventObject] = {
     Resource.CSI_NODE: csi(1),
 }
 
+
 def hints() -> list[tuple[str, Resource, str, QueueingHint]]:
     """Of every plugin: whose, of which kind of thing and under which label."""
     found = []
@@ -657,7 +659,7 @@ def hints() -> list[tuple[str, Resource, str, QueueingHint]]:
         plugin = plugin_of(name)
         if isinstance(plugin, EnqueueExtensions):
             for one in plugin.events_to_register():
-                if one.hint is not None:
+                if one.hint is not None and name != "SchedulingGates":  # which reads the pod alone
                     found.append((name, one.event.resource, one.event.label, one.hint))
     return found
 
@@ -718,7 +720,7 @@ def test_a_pod_that_needs_other_features_now_is_tried_again(before: set[str], af
         return msgspec.structs.replace(one, spec=spec)
 
     old, new = needing(before), needing(after)
-    assert hint_of(plugin_of("NodeDeclaredFeatures"), "TargetPod")(new, old, new) is hint
+    assert hint_of(plugin_of("NodeDeclaredFeatures"), "PodUpdate")(new, old, new) is hint
 
 
 def term(app: str) -> dict[str, Any]:

@@ -57,7 +57,9 @@ class PlainShares:
         if not self.retries:
             return first
         turn = self.turn()
-        retry = min((uid for uid in self.retries if self.retries[uid][0] == turn), key=lambda uid: self.retries[uid][1:])
+        retry = min(
+            (uid for uid in self.retries if self.retries[uid][0] == turn), key=lambda uid: self.retries[uid][1:]
+        )
         if first is None:
             return retry
         may_lead = self.lead > 0 or len(self.tenants()) == 1

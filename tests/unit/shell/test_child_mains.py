@@ -207,9 +207,7 @@ def test_a_dutys_process_gives_way_and_keeps_within_its_memory(duty: DutyChild, 
     assert duty.written == {"/proc/self/oom_score_adj": "1000"}
 
 
-def test_a_system_without_batch_scheduling_serves_as_well(
-    duty: DutyChild, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_without_batch_scheduling_serves_as_well(duty: DutyChild, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError("not here")
 
@@ -256,7 +254,10 @@ async def test_each_meter_of_an_assistant_draws_its_own_chance_and_all_are_close
     for seed in (1, 1, 2):
         assistant: Any = duty_process._made(Opening("tests.unit.shell.test_child_mains:Metered", ["x", "y"], seed))
         await assistant.ports.meters.close()
-    assert [(meter.settings, meter.rests, meter.is_open) for meter in made] == [("x", 0.0, False), ("y", 0.0, False)] * 3
+    assert [(meter.settings, meter.rests, meter.is_open) for meter in made] == [
+        ("x", 0.0, False),
+        ("y", 0.0, False),
+    ] * 3
     chances = [meter.chance for meter in made]
     assert chances[:2] == chances[2:4], "the seed says all"
     assert len(set(chances)) == 4

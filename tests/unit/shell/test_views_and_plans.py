@@ -92,7 +92,7 @@ def test_a_view_is_asked_of_the_domain_that_is_named_and_of_none_by_chance() -> 
             orjson.loads(await views.document("forecast", ViewQuery("nodes", {"domain": domain})))
             for domain in ("forecast", "second")
         ]
-        assert [[node["name"] for node in document["nodes"]] for document in found] == [["a"], []]
+        assert [[node["node"] for node in document["nodes"]] for document in found] == [["a"], []]
 
     play(scene, prepare=a_node, configuration=TWO)
 
@@ -109,9 +109,9 @@ def test_few_documents_are_made_at_a_time_and_who_comes_while_many_wait_is_told_
         assert (str(refused.value), refused.value.status) == ("too many questions at once; ask again in a moment", 429)
         assert gate.most_at_work == 2
         gate.opened.set()
-        first, *others = await asyncio.gather(*waiting, views.document("forecast", asked))
-        assert len(others) == ASKERS_MAX
-        assert orjson.loads(first)["nodes"]
+        first, *others = await asyncio.gather(*waiting)
+        assert [orjson.loads(one)["nodes"] for one in others] == [orjson.loads(first)["nodes"]] * (ASKERS_MAX - 1)
+        assert await views.document("forecast", asked), "there is room for the next"
         assert gate.most_at_work == 2
 
     play(scene, prepare=a_node, configuration=TWO)
@@ -157,7 +157,12 @@ def test_a_domain_whose_repair_is_off_says_so() -> None:
 
 def test_no_plan_is_made_before_the_caches_are_in_step() -> None:
     async def scene(cluster: Cluster) -> None:
-        assert (await plans_of(cluster).plan(RepairAsked(domain="second"))).domain == "second"
+        give_profiles(cluster)
+        await cluster.add_node("a")
+        await cluster.settle()
+        assert (await plans_of(cluster).plan(RepairAsked(domain="forecast"))).domain == "forecast"
+        with pytest.raises(RepairRefusedError, match="the domain has no nodes"):
+            await plans_of(cluster).plan(RepairAsked(domain="second"))
 
     async def too_early(cluster: Cluster) -> None:
         give_profiles(cluster)
@@ -181,7 +186,7 @@ def test_one_plan_is_made_at_a_time_and_who_comes_while_many_wait_is_told_to_ask
         words = "too many plans are asked for at once; ask again in a moment"
         assert (str(refused.value), refused.value.status) == (words, 429)
         gate.opened.set()
-        found = await asyncio.gather(*waiting, plans.plan(asked))
+        found = [*await asyncio.gather(*waiting), await plans.plan(asked)]
         assert [(plan.domain, plan.nodes) for plan in found] == [("forecast", 1)] * (QUESTIONS_MAX + 1)
         assert gate.most_at_work == 1
 

@@ -226,7 +226,9 @@ def test_standing_pods_renewed_where_rows_changed_are_those_written_anew(
         for k in range(int((pods.priority[:, at] != NOBODY).sum()))
     ]
     assert sorted(order) == plain
-    assert all(first[0] != second[0] or first[1:] <= second[1:] for first, second in zip(order, order[1:], strict=False))
+    assert all(
+        first[0] != second[0] or first[1:] <= second[1:] for first, second in zip(order, order[1:], strict=False)
+    )
     assert kept.blocks(ROWS[:0]) == []
 
 
