@@ -66,9 +66,9 @@ def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
 
 async def test_a_rehearsal_reaches_no_network() -> None:
     transport = Rehearsal(configuration(), dumped(make_node("n1"))).program.transport
-    with pytest.raises(ConnectFailedError, match="^DELETE /api/v1/pods: a rehearsal has no network$"):
+    with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a rehearsal has no network$"):
         await transport.request("DELETE", "/api/v1/pods")
-    with pytest.raises(ConnectFailedError, match="^/api/v1/pods: a rehearsal has no network$"):
+    with pytest.raises(ConnectFailedError, match=r"^/api/v1/pods: a rehearsal has no network$"):
         async with transport.stream("/api/v1/pods"):
             pass
 

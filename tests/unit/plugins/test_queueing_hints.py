@@ -658,9 +658,11 @@ def hints() -> list[tuple[str, Resource, str, QueueingHint]]:
     for name in sorted(IN_TREE):
         plugin = plugin_of(name)
         if isinstance(plugin, EnqueueExtensions):
-            for one in plugin.events_to_register():
-                if one.hint is not None and name != "SchedulingGates":  # which reads the pod alone
-                    found.append((name, one.event.resource, one.event.label, one.hint))
+            found += [
+                (name, one.event.resource, one.event.label, one.hint)
+                for one in plugin.events_to_register()
+                if one.hint is not None and name != "SchedulingGates"  # which reads the pod alone
+            ]
     return found
 
 

@@ -47,7 +47,7 @@ class Child:
         self.answers, self.replies = os.fdopen(answering, "rb", buffering=0), os.fdopen(stdout, "wb")
         self.exits: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.calls: list[tuple[Any, ...]] = []
-        system = SimpleNamespace(
+        self.system = SimpleNamespace(
             fdopen=lambda number, mode: {(stdout, "wb"): self.replies}[number, mode],
             dup=lambda number: {1: stdout}[number],
             dup2=self.noted("dup2"),
@@ -57,7 +57,7 @@ class Child:
             SCHED_BATCH="batch",
             _exit=self.exits.put,
         )
-        patch.setattr(module, "os", system)
+        patch.setattr(module, "os", self.system)
         patch.setattr(module, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=self.stdin)))
 
     def noted(self, name: str) -> Callable[..., None]:
@@ -211,7 +211,7 @@ def test_a_system_without_batch_scheduling_serves_as_well(duty: DutyChild, monke
     def refuse(*_: Any) -> None:
         raise PermissionError("not here")
 
-    monkeypatch.setattr(duty_process.os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(duty.system, "sched_setscheduler", refuse)
     duty.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
     duty_process.main()
     assert pickle.load(duty.answers).failure.startswith("ModuleNotFoundError")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
-from multisched.framework.node_view import Amount, NodeView
+from multisched.framework.node_view import Amount, Derive, NodeView
 from multisched.framework.preemption import NOBODY
 from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Image, Node, Pod, PodSpec
 from multisched.model.selectors import Taint
@@ -55,7 +56,7 @@ def random_pod(rng: random.Random, number: int) -> Pod:
     return make_pod(f"p{number}", spec, labels=labels, started_s=rng.choice((0.0, 1.0, 2.0, 3.0)))
 
 
-LABELS: Final = ({}, {"app": "web"}, {"app": "db"})
+LABELS: Final[tuple[dict[str, str], ...]] = ({}, {"app": "web"}, {"app": "db"})
 """Interned, as the decoder does it."""
 
 
@@ -64,6 +65,10 @@ def filled(seed: int, pods: int = 14) -> NodeTable:
     for number in range(pods):
         table.add_pod(rng.choice(ROWS[:-1].tolist()), random_pod(rng, number))
     return table
+
+
+def twice(resource: str) -> Derive:
+    return lambda nodes, rows: 2 * nodes.requested(resource)[rows]
 
 
 def held_ports(view: NodeView) -> dict[int, Any]:
@@ -78,9 +83,7 @@ def seen(view: NodeView) -> dict[str, Any]:
         found[f"allocatable {name}"] = view.allocatable(name).tolist()
         found[f"requested {name}"] = view.requested(name).tolist()
         found[f"scoring {name}"] = view.scoring_requested(name).tolist()
-        found[f"derived {name}"] = view.derived(
-            ("twice", name), lambda nodes, rows, name=name: 2 * nodes.requested(name)[rows], ROWS
-        ).tolist()
+        found[f"derived {name}"] = view.derived(("twice", name), twice(name), ROWS).tolist()
     for kind in Amount:
         found[kind.name] = view.amounts(kind, (CPU, GPU), ROWS[1:]).tolist()
     found["capacities"] = view.capacities((CPU, GPU), ROWS[2:]).tolist()
@@ -143,8 +146,8 @@ def test_columns_moved_at_once_are_those_of_pods_moved_one_by_one(seed: int, rea
     away = stands & (np.array([[rng.random() < 0.6 for _ in ROWS] for _ in stands]))
     columns, plain = ColumnOverlay(table, None, no_pods), Overlay(table)
     columns.take_away(pods, away)
-    for k, at in np.argwhere(away).tolist():
-        plain.remove_pod(at, pods.pod(k, at).uid)
+    for k, row in np.argwhere(away).tolist():
+        plain.remove_pod(row, pods.pod(k, row).uid)
     if reads_first:
         assert room(columns) == room(plain)
     for _ in range(6):
@@ -178,7 +181,7 @@ def test_pods_that_were_promised_a_row_count_there_with_their_ports() -> None:
 
 def told(blocks: list[PodColumns]) -> list[Any]:
     """Who stands where in which order, and what is known of each."""
-    found = []
+    found: list[Any] = []
     for pods in blocks:
         for at, row in enumerate(pods.rows.tolist()):
             count = int((pods.priority[:, at] != NOBODY).sum())
@@ -226,9 +229,7 @@ def test_standing_pods_renewed_where_rows_changed_are_those_written_anew(
         for k in range(int((pods.priority[:, at] != NOBODY).sum()))
     ]
     assert sorted(order) == plain
-    assert all(
-        first[0] != second[0] or first[1:] <= second[1:] for first, second in zip(order, order[1:], strict=False)
-    )
+    assert all(first[0] != second[0] or first[1:] <= second[1:] for first, second in pairwise(order))
     assert kept.blocks(ROWS[:0]) == []
 
 
