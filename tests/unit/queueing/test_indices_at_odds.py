@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from multisched.framework.events import NODE_ADD
+from multisched.framework.plugin import QueuedPod
 from multisched.framework.status import Status
+from multisched.model.objects import NodeAffinity, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.selectors import NodeSelector, NodeTerm
 from multisched.queueing.active_pods import MARKS_MAX, ActivePods
 from multisched.queueing.entry import Entry
 from multisched.queueing.events_in_flight import EventsInFlight
-from multisched.queueing.parked_pods import ParkedPods
+from multisched.queueing.parked_pods import ParkedPods, hint_cost
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place, QueueInvariantError
-from tests.unit.queueing.builders import make_pod, make_queue
+from multisched.queueing.transitions import Place, QueueInvariantError, check
+from tests.unit.queueing.builders import Errors, make_pod, make_queue, pop_uid
 
 
 def two_namespaces() -> ActivePods:
@@ -166,3 +171,75 @@ def test_a_pod_that_is_not_where_it_is_said_to_be_is_told(
     break_it(queue, entry)
     with pytest.raises(QueueInvariantError, match=words):
         queue.validate()
+
+
+class Sorts:
+    """A QueueSort plugin that gives each pod the key of its annotations' place in a table."""
+
+    name = "Sorts"
+
+    def __init__(self, keys: dict[str, Any]) -> None:
+        self._keys = keys
+
+    def sort_key(self, entry: QueuedPod) -> Any:
+        return self._keys[entry.pod.name]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ([1], "sort_key returned list, not a tuple"),
+        ((None,), "sort_key returned (None,), which cannot be compared with the others"),
+        (("text",), "sort_key returned ('text',), which cannot be compared with the others"),
+        ((1, 2), "sort_key returned (1, 2), which cannot be compared with the others"),
+    ],
+)
+def test_a_key_that_cannot_be_compared_shows_at_the_head_and_is_told(key: Any, words: str) -> None:
+    heard = Errors()
+    queue = PodQueue(Sorts({"first": (5,), "odd": key, "float": (0.5,)}), [], [], on_error=heard)
+    for name in ("first", "odd", "float"):
+        queue.add(make_pod(name), 0.0)
+    assert heard.heard == [("Sorts", words)]
+    assert [pop_uid(queue, 0.0) for _ in range(3)] == ["odd", "float", "first"]
+
+
+def test_a_gate_that_returns_no_status_holds_its_pod_and_is_told() -> None:
+    class Odd:
+        name = "Odd"
+
+        def pre_enqueue(self, pod: Pod) -> Any:
+            return True
+
+    heard = Errors()
+    gate: Any = Odd()
+    queue = make_queue(gates=[gate], errors=heard)
+    placement = queue.add(make_pod("p"), 0.0)
+    assert placement.place is Place.GATED
+    assert heard.heard == [("Odd", "returned bool, not Status")]
+
+
+def test_nothing_is_known_of_a_pod_that_the_queue_does_not_have() -> None:
+    queue = make_queue()
+    assert queue.activate("nobody", 0.0) is None
+    assert queue.schedulable_since_s("nobody") is None
+    assert (queue.where("nobody"), queue.pod("nobody"), queue.entry("nobody"), queue.remove("nobody")) == (None,) * 4
+    assert list(queue.story("nobody")) == []
+
+
+def test_each_term_that_a_hint_may_look_at_costs() -> None:
+    term = PodAffinityTerm("zone", None)
+    near = PodAffinity(required=(term,), anti_required=(term, term))
+    terms = (NodeTerm(), NodeTerm(), NodeTerm())
+    assert hint_cost(PodSpec()) == 1
+    assert hint_cost(PodSpec(pod_affinity=near)) == 4
+    assert hint_cost(PodSpec(affinity=NodeAffinity(required=NodeSelector(terms)))) == 4
+    assert hint_cost(PodSpec(pod_affinity=near, affinity=NodeAffinity(required=NodeSelector(terms)))) == 7
+
+
+def test_a_forbidden_step_is_told_with_what_the_pod_has_been_through() -> None:
+    with pytest.raises(QueueInvariantError) as told:
+        check("p", Place.GATED, Place.IN_FLIGHT, ["0.000s Added → gated"])
+    assert str(told.value) == "pod p: gated → in-flight: a gated pod is never scheduled (I7) [0.000s Added → gated]"
+    with pytest.raises(QueueInvariantError, match=r"\[unknown to this queue\]$"):
+        check("p", Place.ABSENT, Place.LEAVING)
+    check("p", Place.ACTIVE, Place.IN_FLIGHT)
