@@ -619,3 +619,34 @@ def test_an_isolated_plugin_that_fails_is_told_with_the_point_at_which_it_did() 
         assert house.desk.ends == [("attempt", "error")]
 
     play(scene, plugins=[Isolated("isolated", 1.0)])
+
+
+@pytest.mark.parametrize("what", ["nothing", "the lease", "the node"])
+def test_a_bind_that_had_to_wait_is_void_once_what_it_was_decided_by_holds_no_more(what: str) -> None:
+    asked: list[BindRequest] = []
+
+    class Waits:
+        """A Bind plugin that is held up by a limit of writes."""
+
+        name = "Waits"
+
+        async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+            asked.append(request)
+            await asyncio.sleep(3.0)
+            return CREATED
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        (request,) = asked
+        assert (request.namespace, request.name, request.uid, request.node) == ("default", "p", "uid-p", "a")
+        assert not request.is_void()
+        match what:
+            case "the lease":
+                house.desk.is_leading = False
+            case "the node":
+                house.lose_node("a")
+        assert request.is_void() is (what != "nothing")
+        await asyncio.sleep(3.0)
+
+    play(scene, plugins=[Waits()])

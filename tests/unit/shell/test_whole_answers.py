@@ -10,6 +10,7 @@ import msgspec
 from multisched import config
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.telemetry import read
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 
 T = TypeVar("T")
@@ -254,3 +255,91 @@ def test_all_is_told_of_replicas_that_are_planned() -> None:
         }
 
     play(scene, prepare=three_nodes)
+
+
+def counted(**fields: Any) -> dict[str, Any]:
+    """What a domain counts; nothing but what is named."""
+    nothing = dict.fromkeys(
+        (
+            "in_flight",
+            "event_overflows",
+            "hint_calls",
+            "bound_after_flush",
+            "doomed",
+            "set_aside",
+            "passed_over",
+            "namespaces_retrying",
+            "namespaces_ahead",
+            "permit_waiting",
+            "binds_in_flight",
+            "unknown_binds",
+            "conflicts_true",
+            "conflicts_false",
+            "class_hits",
+            "class_misses",
+            "preemption_attempts",
+        ),
+        0,
+    )
+    pending = dict.fromkeys(("active", "backoff", "unschedulable", "gated"), 0) | fields.pop("pending", {})
+    empty: dict[str, Any] = {"unschedulable_by_plugin": {}, "incoming": {}, "events_in_flight": {}, "unsigned": {}}
+    return {**nothing, **empty, "hints": {}, "bind_limit": 16, "is_lease_held": True, "pending": pending, **fields}
+
+
+def test_each_number_of_a_program_is_what_has_happened_in_it() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("late", cpu="8")
+        await cluster.add_pod("later", cpu="8")
+        await cluster.add_pod("gated", schedulingGates=[{"name": "g"}])
+        await cluster.settle(20.0)
+        await cluster.add_node("d", cpu="1")
+        await cluster.add_pod("brief", cpu="100m")
+        await cluster.settle(5.0)
+        await cluster.delete_pod("brief")
+        await cluster.settle(5.0)
+        found = msgspec.to_builtins(read(cluster.program), enc_hook=dict, str_keys=False)
+        for domain in found["domains"].values():
+            del domain["plugin_metrics"], domain["records"]
+        forecast = counted(
+            pending={"unschedulable": 2, "gated": 1},
+            unschedulable_by_plugin={"NodeResourcesFit": 2, "SchedulingGates": 1},
+            incoming={
+                ("active", "UnschedulablePodAdd"): 4,
+                ("gated", "UnschedulablePodAdd"): 1,
+                ("active", "AssignedPodDelete"): 2,  # room that came free: both are tried again
+                ("unschedulable", "ScheduleAttemptFailure"): 4,
+            },
+            hint_calls=2,
+            class_hits=2,
+            class_misses=4,
+            preemption_attempts=4,
+        )
+        assert found.pop("domains") == {"forecast": forecast, "gpu": counted()}
+        reflectors = found.pop("reflectors")
+        quiet = {"lists": 1, "events": 0, "errors": 0, "malformed": 0, "lag_s": 0.0}
+        assert reflectors.pop("nodes") == {**quiet, "events": 1}
+        assert reflectors.pop("pods") == {**quiet, "events": reflectors_of_pods(cluster)}
+        assert set(map(str, reflectors.values())) == {str(quiet)}
+        assert len(reflectors) == 13
+        assert found == {
+            "cached": {"nodes": 4, "pods": 1, "assumed_pods": 0},
+            "events": {"stored": 6, "aggregated": 0, "dropped": 0},
+            "audits": 1,
+            "audit_differences": 0,
+            "throttled": 0,
+            "event_durations": {},
+            "volume_writes": {},
+            "calls_pending": {"pod_status_patch": 0, "pod_binding": 0},
+            "calls_ended": {("pod_status_patch", "success"): 4, ("pod_status_patch", "error"): 0},
+            "duties": {},
+            "judge": None,
+            "log_lines_dropped": 0,
+            "certificate_expiry_s": None,
+        }
+
+    play(scene, prepare=three_nodes)
+
+
+def reflectors_of_pods(cluster: Cluster) -> int:
+    """Pods that came, were bound, were told, and went, as the watch has brought them."""
+    return cluster.program.reflectors["pods"].statistics().events
