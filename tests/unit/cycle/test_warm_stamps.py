@@ -12,7 +12,7 @@ from multisched.cycle.class_cache import ClassCache
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Pod
@@ -102,13 +102,30 @@ class Counts(ScoreBy):
         return base + (cycle.nodes.pod_count[rows] if self.depends_on.reads_pods else rows)
 
 
-def make_domain(book: Book) -> Domain:
+class Narrows:
+    """PreFilter leaves these nodes alone."""
+
+    name = "Narrows"
+    depends_on = Dependency.NODE
+
+    def __init__(self, names: frozenset[str] | None) -> None:
+        self._names = names
+
+    def sign(self, pod: Pod) -> str:
+        return ""
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        return PreFilterResult(SUCCESS, self._names)
+
+
+def make_domain(book: Book, narrow: frozenset[str] | None) -> Domain:
     def wild(pod: Pod, name: str) -> int:
         """Beyond all bounds where no pod can go."""
         return {SHUT_FOR_EVER: 100_000}.get(name, 7)
 
     return Domain(
         plugins=[
+            Narrows(narrow),
             FilterBy("Never", lambda pod, name: "never" if name == SHUT_FOR_EVER else ""),
             Shuts("Shuts", book, Dependency.STAMP),
             ScoreBy("Wild", wild),
@@ -144,11 +161,13 @@ def told(domain: Domain, classes: ClassCache, pod: Pod, attempt: int) -> Any:
     }
 
 
-def change(domain: Domain, book: Book, rng: random.Random, step: int) -> None:
+def change(domain: Domain, book: Book, rng: random.Random, step: int, *, is_shared: bool) -> None:
+    """`is_shared`: some nodes are another domain's."""
     name = rng.choice(NAMES)
     match rng.randrange(7):
         case 0:
-            domain.cache.set_node(make_node(name, cpu=rng.choice((0, 1000, 4000))))
+            labels = {"domain": "other"} if is_shared and rng.random() < 0.4 else {}
+            domain.cache.set_node(make_node(name, cpu=rng.choice((0, 1000, 4000)), labels=labels))
         case 1:
             domain.cache.remove_node(name)
         case 2 | 3:
@@ -163,17 +182,22 @@ def change(domain: Domain, book: Book, rng: random.Random, step: int) -> None:
             book.shut ^= {name}
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_class_kept_over_any_changes_says_what_a_fresh_one_says(seed: int) -> None:
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("narrow", [None, frozenset(NAMES[1::2])])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_class_kept_over_any_changes_says_what_a_fresh_one_says(
+    seed: int, narrow: frozenset[str] | None, is_shared: bool
+) -> None:
     rng, book = random.Random(seed), Book()
-    domain = make_domain(book)
-    for name in NAMES:
-        domain.cache.set_node(make_node(name))
+    domain = make_domain(book, narrow)
+    for number, name in enumerate(NAMES):
+        labels = {"domain": "other"} if is_shared and number % 3 == 0 else {}
+        domain.cache.set_node(make_node(name, labels=labels))
     pods = [make_pod("new", cpu=500, labels={"team": team} if team else {}) for team in ("", "red", "blue")]
     kept = domain.fresh_classes()
     for step in range(STEPS):
         for more in range(rng.choice((0, 1, 1, 2))):
-            change(domain, book, rng, 2 * step + more)
+            change(domain, book, rng, 2 * step + more, is_shared=is_shared)
         pod = rng.choice(pods)
         assert told(domain, kept, pod, step + 1) == told(domain, domain.fresh_classes(), pod, step + 1)
     assert domain.heard.failures == []

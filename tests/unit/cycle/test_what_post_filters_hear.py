@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from multisched.cycle.scheduling_cycle import Unplaced
-from multisched.framework.node_view import Codes, Rows
+from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import (
     CycleView,
     Dependency,
+    PermitResult,
     Plugin,
     PostFilterResult,
     PreFilterResult,
@@ -156,3 +157,58 @@ def test_a_move_counts_without_the_pod_that_leaves() -> None:
     new = make_pod("new", cpu=3000)
     assert domain.cycle.refusal_of_move(None, new, "a") == "NodeResourcesFit: Insufficient cpu"
     assert domain.cycle.refusal_of_move(old, new, "a") == ""
+
+
+class Watches:
+    """At every point: of which attempt it is told, and whether the cycle shows it nodes and rows."""
+
+    name = "Watches"
+    depends_on = Dependency.ATTEMPT
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self.seen: dict[str, tuple[int, int]] = {}
+
+    def _see(self, point: str, cycle: CycleView) -> None:
+        self.seen[point] = (cycle.attempt, cycle.nodes.node_count)
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        self._see("PreFilter", cycle)
+        return PreFilterResult()
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        self._see("Filter", cycle)
+        return np.zeros(len(rows), np.uint8)
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        self._see("PreScore", cycle)
+        return SUCCESS
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        self._see("Score", cycle)
+        return np.zeros(len(rows), np.int64)
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        self._see("NormalizeScore", cycle)
+        return raw
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self._see("Reserve", cycle)
+        return SUCCESS
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._see("Unreserve", cycle)
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        self._see("Permit", cycle)
+        return PermitResult(Status.unschedulable("not now"))
+
+
+def test_every_point_of_a_plugin_is_told_which_attempt_it_is() -> None:
+    watches = Watches()
+    domain = domain_of(watches)
+    points = ("PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reserve", "Permit", "Unreserve")
+    for attempt in (3, 7, 8):
+        watches.seen.clear()
+        domain.schedule(make_pod("p"), attempt)
+        assert watches.seen == dict.fromkeys(points, (attempt, 2))
