@@ -10,7 +10,7 @@ import msgspec
 from multisched import config
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.explain_source import ProgramExplanations
-from multisched.shell.telemetry import read
+from multisched.shell.telemetry import ProgramQueues, read
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 
 T = TypeVar("T")
@@ -343,3 +343,69 @@ def test_each_number_of_a_program_is_what_has_happened_in_it() -> None:
 def reflectors_of_pods(cluster: Cluster) -> int:
     """Pods that came, were bound, were told, and went, as the watch has brought them."""
     return cluster.program.reflectors["pods"].statistics().events
+
+
+def waiting(cluster: Cluster, name: str, state: str, **fields: Any) -> dict[str, Any]:
+    """One line of the queue; nothing but what is named."""
+    nothing = {"priority": 0, "qos": "Burstable", "attempts": 0, "waitingS": 10.0, "retryInS": 0.0, "plugins": ()}
+    return {
+        "domain": "forecast",
+        "state": state,
+        "namespace": "default",
+        "name": name,
+        "uid": cluster.program.pods.uid_of(f"default/{name}"),
+        **nothing,
+        "node": "",
+        "message": "",
+        **fields,
+    }
+
+
+def test_the_whole_queue_is_told_in_the_order_of_waiting_those_on_their_way_last() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("late", cpu="8")
+        await cluster.settle(5.0)
+        await cluster.add_pod("gated", schedulingGates=[{"name": "g"}])
+        await cluster.add_pod("odd", tolerations=[{"key": "k", "operator": "Exists"}] * 300)
+        await cluster.settle(10.0)
+        cluster.transport.bind_s = 60.0
+        await cluster.add_pod("going", cpu="100m")
+        await cluster.settle(2.0)
+        queues = ProgramQueues(cluster.program, "me")
+        found = msgspec.to_builtins(queues.queue(domain="forecast", limit=10))
+        nothing = dict.fromkeys(("active", "backoff", "doomed", "permit"), 0)
+        counts = {**nothing, "unschedulable": 1, "gated": 1, "refused": 1, "binding": 1}
+        late, odd, gated, going = found["pods"]
+        preemption = "0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+        message = f"0/3 nodes are available: 3 Insufficient cpu. no new claims to deallocate, preemption: {preemption}"
+        assert late == waiting(
+            cluster,
+            "late",
+            "unschedulable",
+            waitingS=17.0,
+            retryInS=283.0,
+            attempts=1,
+            plugins=("NodeResourcesFit",),
+            message=message,
+        )
+        first, second = sorted((odd, gated), key=lambda one: str(one["state"]))
+        held = "waiting for scheduling gates: [g]"
+        assert first == waiting(
+            cluster, "gated", "gated", waitingS=12.0, retryInS=288.0, plugins=("SchedulingGates",), message=held
+        )
+        odd = waiting(cluster, "odd", "refused", waitingS=12.0, qos="BestEffort", message=second["message"])
+        assert second == odd
+        assert "spec.tolerations" in second["message"]
+        assert going == waiting(cluster, "going", "binding", waitingS=2.0, attempts=1)
+        domain = {"domain": "forecast", "schedulerNames": ("forecast-scheduler",), "isLeading": True, "counts": counts}
+        assert {key: value for key, value in found.items() if key != "pods"} == {
+            "domains": (domain,),
+            "leftOut": 0,
+            "identity": "me",
+        }
+        few = queues.queue(domain=None, limit=3)
+        assert ([one.domain for one in few.domains], few.left_out, len(few.pods)) == (["forecast", "gpu"], 1, 3)
+        none = queues.queue(domain="gpu", limit=3)
+        assert ([one.domain for one in none.domains], none.left_out, none.pods) == (["gpu"], 0, ())
+
+    play(scene, prepare=three_nodes)
