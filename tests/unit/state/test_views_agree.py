@@ -16,6 +16,7 @@ from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Image, Node, P
 from multisched.model.selectors import Taint
 from multisched.model.volumes import PodVolume
 from multisched.state import standing_pods
+from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
@@ -282,3 +283,28 @@ def test_a_row_without_a_node_has_no_fault() -> None:
     table.remove_node("n1")
     assert row_faults(table, ROWS.tolist()) == {}
     assert isinstance(table.node_at(0), Node)
+
+
+def one_pod() -> ClusterCache:
+    cache = ClusterCache()
+    cache.set_node(make_node("n"))
+    cache.set_node(make_node("m"))
+    cache.place(make_pod("p", node="n"))
+    cache.validate()
+    return cache
+
+
+def test_a_cache_at_odds_with_its_rows_is_told() -> None:
+    cache = one_pod()
+    with pytest.raises(CacheCorruptedError, match=r"^pod default/p \(p\) is assumed while CONFIRMED$"):
+        cache.assume(make_pod("p"), 0)
+    entry = cache.placed("p")
+    assert entry is not None
+    entry.row = 1
+    with pytest.raises(CacheCorruptedError, match=r"^pod default/p \(p\) is not where its entry says: row 1$"):
+        cache.validate()
+
+    cache = one_pod()
+    cache.nodes.add_pod(0, make_pod("stranger"))
+    with pytest.raises(CacheCorruptedError, match=r"^2 pods on rows and 0 strays, but 1 entries$"):
+        cache.validate()
