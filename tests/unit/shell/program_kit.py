@@ -60,6 +60,7 @@ class BentTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
+        assert timeout_s > 0
         self.requests.append((method, path))
         if path.partition("?")[0].endswith("/binding"):
             await asyncio.sleep(self.bind_s)
