@@ -141,20 +141,20 @@ def _content(volume: PersistentVolume) -> tuple[str, int]:
 def test_each_kind_is_found_by_its_namespace() -> None:
     store = ObjectStore()
     kinds = {
-        ObjectKind.SERVICE: (Service, store.services),
-        ObjectKind.REPLICA_SET: (ReplicaSet, store.replica_sets),
-        ObjectKind.STATEFUL_SET: (StatefulSet, store.stateful_sets),
-        ObjectKind.REPLICATION_CONTROLLER: (ReplicationController, store.replication_controllers),
-        ObjectKind.POD_DISRUPTION_BUDGET: (PodDisruptionBudget, store.disruption_budgets),
+        ObjectKind.SERVICE: Service,
+        ObjectKind.REPLICA_SET: ReplicaSet,
+        ObjectKind.STATEFUL_SET: StatefulSet,
+        ObjectKind.REPLICATION_CONTROLLER: ReplicationController,
+        ObjectKind.POD_DISRUPTION_BUDGET: PodDisruptionBudget,
     }
-    for kind, (make, _) in kinds.items():
+    for kind, make in kinds.items():
         for namespace in ("team", "other"):
             store.set(kind, make(name=f"{kind.value}-{namespace}", namespace=namespace))
-    for kind, (_, find) in kinds.items():
-        found = find("team")
-        assert [one.name for one in found] == [f"{kind.value}-team"]
-        assert list(store.in_namespace(kind, "team")) == list(found)
-        assert list(find("nobody")) == []
+    for kind in kinds:
+        assert [one.name for one in store.in_namespace(kind, "team")] == [f"{kind.value}-team"]
+        assert list(store.in_namespace(kind, "nobody")) == []
+    assert [one.name for one in store.services("team")] == ["Service-team"]
+    assert [one.name for one in store.disruption_budgets("team")] == ["PodDisruptionBudget-team"]
     assert len(store) == 2 * len(kinds)
 
 
