@@ -16,6 +16,8 @@ from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Pod
+from multisched.state import change_log
+from multisched.state.change_log import CHANGES_KEPT
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, ScoreBy, make_node, make_pod
 
 NAMES = tuple(f"n{number}" for number in range(7))
@@ -184,10 +186,17 @@ def change(domain: Domain, book: Book, rng: random.Random, step: int, *, is_shar
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("narrow", [None, frozenset(NAMES[1::2])])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("remembered", [CHANGES_KEPT, 3])
+@pytest.mark.parametrize("seed", range(2))
 def test_a_class_kept_over_any_changes_says_what_a_fresh_one_says(
-    seed: int, narrow: frozenset[str] | None, is_shared: bool
+    seed: int,
+    narrow: frozenset[str] | None,
+    is_shared: bool,
+    remembered: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """`remembered`: changes of rows; a class that has not been asked for since more of them is renewed as a whole."""
+    monkeypatch.setattr(change_log, "CHANGES_KEPT", remembered)
     rng, book = random.Random(seed), Book()
     domain = make_domain(book, narrow)
     for number, name in enumerate(NAMES):

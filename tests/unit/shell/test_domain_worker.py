@@ -7,11 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.node_view import Rows
+from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency, PermitResult
 from multisched.framework.ports import (
     BindAnswer,
@@ -22,6 +23,7 @@ from multisched.framework.ports import (
     PodTruth,
     UnreachableError,
 )
+from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
@@ -650,3 +652,34 @@ def test_a_bind_that_had_to_wait_is_void_once_what_it_was_decided_by_holds_no_mo
         await asyncio.sleep(3.0)
 
     play(scene, plugins=[Waits()])
+
+
+class Answered(Slow):
+    """Asks outside, and lets all rows pass by the answer."""
+
+    def __init__(self) -> None:
+        super().__init__("answered", 0.5)
+        self.reasons = ReasonTable(self.name)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.zeros(len(rows), np.uint8)
+
+
+@pytest.mark.parametrize("what", ["heartbeat", "label"])
+def test_a_node_that_changed_after_a_plugin_was_asked_about_it_is_decided_anew_and_a_heartbeat_is_no_change(
+    what: str,
+) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        house.see_pod("other", cpu="100m", nodeName="a", scheduler="theirs")  # all is looked at again
+        house.see_node("a", labels={"changed": "yes"} if what == "label" else {})
+        for pod in house.worker.waiting.waiting():
+            house.worker.waiting.allow(pod.uid, "Recorder")
+        await asyncio.sleep(0.3)
+        assert house.desk.posts == ([("p", "a")] if what == "heartbeat" else [])
+        if what == "label":
+            assert "unreserve p" in recorder.calls
+
+    play(scene, plugins=[Answered()])
