@@ -167,10 +167,10 @@ class Watches:
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)
-        self.seen: dict[str, tuple[int, int]] = {}
+        self.seen: dict[str, tuple[int, int, int]] = {}
 
     def _see(self, point: str, cycle: CycleView) -> None:
-        self.seen[point] = (cycle.attempt, cycle.nodes.node_count)
+        self.seen[point] = (cycle.attempt, cycle.nodes.node_count, -1 if cycle.rows is None else len(cycle.rows))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         self._see("PreFilter", cycle)
@@ -204,11 +204,13 @@ class Watches:
         return PermitResult(Status.unschedulable("not now"))
 
 
-def test_every_point_of_a_plugin_is_told_which_attempt_it_is() -> None:
+def test_every_point_of_a_plugin_is_told_which_attempt_it_is_and_which_rows_are_its_domains() -> None:
     watches = Watches()
     domain = domain_of(watches)
+    domain.cache.set_node(make_node("theirs", labels={"domain": "other"}))
     points = ("PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reserve", "Permit", "Unreserve")
     for attempt in (3, 7, 8):
         watches.seen.clear()
         domain.schedule(make_pod("p"), attempt)
-        assert watches.seen == dict.fromkeys(points, (attempt, 2))
+        assert {point: seen[:2] for point, seen in watches.seen.items()} == dict.fromkeys(points, (attempt, 3))
+        assert {watches.seen[point][2] for point in points[:5]} == {2}

@@ -12,8 +12,10 @@ import pytest
 from multisched import config
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.wire import ConnectFailedError, Response
+from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.rehearsal import UNREADABLE_TOLD, DumpedCluster, Moment, Rehearsal
-from tests.unit.explain.clusters import NOW, configuration, make_node, make_pod
+from tests.unit.explain.clusters import CONFIGURATION as DUMPED
+from tests.unit.explain.clusters import NOW, configuration, dump_of, make_node, make_pod
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 
 
@@ -118,3 +120,15 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         assert copy.program.clock.now() == before == program.clock.now() - timedelta(seconds=1)
 
     play(scene, prepare=prepare)
+
+
+def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
+    extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
+    text = DUMPED.replace("nodes:", f"{extender}, nodes:")
+    dump = dump_of(make_node("n1"), make_pod("late"), configured=config.parse(text, "test"))
+    view = dump.pod(ExplainQuery("default", "late"))
+    assert view.notes == ("Extender would have asked outside; that answer is not known here",)
+    assert view.now is not None
+    assert (view.now.outcome, view.now.node) == ("placed", "n1")
+    plain = dump_of(make_node("n1"), make_pod("late")).pod(ExplainQuery("default", "late"))
+    assert plain.notes == ()
