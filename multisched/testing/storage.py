@@ -60,7 +60,7 @@ class Storage:
             await self._create(CLASSES_PATH, body)
         for number in range(0, nodes, 4):
             for disk in range(DISKS_PER_NODE):
-                await self._create(VOLUMES_PATH, _disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
+                await self._create(VOLUMES_PATH, local_disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
 
     async def run(self, transport: Transport, clock: WallClock) -> None:
         """The persistent volume controller and a provisioner, until cancelled."""
@@ -148,7 +148,7 @@ class Storage:
                     return False
             elif claim.class_name == LOCAL and (
                 # Two claims of a pod may be after one disk: such a pod is judged by its binding alone.
-                len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self._volumes())
+                len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self.volumes())
             ):
                 return False
         return True
@@ -161,7 +161,7 @@ class Storage:
         found = self._find("persistentvolumes", name, "PersistentVolume")
         return found if isinstance(found, PersistentVolume) else None
 
-    def _volumes(self) -> list[PersistentVolume]:
+    def volumes(self) -> list[PersistentVolume]:
         names = [*self._store.collection("persistentvolumes").keys()]
         return [volume for volume in map(self._volume, names) if volume is not None]
 
@@ -191,7 +191,7 @@ def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node)
     return is_anybodys and is_large and volume.storage_class == LOCAL and _reaches(volume, node)
 
 
-def _disk(name: str, node: str, size: str) -> dict[str, Any]:
+def local_disk(name: str, node: str, size: str) -> dict[str, Any]:
     expression = {"key": HOSTNAME, "operator": "In", "values": [node]}
     return {
         "metadata": {"name": name, "labels": {"speed": "fast" if size == "1Gi" else "slow"}},

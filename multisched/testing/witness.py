@@ -32,6 +32,7 @@ from multisched.testing.chances import Chances
 from multisched.testing.door import Door
 from multisched.testing.knowledge import Told
 from multisched.testing.mirror import (
+    Alike,
     fault_of_cache,
     fault_of_emptiness,
     fault_of_ledgers,
@@ -95,6 +96,7 @@ class Witness:
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
         self._looks = 0
+        self._alike: Alike = {}
         chances = Chances(program, self.told, self._is_used_by) if is_plain else None
         self._attempts = [
             Attempts(worker.name, worker.queue, domain.queue, door.complain, chances).begin()
@@ -283,7 +285,7 @@ class Witness:
     def look(self) -> None:
         """I4, I5, I9 and I10 at this moment."""
         self._looks += 1
-        self._complain_of(fault_of_cache(self.program, self.told), fault_of_promises(self.program))
+        self._complain_of(fault_of_cache(self.program, self.told, self._alike), fault_of_promises(self.program))
         if not self._looks % DEEP_EVERY:
             self._look_deep()
         for attempts in self._attempts if self._looks % ASKED_EVERY == 0 else ():
@@ -331,7 +333,7 @@ class Witness:
 
     def check_rest(self) -> None:
         """What must be over when all is done."""
-        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told))
+        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told, self._alike))
         self._look_deep()
 
     def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
