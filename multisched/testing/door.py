@@ -442,10 +442,10 @@ class Door(Books):
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        there = (one for one in self.pods().values() if one.node == node.name and not one.is_terminal)
+        there = [one for one in self.pods().values() if one.node == node.name and not one.is_terminal]
         if any(clash(pod, one) is not None for one in there):
             return False
-        return self.storage is None or self.storage.allows(pod, node)
+        return self.storage is None or self.storage.allows(pod, node, there)
 
     def _tolerates(self, pod: Pod, node: Node) -> bool:
         tolerations = (
