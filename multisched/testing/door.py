@@ -395,9 +395,13 @@ class Door(Books):
         """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
         return self._feasible([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
-    def refused_feasible(self) -> list[Pod]:
-        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside."""
-        return self._feasible([pod for pod in self._waiting() if self.policies.policy_of(pod.name)])
+    def refused_feasible(self, aside: Collection[str]) -> list[Pod]:
+        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside.
+
+        `aside`: uids of those that are.
+        """
+        refused = [pod for pod in self._waiting() if pod.uid not in aside and self.policies.policy_of(pod.name)]
+        return self._feasible(refused)
 
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PODS_ASKED: Final = 2
+PODS_ASKED, NAMED_ASKED, PLANNED = 2, 6, 5
+"""Pods that are asked about beside those that are named, so many of which are; pods that are planned."""
 ASKERS: Final = 10
 """People who want one view at once: more than are served."""
 REPLICAS_MAX: Final = 6
@@ -83,7 +84,8 @@ class Questions:
     async def _explain(self) -> None:
         pods = self._run.world.pods()
         waiting = [pod for pod in pods if not pod.node]
-        asked = [pod for pod in waiting if pod.name in self._names]
+        named = [pod for pod in waiting if pod.name in self._names]
+        asked = self._rng.sample(named, min(len(named), NAMED_ASKED))
         asked += self._rng.sample(waiting, min(len(waiting), PODS_ASKED)) + self._rng.sample(pods, min(len(pods), 2))
         asked += self._odd(pods)
         nodes = [*self._run.door.nodes(), "node-x", "elsewhere"]
@@ -114,7 +116,7 @@ class Questions:
                 self._run.door.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
-        for document in self._rng.sample(MANIFESTS, 8):
+        for document in self._rng.sample(MANIFESTS, PLANNED):
             replicas = self._rng.randint(1, REPLICAS_MAX)
             await self._unless_refused(lambda d=document, r=replicas: self._explanations.what_if(d, r))  # type: ignore[misc]
 

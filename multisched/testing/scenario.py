@@ -63,7 +63,7 @@ HEARD_S = 2.0
 DRAIN_MAX_S = 30.0
 """At the end, for each process to hear that all pods are gone: a watch may be broken just then."""
 LOOK_S = 0.5
-ASKED_LOOKS, ASKED_PODS = 20, 6
+ASKED_LOOKS, ASKED_PODS = 20, 4
 """Every so many looks people ask each process how it fares, and about so many pods."""
 POLL_S = 3.0
 NUDGE_POLLS = 6
@@ -395,7 +395,7 @@ class Run:
             for entry in worker.queue.entries()
             if entry.is_doomed and SET_ASIDE in self.door.policies.condition_of(entry.pod.name)
         }
-        return [pod.key for pod in self.door.refused_feasible() if pod.uid not in aside]
+        return [pod.key for pod in self.door.refused_feasible(aside)]
 
     def _differences(self, process: Process) -> list[str]:
         known = process.program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
