@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PODS_ASKED, NAMED_ASKED, PLANNED = 2, 6, 5
+PODS_ASKED, NAMED_ASKED, PLANNED = 2, 5, 5
 """Pods that are asked about beside those that are named, so many of which are; pods that are planned."""
 ASKERS: Final = 10
 """People who want one view at once: more than are served."""

@@ -99,6 +99,8 @@ class Witness:
         self._alike: Alike = {}
         self._seen = (0, 0)
         """What had been told, and written to rows, by the last look."""
+        self._is_stirred = True
+        """Some of that has moved since the last look through all books."""
         chances = Chances(program, self.told, self._is_used_by) if is_plain else None
         self._attempts = [
             Attempts(worker.name, worker.queue, domain.queue, door.complain, chances).begin()
@@ -288,9 +290,12 @@ class Witness:
         """I4, I5, I9 and I10 at this moment."""
         self._looks += 1
         self._complain_of(fault_of_promises(self.program))
-        if self._has_moved() or not self._looks % ASKED_EVERY:
+        has_moved = self._has_moved()
+        self._is_stirred |= has_moved
+        if has_moved or not self._looks % ASKED_EVERY:
             self._complain_of(fault_of_cache(self.program, self.told, self._alike))
-        if not self._looks % DEEP_EVERY:
+        if not self._looks % DEEP_EVERY and self._is_stirred:
+            self._is_stirred = False
             self._look_deep()
         if not self._looks % ASKED_EVERY:
             self._look_at_queues()

@@ -363,12 +363,18 @@ class World:
         room till then; who does not tolerate a NoExecute taint goes at once."""
         asked: dict[str, float] = {}
         loop = asyncio.get_running_loop()
+        nodes: Mapping[str, Node] = {}
+        pods: Mapping[str, Pod] = {}
         while True:
             await asyncio.sleep(KUBELET_S)
-            hostile = {node.name: node for node in self._door.nodes().values() if _drives_out(node)}
-            going = {pod.uid: pod for pod in self.pods() if pod.is_deleting}
+            has_moved = self._door.nodes() is not nodes or self._door.pods() is not pods
+            if not has_moved and not asked:
+                continue  # what is shown is another object whenever something was written
+            nodes, pods = self._door.nodes(), self._door.pods()
+            hostile = {node.name: node for node in nodes.values() if _drives_out(node)}
+            going = {pod.uid: pod for pod in pods.values() if pod.is_deleting}
             asked = {uid: asked.get(uid, loop.time()) for uid in going}
-            for pod in self.pods() if hostile else ():
+            for pod in list(pods.values()) if hostile else ():
                 if pod.node in hostile and not _tolerates(pod, hostile[pod.node]):
                     await self.delete_pod(pod)
             for uid, pod in going.items():

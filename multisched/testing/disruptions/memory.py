@@ -71,12 +71,13 @@ def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
 
 
 def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
-    """Some pod that waits is taken out of its queue, and nobody is told."""
+    """Some pod that waits is taken out of its queue, and nobody is told. Of one that the server refuses the count is lost so."""
     waiting = [
         (worker, entry)
         for worker in process.program.router.workers()
         for entry in worker.queue.entries()
         if entry.place in (Place.UNSCHEDULABLE, Place.BACKOFF, Place.ACTIVE)
+        and not scene.run.door.policies.policy_of(entry.pod.name)
     ]
     if not waiting:
         return None
@@ -152,7 +153,7 @@ _WRONGS: Final = (
 async def _tell_wrong(scene: Scene) -> bool:
     """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
     process = scene.run.leader()
-    if process is None:
+    if process is None or not process.witness.told.nodes:
         return False
     scene.run.was_corrupted = True
     _mistell_pods(scene, process)

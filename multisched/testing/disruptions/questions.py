@@ -76,16 +76,12 @@ async def _ask(scene: Scene) -> bool:
     """About pods that fit nowhere, one process after the other, in the middle of whatever they do."""
     names = [await scene.world.add_unplaceable(spec) for spec in scene.rng.sample(UNPLACEABLE, ASKED)]
     await scene.pause(0.5, 3.0)
-    await _ask_everybody(scene, names)
-    for name in names:
-        await scene.world.delete_named(name)
-    return True
-
-
-async def _ask_everybody(scene: Scene, names: Sequence[str]) -> None:
     for process in list(scene.run.processes):
         if process.identity not in scene.run.disturbed:
             await Questions(scene.run, process, names).ask()
+    for name in names:
+        await scene.world.delete_named(name)
+    return True
 
 
 async def _shut_out(scene: Scene) -> bool:
@@ -112,7 +108,9 @@ async def _shut_out(scene: Scene) -> bool:
     ]
     names += [await scene.world.add_unplaceable(spec) for spec in RELATED]
     await scene.pause(0.5, 1.5)
-    await _ask_everybody(scene, names)
+    process = scene.run.leader()
+    if process is not None:
+        await Questions(scene.run, process, names).ask()
     await _stir(scene, names, nodes)
     for name in tainted:
         await scene.world.patch_node(name, {"spec": {"taints": None}})
@@ -138,4 +136,4 @@ async def _stir(scene: Scene, names: Sequence[str], nodes: Sequence[str]) -> Non
         await scene.pause(0.0, 0.3)
 
 
-TABLE = (Disruption("questions asked", _ask, 6), Disruption("pods shut out", _shut_out, 6))
+TABLE = (Disruption("questions asked", _ask, 6), Disruption("pods shut out", _shut_out, 4))
