@@ -105,7 +105,7 @@ async def _lose_controllers(scene: Scene) -> bool:
         await disks.add_claim(claim, IN_TREE if claim == late[-1] else NOBODYS)
     claims += [f"aside-{key}", *late]
     names = [await _place(scene, SPARE_NODE, _of_claim(claim)) for claim in claims]
-    await scene.pause(0.1, 0.6)
+    await scene.until(lambda: len(_promised(scene, claims)) > 2)
     await _disturb_storage(scene, claims, late)
     await scene.pause(ABSENT_MIN_S, ABSENT_MAX_S)
     scene.run.start_storage()
@@ -116,16 +116,23 @@ async def _lose_controllers(scene: Scene) -> bool:
     return True
 
 
+def _promised(scene: Scene, claims: Sequence[str]) -> dict[str, str]:
+    """Claim -> the volume that names it."""
+    volumes = scene.world.storage.volumes()
+    return {one.claim.name: one.name for one in volumes if one.claim is not None and one.claim.name in claims}
+
+
 async def _disturb_storage(scene: Scene, claims: Sequence[str], late: Sequence[str]) -> None:
     """To each that waits something else happens."""
     disks = scene.world.disks
-    promised = {volume.claim.name: volume.name for volume in scene.world.storage.volumes() if volume.claim is not None}
-    wanted = [promised[claim] for claim in claims if claim in promised]
-    for volume, act in zip(wanted, (disks.delete_volume, disks.reset_volume), strict=False):
-        await act(volume)
-    gone, taken = (claim for claim in claims[2:4])
-    await disks.delete_claim(gone)
-    await disks.take_claim(taken, "disk-0-0")
+    promised = _promised(scene, claims)
+    wanted = [claim for claim in claims if claim in promised and not claim.startswith("aside")]
+    for claim, act in zip(wanted, (disks.delete_volume, disks.reset_volume), strict=False):
+        await act(promised[claim])
+    for claim in wanted[2:3]:
+        await disks.delete_claim(claim)
+    for claim in wanted[3:4]:
+        await disks.take_claim(claim, "disk-0-0")
     await disks.delete_claim(late[0])
     await disks.unselect_node(late[1])
     await disks.take_claim(late[2], "disk-0-1")
