@@ -89,10 +89,10 @@ class Attempts:
     def _check_turn(self, popped: QueuedPod) -> None:
         """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""
         is_retry = self._is_retry(popped.pod.uid, popped.attempts - 1)
-        for other in self.queue.entries():
+        for other in self.queue.entries(Place.ACTIVE):
             is_alike = self._is_retry(other.uid, other.attempts) == is_retry
             is_kin = other.pod.namespace == popped.pod.namespace and is_alike
-            if other.place is Place.ACTIVE and is_kin and self._is_before(other, popped):
+            if is_kin and self._is_before(other, popped):
                 self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
                 return
 
@@ -143,9 +143,7 @@ class Attempts:
         """A pod that is parked, and that a node would take at two looks in a row, was not woken by what made it so."""
         before, self._parked = self._parked, {}
         parked = [
-            entry
-            for entry in self.queue.entries()
-            if entry.place is Place.UNSCHEDULABLE and not entry.is_doomed and is_judged(entry.pod)
+            entry for entry in self.queue.entries(Place.UNSCHEDULABLE) if not entry.is_doomed and is_judged(entry.pod)
         ]
         moment = self.chances.now(self.name) if parked and self.chances is not None else None
         if moment is None:

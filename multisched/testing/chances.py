@@ -8,13 +8,13 @@ news that helps it must have woken it. Of pods with volumes, devices or terms ab
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from multisched.model.objects import PODS, Node, Pod
 from multisched.shell.program import Program
 from multisched.testing.books import GPU
-from multisched.testing.knowledge import Told
+from multisched.testing.knowledge import Told, wants
 from multisched.testing.relations import Standing, allows, clash
 
 
@@ -26,9 +26,20 @@ class Chances:
     told: Told
     is_used_by: Callable[[str], Callable[[Node], bool]]
     """Domain -> the test of the nodes that the process may use for it at this moment."""
+    _moments: dict[str, tuple[tuple[int, int], Moment | None]] = field(default_factory=dict)
+    """Domain -> its latest moment, and what it was made of."""
 
     def now(self, domain: str) -> Moment | None:
         """What was told until now; None where nothing can be said by it."""
+        router = self.program.router
+        rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+        made_of = self.told.changes, rows.generation
+        known = self._moments.get(domain)
+        if known is None or known[0] != made_of:
+            known = self._moments[domain] = made_of, self._made(domain)
+        return known[1]
+
+    def _made(self, domain: str) -> Moment | None:
         standing = self.told.standing()
         if any(_speaks_of_namespaces(one) for one, _ in standing):
             return None
@@ -51,7 +62,7 @@ class Moment:
 
     _chances: Chances
     _domain: str
-    _standing: list[Standing]
+    _standing: Sequence[Standing]
     _used: Mapping[str, Mapping[str, int]]
     _nodes: list[Node]
     _is_used: Callable[[Node], bool]
@@ -62,7 +73,12 @@ class Moment:
         pod = told.pods.get(pod.uid, pod)
         nodes = self._nodes if is_judged(pod) else ()
         return next(
-            (node.name for node in nodes if _has_room(pod, node, self._used[node.name]) and self._takes(pod, node)), ""
+            (
+                node.name
+                for node in nodes
+                if wants(pod, node) and _has_room(pod, node, self._used[node.name]) and self._takes(pod, node)
+            ),
+            "",
         )
 
     def _takes(self, pod: Pod, node: Node) -> bool:

@@ -395,9 +395,13 @@ class Door(Books):
         """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
         return self._feasible([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
-    def refused_feasible(self) -> list[Pod]:
-        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside."""
-        return self._feasible([pod for pod in self._waiting() if self.policies.policy_of(pod.name)])
+    def refused_feasible(self, aside: Collection[str]) -> list[Pod]:
+        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside.
+
+        `aside`: uids of those that are.
+        """
+        refused = [pod for pod in self._waiting() if pod.uid not in aside and self.policies.policy_of(pod.name)]
+        return self._feasible(refused)
 
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()
@@ -442,10 +446,10 @@ class Door(Books):
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        there = (one for one in self.pods().values() if one.node == node.name and not one.is_terminal)
+        there = [one for one in self.pods().values() if one.node == node.name and not one.is_terminal]
         if any(clash(pod, one) is not None for one in there):
             return False
-        return self.storage is None or self.storage.allows(pod, node)
+        return self.storage is None or self.storage.allows(pod, node, there)
 
     def _tolerates(self, pod: Pod, node: Node) -> bool:
         tolerations = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from multisched.cluster.controller_context import ControllerContext
@@ -18,7 +18,7 @@ from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, FakeProvisione
 from multisched.cluster.object_client import ObjectClient, WallClock
 from multisched.cluster.server import ApiServer
 from multisched.cluster.storage import Stored
-from multisched.model.cluster_objects import ClusterObject, PersistentVolume, PersistentVolumeClaim
+from multisched.model.cluster_objects import ClusterObject, CsiNode, PersistentVolume, PersistentVolumeClaim
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
@@ -60,7 +60,7 @@ class Storage:
             await self._create(CLASSES_PATH, body)
         for number in range(0, nodes, 4):
             for disk in range(DISKS_PER_NODE):
-                await self._create(VOLUMES_PATH, _disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
+                await self._create(VOLUMES_PATH, local_disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
 
     async def run(self, transport: Transport, clock: WallClock) -> None:
         """The persistent volume controller and a provisioner, until cancelled."""
@@ -131,12 +131,12 @@ class Storage:
                 return f"{pod.key} was bound to {node.name}, out of reach of volume {volume.name}"
         return ""
 
-    def allows(self, pod: Pod, node: Node) -> bool:
+    def allows(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it.
 
-        Of volumes of other sorts (`disks`) it is not told whether a node takes them.
+        `there`: pods that stand on the node. Of volumes of other sorts (`disks`) it is not told whether a node takes them.
         """
-        if ODD in pod.labels:
+        if ODD in pod.labels or self._may_be_full(pod, node, there):
             return False
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
@@ -148,10 +148,23 @@ class Storage:
                     return False
             elif claim.class_name == LOCAL and (
                 # Two claims of a pod may be after one disk: such a pod is judged by its binding alone.
-                len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self._volumes())
+                len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self.volumes())
             ):
                 return False
         return True
+
+    def _may_be_full(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """The pod's volumes may be more than the node's drivers attach, whoever's the volumes there are."""
+        wanted = len(_claims_of(pod))
+        known = self._find("csinodes.storage.k8s.io", node.name, "CSINode") if wanted else None
+        drivers = known.drivers if isinstance(known, CsiNode) else ()
+        most = [driver.volumes_max for driver in drivers if driver.name == FAKE_PROVISIONER]
+        if not most:
+            return False
+        used = sum(len(one.spec.volumes) for one in there)
+        attachments = self._store.collection("volumeattachments.storage.k8s.io").objects
+        used += sum(one.document()["spec"]["nodeName"] == node.name for one in attachments.values())
+        return any(limit is not None and used + wanted > limit for limit in most)
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         found = self._find("persistentvolumeclaims", f"{namespace}/{name}", "PersistentVolumeClaim")
@@ -161,7 +174,7 @@ class Storage:
         found = self._find("persistentvolumes", name, "PersistentVolume")
         return found if isinstance(found, PersistentVolume) else None
 
-    def _volumes(self) -> list[PersistentVolume]:
+    def volumes(self) -> list[PersistentVolume]:
         names = [*self._store.collection("persistentvolumes").keys()]
         return [volume for volume in map(self._volume, names) if volume is not None]
 
@@ -191,7 +204,7 @@ def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node)
     return is_anybodys and is_large and volume.storage_class == LOCAL and _reaches(volume, node)
 
 
-def _disk(name: str, node: str, size: str) -> dict[str, Any]:
+def local_disk(name: str, node: str, size: str) -> dict[str, Any]:
     expression = {"key": HOSTNAME, "operator": "In", "values": [node]}
     return {
         "metadata": {"name": name, "labels": {"speed": "fast" if size == "1Gi" else "slow"}},

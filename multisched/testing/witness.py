@@ -32,6 +32,7 @@ from multisched.testing.chances import Chances
 from multisched.testing.door import Door
 from multisched.testing.knowledge import Told
 from multisched.testing.mirror import (
+    Alike,
     fault_of_cache,
     fault_of_emptiness,
     fault_of_ledgers,
@@ -55,7 +56,7 @@ class _Object(msgspec.Struct, gc=False):
 
 _decoder = msgspec.json.Decoder(_Object)
 DEEP_EVERY, ASKED_EVERY = 8, 4
-"""Looks between two that go through all books, and between two at what is parked."""
+"""Looks between two that go through all books, and between two at queues, at what is parked, and at what has not moved."""
 
 
 class Witness:
@@ -95,6 +96,11 @@ class Witness:
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
         self._looks = 0
+        self._alike: Alike = {}
+        self._seen = (0, 0)
+        """What had been told, and written to rows, by the last look."""
+        self._is_stirred = True
+        """Some of that has moved since the last look through all books."""
         chances = Chances(program, self.told, self._is_used_by) if is_plain else None
         self._attempts = [
             Attempts(worker.name, worker.queue, domain.queue, door.complain, chances).begin()
@@ -283,10 +289,27 @@ class Witness:
     def look(self) -> None:
         """I4, I5, I9 and I10 at this moment."""
         self._looks += 1
-        self._complain_of(fault_of_cache(self.program, self.told), fault_of_promises(self.program))
-        if not self._looks % DEEP_EVERY:
+        self._complain_of(fault_of_promises(self.program))
+        has_moved = self._has_moved()
+        self._is_stirred |= has_moved
+        if has_moved or not self._looks % ASKED_EVERY:
+            self._complain_of(fault_of_cache(self.program, self.told, self._alike))
+        if not self._looks % DEEP_EVERY and self._is_stirred:
+            self._is_stirred = False
             self._look_deep()
-        for attempts in self._attempts if self._looks % ASKED_EVERY == 0 else ():
+        if not self._looks % ASKED_EVERY:
+            self._look_at_queues()
+        for worker in self.program.router.workers():
+            if worker.limit.in_flight > self._binds_max[worker.name]:
+                self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+
+    def _has_moved(self) -> bool:
+        """Something was told, or some row was written, since the last look."""
+        before, self._seen = self._seen, (self.told.changes, self.program.cache.nodes.row_log.sequence)
+        return before != self._seen
+
+    def _look_at_queues(self) -> None:
+        for attempts in self._attempts:
             attempts.look()
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
@@ -294,8 +317,6 @@ class Witness:
                 statistics.in_flight_events and not statistics.in_flight
             ):
                 self._door.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
-            if worker.limit.in_flight > self._binds_max[worker.name]:
-                self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
 
     def _look_deep(self) -> None:
         self._complain_of(fault_of_rows(self.program, self.told), fault_of_ledgers(self.program))
@@ -331,7 +352,7 @@ class Witness:
 
     def check_rest(self) -> None:
         """What must be over when all is done."""
-        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told))
+        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told, self._alike))
         self._look_deep()
 
     def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:

@@ -61,7 +61,9 @@ async def _stop(scene: Scene) -> bool:
         name = await _fill_behind(scene, _others(scene, process), 2 * STALL_S)
         before, scene.run.faults.bind_max_s = scene.run.faults.bind_max_s, SLOW_S
         await _burst(scene, stalled=_others(scene, process))
+        odd, scene.run.faults.lease_odd = scene.run.faults.lease_odd, scene.rng.choice((0.0, 0.6))
         await scene.run.stop(process)
+        scene.run.faults.lease_odd = odd
         scene.run.faults.bind_max_s = before
         await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
         await scene.pause(0.0, STALL_S)  # before its container is there again
