@@ -14,6 +14,7 @@ import msgspec
 from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
+from multisched.framework.ports import Condition, ObjectRef
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
 from multisched.model.objects import PODS, Node, Pod
@@ -39,9 +40,12 @@ from multisched.testing.mirror import (
     fault_of_rows,
     leftover,
 )
-from multisched.testing.plugins import ReserveBooks
+from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
 from multisched.testing.relations import allows
+from multisched.testing.scores import Scores
+from multisched.testing.sim_loop import SimLoop
+from multisched.testing.wakes import Wakes
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -54,17 +58,30 @@ class _Object(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Object)
-DEEP_EVERY, ASKED_EVERY = 8, 4
-"""Looks between two that go through all books, and between two at what is parked."""
+DEEP_EVERY = 8
+"""Looks between two that go through all books."""
+PACKING = "gpu"
+"""The domain whose default profile prefers full nodes."""
+LATE_S = 0.75
+"""What a timer of the program may be late."""
 
 
 class Witness:
     """Stands by one program from its start."""
 
     def __init__(
-        self, program: Program, configuration: Configuration, door: Door, identity: str, *, is_plain: bool
+        self,
+        program: Program,
+        configuration: Configuration,
+        door: Door,
+        identity: str,
+        loop: SimLoop,
+        *,
+        is_plain: bool,
+        is_steady: bool,
     ) -> None:
-        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone."""
+        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone. `is_steady`: none that
+        was drawn refuses or fails by itself."""
         self.program = program
         self._door = door
         self._identity = identity
@@ -92,17 +109,25 @@ class Witness:
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
+        self._write = program.conditions.write
+        program.conditions.write = self.write  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
         self._looks = 0
-        chances = Chances(program, self.told, self._is_used_by) if is_plain else None
-        self._attempts = [
-            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances).begin()
-            for worker, domain in zip(program.router.workers(), configuration.domains, strict=True)
+        chances = Chances(program, self.told, self._is_used_by) if is_steady else None
+        for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
+            judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
+            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances, judged).begin()
+        self._is_paused = partial(loop.is_paused, identity)
+        self._wakes = [
+            Wakes(program, worker, door.complain, self._is_paused, is_steady=is_steady)
+            for worker in program.router.workers()
         ]
         for worker in program.router.workers():
             if is_plain:
-                Afresh(worker, program.cache.nodes, program.router.rows_of(worker), door.complain)
+                table, rows = program.cache.nodes, program.router.rows_of(worker)
+                scores = Scores(self.told, table, door.complain, is_packing=worker.name == PACKING)
+                Afresh(worker, table, rows, scores, door.complain)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         door.believers[identity] = self.may_bind
 
@@ -121,6 +146,8 @@ class Witness:
             self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
         if version < self._versions.get(uid, 0) and not self._was_rewound:
             self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+        if version == self._versions.get(uid) and not self._was_rewound and not self.program.audit.statistics().lost:
+            self._door.complain(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
             self._door.policies.heard_of(self._identity, uid)
         self._versions[uid] = version
@@ -149,6 +176,11 @@ class Witness:
         """A backup was restored: versions go back, and what was deleted may come again."""
         self._versions.clear()
         self._was_rewound = True
+
+    def write(self, pod: ObjectRef, condition: Condition) -> None:
+        """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
+        self.told.said[pod.uid] = condition.message
+        self._write(pod, condition)
 
     # -- each assumption -------------------------------------------------------------------------------------------
 
@@ -286,8 +318,11 @@ class Witness:
         self._complain_of(fault_of_cache(self.program, self.told), fault_of_promises(self.program))
         if not self._looks % DEEP_EVERY:
             self._look_deep()
-        for attempts in self._attempts if self._looks % ASKED_EVERY == 0 else ():
-            attempts.look()
+        for worker in self.program.router.workers() if not self._is_paused() else ():
+            self._check_permits(worker)
+        for wakes in self._wakes:
+            wakes.look_for_work()
+            wakes.look()
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
@@ -296,6 +331,13 @@ class Witness:
                 self._door.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
             if worker.limit.in_flight > self._binds_max[worker.name]:
                 self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+
+    def _check_permits(self, worker: DomainWorker) -> None:
+        """I5: who waits at Permit is turned back when the first plugin's time is over, and bound when all have let it go."""
+        for plugin in worker.plugins.permit:
+            if isinstance(plugin, HoldLonger):
+                late = plugin.overdue(worker.waiting.holders, LATE_S)
+                self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
 
     def _look_deep(self) -> None:
         self._complain_of(fault_of_rows(self.program, self.told), fault_of_ledgers(self.program))
@@ -333,6 +375,8 @@ class Witness:
         """What must be over when all is done."""
         self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told))
         self._look_deep()
+        for wakes in self._wakes:
+            wakes.check_rest()
 
     def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
         """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""
