@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from multisched.testing.books import GPU, GPU_MILLI
+from multisched.testing.books import GPU, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.world import GPU_NODES, NODES
 
 STUFFING = 1_100
 """Annotations that somebody adds to a running pod."""
-GPU_COUNT = "multisched.io/gpu-count"
+GPU_COUNT, GPU_ALLOCATED = "multisched.io/gpu-count", "multisched.io/gpu-allocated-milli"
 MISTAKEN = (
     {GPU_MILLI: "half"},
     {GPU_MILLI: "0"},
@@ -43,17 +43,23 @@ async def _lose_some(scene: Scene) -> bool:
     await scene.world.add_fractions(name, FRACTIONS)
     await scene.pause(0.0, 0.05)
     await scene.world.set_gpus(name, 2)
-    await scene.pause(1.0, 6.0)
+    await scene.pause(1.0, 5.0)
+    await scene.world.add_fractions(name, ["1000", "1000"])
+    await scene.pause(0.4, 0.9)
     await scene.world.set_gpus(name, 4)
     return True
 
 
 async def _fill(scene: Scene) -> bool:
-    """More fractions than a node's devices can hold, at once, then whole ones."""
+    """More fractions than a node's devices can hold, at once, then whole ones; and some of the first end."""
     name = f"node-{scene.rng.choice(GPU_NODES)}"
     await scene.world.add_fractions(name, [scene.rng.choice(FRACTIONS) for _ in range(14)])
     await scene.pause(0.0, 2.0)
     await scene.world.add_fractions(name, ["1000", "250"])
+    await scene.pause(0.5, 1.5)
+    for pod in [pod for pod in scene.world.pods() if pod.node == name and GPU_MILLI in pod.annotations][:3]:
+        await scene.world.delete_pod(pod)
+        await scene.pause(0.2, 0.6)
     return True
 
 
@@ -80,7 +86,9 @@ async def _remove_milli(scene: Scene) -> bool:
 
 
 async def _lower_milli(scene: Scene) -> bool:
-    return await _edit(scene, {GPU_MILLI: "10"})
+    """Beside it somebody writes what only the scheduler writes; more than was given, so that a process that hears of nothing else
+    gives out less."""
+    return await _edit(scene, {GPU_MILLI: "10", GPU_ALLOCATED: "1000"})
 
 
 async def _stuff_annotations(scene: Scene) -> bool:
@@ -142,6 +150,19 @@ async def _whole_and_shared(scene: Scene) -> bool:
     return True
 
 
+async def _honour_indices(scene: Scene) -> bool:
+    """A node gets a device plugin that gives out what annotations name: whole devices and fractions may stand side by side."""
+    name = f"node-{scene.rng.choice(GPU_NODES)}"
+    if not await scene.world.patch_node(name, {"metadata": {"labels": {GPU_INDICES: HONOURED}}}):
+        return False
+    for _ in range(2):
+        await scene.world.add_fractions(name, [scene.rng.choice(FRACTIONS) for _ in range(3)])
+        await scene.world.crowd(name, 2, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
+        await scene.pause(0.5, 2.0)
+    return True
+
+
+RARE = (Disruption("GPU indices honoured", _honour_indices),)
 TABLE = (
     Disruption("GPUs flapped", _flap, 8),
     Disruption("GPUs lost", _lose_some),
