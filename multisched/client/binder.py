@@ -1,6 +1,6 @@
 """Posts bindings and reads pods over a Transport: the network half of the bind outcome machine (reference: reliability 3).
 
-Owns nothing but its counters. Promises one request per call, an exact answer for everything a server can do, and never
+Owns nothing. Promises one request per call, an exact answer for everything a server can do, and never
 a retry of its own: `cycle` decides what an answer means. Called by the bind workers of the shell.
 """
 
@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 import orjson
-from msgspec.structs import replace
 
 from multisched.client.errors import error_for, retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
@@ -47,47 +46,32 @@ class _Pod(msgspec.Struct, gc=False):
 _pod_decoder = msgspec.json.Decoder(_Pod)
 
 
-class BinderStatistics(msgspec.Struct):
-    """Counters since start."""
-
-    posts: int = 0
-    created: int = 0
-    throttled: int = 0
-    unknown: int = 0
-    reads: int = 0
-
-
 class ApiBinder:
     """`ports.Binder` over any Transport."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
         self._transport = transport
         self._limiter = limiter
-        self._counters = BinderStatistics()
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
         """One POST; the server drops it `timeout_s` from now."""
         path = f"{pod_path(request.namespace, request.name)}/binding"
         body = orjson.dumps(_binding(request))
-        self._counters.posts += 1
         try:
             response = await write_in_time(
                 self._transport, self._limiter, "POST", path, body, timeout_s=timeout_s, is_void=request.is_void
             )
         except (OutOfTimeError, VoidError) as error:
-            self._counters.posts -= 1  # it was not sent
             text = str(error) if isinstance(error, VoidError) else f"{error} for the bind"
             return BindReply(BindAnswer.NOT_SENT, message=text)
         except ConnectFailedError as error:
             return BindReply(BindAnswer.NOT_SENT, message=str(error))
         except TransportError as error:
-            self._counters.unknown += 1
             return BindReply(BindAnswer.UNKNOWN, message=str(error))
         return self._reply(response)
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
         """A GET without resourceVersion: served from the quorum, never from a lagging cache."""
-        self._counters.reads += 1
         try:
             response = await self._transport.request("GET", pod_path(namespace, name), timeout_s=timeout_s)
         except TransportError as error:
@@ -107,21 +91,14 @@ class ApiBinder:
             is_gated=bool(pod.spec.scheduling_gates),
         )
 
-    def statistics(self) -> BinderStatistics:
-        return replace(self._counters)
-
     def _reply(self, response: Response) -> BindReply:
         status = response.status
         if 200 <= status < 300:
-            self._counters.created += 1
             return BindReply(BindAnswer.CREATED)
         answer = _DEFINITE.get(status, BindAnswer.UNKNOWN if status >= 500 else BindAnswer.REJECTED)
         wait_s = retry_after_s(response)
         if answer is BindAnswer.THROTTLED:
-            self._counters.throttled += 1
             self._limiter.note_throttled(wait_s)
-        elif answer is BindAnswer.UNKNOWN:
-            self._counters.unknown += 1
         return BindReply(answer, retry_after_s=wait_s, message=sentence_of(response))
 
 

@@ -1,6 +1,6 @@
 """Evicts pods by the eviction API (policy/v1): `moving.Evictor` over any Transport.
 
-Owns nothing but its counters. Promises one request per call, with the pod's uid as precondition, and never a retry of its own:
+Owns nothing. Promises one request per call, with the pod's uid as precondition, and never a retry of its own:
 the caller looks at its lease and its window before each. Never a delete: the API server asks the pod's PodDisruptionBudget.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 import orjson
-from msgspec.structs import replace
 
 from multisched.client.errors import retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
@@ -31,28 +29,15 @@ _ANSWERS: Final = {
 }
 
 
-class EvictorStatistics(msgspec.Struct):
-    """Counters since start."""
-
-    evictions: int = 0
-    not_now: int = 0
-    unknown: int = 0
-
-
 class ApiEvictor:
     """See the module."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
         self._transport = transport
         self._limiter = limiter
-        self._counters = EvictorStatistics()
-
-    def statistics(self) -> EvictorStatistics:
-        return replace(self._counters)
 
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
         """See `Evictor`."""
-        self._counters.evictions += 1
         path = f"{pod_path(pod.namespace, pod.name)}/eviction"
         try:
             response = await write_in_time(
@@ -61,21 +46,19 @@ class ApiEvictor:
         except ConnectFailedError as error:
             return EvictReply(EvictAnswer.NOT_NOW, message=str(error))
         except TransportError as error:
-            self._counters.unknown += 1
             return EvictReply(EvictAnswer.UNKNOWN, message=str(error))
-        return self._reply(response)
+        return _reply(response)
 
-    def _reply(self, response: Response) -> EvictReply:
-        status = response.status
-        if 200 <= status < 300:
-            return EvictReply(EvictAnswer.EVICTED)
-        message = sentence_of(response)
-        answer = _ANSWERS.get(status, EvictAnswer.UNKNOWN if status >= 500 else EvictAnswer.REFUSED)
-        if message.startswith(TWO_BUDGETS):
-            answer = EvictAnswer.REFUSED
-        self._counters.not_now += answer is EvictAnswer.NOT_NOW
-        self._counters.unknown += answer is EvictAnswer.UNKNOWN
-        return EvictReply(answer, retry_after_s(response), message)
+
+def _reply(response: Response) -> EvictReply:
+    status = response.status
+    if 200 <= status < 300:
+        return EvictReply(EvictAnswer.EVICTED)
+    message = sentence_of(response)
+    answer = _ANSWERS.get(status, EvictAnswer.UNKNOWN if status >= 500 else EvictAnswer.REFUSED)
+    if message.startswith(TWO_BUDGETS):
+        answer = EvictAnswer.REFUSED
+    return EvictReply(answer, retry_after_s(response), message)
 
 
 def _body(pod: ObjectRef) -> bytes:

@@ -1,6 +1,6 @@
 """Marks and deletes victims of preemption, and takes nominations back: `ports.PodWriter` over any Transport.
 
-Owns nothing but its counters. Promises one request per call and never a retry of its own: the caller looks at its lease
+Owns nothing. Promises one request per call and never a retry of its own: the caller looks at its lease
 before each. Called by the shell's preemptor.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 import orjson
-from msgspec.structs import replace
 
 from multisched.client.errors import retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
@@ -27,16 +25,6 @@ _ANSWERS: Final = {
 }
 
 
-class PodWriterStatistics(msgspec.Struct):
-    """Counters since start."""
-
-    marks: int = 0
-    deletes: int = 0
-    clears: int = 0
-    throttled: int = 0
-    unknown: int = 0
-
-
 class ApiPodWriter:
     """See the module. Victims are as urgent as binds: others wait for their room."""
 
@@ -44,10 +32,8 @@ class ApiPodWriter:
         self._transport = transport
         self._limiter = limiter
         self._clock = clock
-        self._counters = PodWriterStatistics()
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
-        self._counters.marks += 1
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -58,16 +44,11 @@ class ApiPodWriter:
         return await self._patch_status(pod, {"conditions": [condition]}, timeout_s)
 
     async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
-        self._counters.clears += 1
         return await self._patch_status(pod, {"nominatedNodeName": None}, timeout_s)
 
     async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
-        self._counters.deletes += 1
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
         return await self._send("DELETE", pod_path(pod.namespace, pod.name), options, "application/json", timeout_s)
-
-    def statistics(self) -> PodWriterStatistics:
-        return replace(self._counters)
 
     async def _patch_status(self, pod: ObjectRef, status: dict[str, Any], timeout_s: float) -> WriteReply:
         body = {"metadata": {"uid": pod.uid}, "status": status}
@@ -89,7 +70,6 @@ class ApiPodWriter:
         except ConnectFailedError as error:
             return WriteReply(WriteAnswer.THROTTLED, message=str(error))
         except TransportError as error:
-            self._counters.unknown += 1
             return WriteReply(WriteAnswer.UNKNOWN, message=str(error))
         return self._reply(response)
 
@@ -100,8 +80,5 @@ class ApiPodWriter:
         answer = _ANSWERS.get(status, WriteAnswer.UNKNOWN if status >= 500 else WriteAnswer.REFUSED)
         wait_s = retry_after_s(response)
         if answer is WriteAnswer.THROTTLED:
-            self._counters.throttled += 1
             self._limiter.note_throttled(wait_s)
-        elif answer is WriteAnswer.UNKNOWN:
-            self._counters.unknown += 1
         return WriteReply(answer, wait_s, sentence_of(response))

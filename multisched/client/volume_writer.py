@@ -1,6 +1,6 @@
 """Binds volumes to claims and names nodes for provisioning: `ports.VolumeWriter` over any Transport.
 
-Owns nothing but its counters. One PATCH per call with uid and resourceVersion as preconditions; what the server did not
+Owns nothing. One PATCH per call with uid and resourceVersion as preconditions; what the server did not
 take for sure is sent again a few times, since the preconditions make that harmless. Called by VolumeBinding's PreBind.
 """
 
@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 import orjson
-from msgspec.structs import replace
 
 from multisched.client.errors import retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
@@ -42,23 +41,12 @@ class _Object(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Object)
 
 
-class VolumeWriterStatistics(msgspec.Struct):
-    """Counters since start."""
-
-    writes: int = 0
-    done: int = 0
-    conflicts: int = 0
-    retries: int = 0
-    failed: int = 0
-
-
 class ApiVolumeWriter:
     """See the module."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
         self._transport = transport
         self._limiter = limiter
-        self._counters = VolumeWriterStatistics()
 
     async def bind_volume(
         self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
@@ -80,9 +68,6 @@ class ApiVolumeWriter:
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
         return await self._patch(path, claim, version, {SELECTED_NODE_ANNOTATION: node}, {})
 
-    def statistics(self) -> VolumeWriterStatistics:
-        return replace(self._counters)
-
     async def _patch(
         self, path: str, ref: ObjectRef, version: Version, annotations: Mapping[str, str], rest: Mapping[str, object]
     ) -> VolumeReply:
@@ -92,20 +77,15 @@ class ApiVolumeWriter:
         if annotations:
             metadata["annotations"] = dict(annotations)
         body = orjson.dumps({"metadata": metadata, **rest})
-        self._counters.writes += 1
         delay_s = RETRY_DELAY_S
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
-                self._counters.retries += 1
                 await asyncio.sleep(delay_s)
                 delay_s *= 2
             reply, wait_s = await self._send(path, body)
             if reply.answer is not VolumeAnswer.UNKNOWN:
                 break
             delay_s = max(delay_s, wait_s)
-        self._counters.done += reply.answer is VolumeAnswer.DONE
-        self._counters.conflicts += reply.answer is VolumeAnswer.CONFLICT
-        self._counters.failed += reply.answer not in (VolumeAnswer.DONE, VolumeAnswer.CONFLICT)
         return reply
 
     async def _send(self, path: str, body: bytes) -> tuple[VolumeReply, float]:

@@ -401,10 +401,6 @@ class Catalog:
         """The kind behind a path."""
         return self._by_path.get((group, version, plural))
 
-    def of_kind(self, group: str, kind: str) -> Resource | None:
-        """Any version of a kind."""
-        return next((entry for entry in self if entry.group == group and entry.kind == kind), None)
-
     def __iter__(self) -> Iterator[Resource]:
         return iter(tuple(self._by_path.values()))
 

@@ -31,10 +31,7 @@ from multisched.model.cluster_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
-    ReplicaSet,
-    ReplicationController,
     Service,
-    StatefulSet,
     StorageClass,
     VolumeAttachment,
 )
@@ -110,12 +107,6 @@ class ObjectsView(Protocol):
     def csi_driver(self, name: str) -> CsiDriver | None: ...
 
     def services(self, namespace: str) -> Collection[Service]: ...
-
-    def replica_sets(self, namespace: str) -> Collection[ReplicaSet]: ...
-
-    def stateful_sets(self, namespace: str) -> Collection[StatefulSet]: ...
-
-    def replication_controllers(self, namespace: str) -> Collection[ReplicationController]: ...
 
     def disruption_budgets(self, namespace: str) -> Collection[PodDisruptionBudget]: ...
 

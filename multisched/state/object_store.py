@@ -21,10 +21,7 @@ from multisched.model.cluster_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
-    ReplicaSet,
-    ReplicationController,
     Service,
-    StatefulSet,
     StorageClass,
     VolumeAttachment,
 )
@@ -161,16 +158,6 @@ class ObjectStore(ObjectsView):
 
     def services(self, namespace: str) -> Collection[Service]:
         return cast(Collection[Service], self._by_index(ObjectKind.SERVICE, namespace))
-
-    def replica_sets(self, namespace: str) -> Collection[ReplicaSet]:
-        return cast(Collection[ReplicaSet], self._by_index(ObjectKind.REPLICA_SET, namespace))
-
-    def stateful_sets(self, namespace: str) -> Collection[StatefulSet]:
-        return cast(Collection[StatefulSet], self._by_index(ObjectKind.STATEFUL_SET, namespace))
-
-    def replication_controllers(self, namespace: str) -> Collection[ReplicationController]:
-        found = self._by_index(ObjectKind.REPLICATION_CONTROLLER, namespace)
-        return cast(Collection[ReplicationController], found)
 
     def disruption_budgets(self, namespace: str) -> Collection[PodDisruptionBudget]:
         return cast(Collection[PodDisruptionBudget], self._by_index(ObjectKind.POD_DISRUPTION_BUDGET, namespace))

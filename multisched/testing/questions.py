@@ -183,7 +183,6 @@ def _state_of(program: Program) -> Mapping[str, object]:
         "nominations": [(pod.uid, pod.nominated_node) for pod in program.nominator.pods()],
         "ledgers": {ledger.name: repr(sorted(ledger.held().items())) for ledger in cache.ledgers},
         "pending": [*program.pods.pending],
-        "binder": repr(program.binder.statistics()),
     }
 
 

@@ -48,7 +48,6 @@ async def test_every_answer_has_one_meaning(reply: Answer, expected: BindAnswer)
     binder, transport = make_binder(reply)
     assert (await binder.post(REQUEST, timeout_s=5)).answer is expected
     assert len(transport.asked) == 1
-    assert binder.statistics().unknown == (expected is BindAnswer.UNKNOWN)
 
 
 async def test_the_request_names_the_uid_the_node_and_a_deadline_for_the_server() -> None:
@@ -89,7 +88,6 @@ async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
     replies = await asyncio.gather(*(binder.post(REQUEST, timeout_s=2.5) for _ in range(5)))
     assert [reply.answer for reply in replies] == [BindAnswer.CREATED] * 3 + [BindAnswer.NOT_SENT] * 2
     assert [asked.query["timeout"] for asked in transport.asked] == ["2500ms", "1500ms", "500ms"]
-    assert binder.statistics().posts == 3
 
 
 @pytest.mark.parametrize(

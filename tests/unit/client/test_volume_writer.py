@@ -97,10 +97,6 @@ async def test_a_definite_refusal_is_not_sent_again(refusal: Answer, found: Volu
     writer, transport = a_writer(refusal)
     assert await writer.select_node(CLAIM, 5, "n1") == found
     assert [asked.timeout_s for asked in transport.asked] == [WRITE_TIMEOUT_S]
-    counted = writer.statistics()
-    is_conflict = found.answer is VolumeAnswer.CONFLICT
-    assert (counted.writes, counted.retries, counted.done) == (1, 0, 0)
-    assert (counted.conflicts, counted.failed) == (is_conflict, not is_conflict)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +107,6 @@ async def test_a_write_of_unknown_effect_is_sent_again(first: Sequence[Answer]) 
     assert (await writer.select_node(CLAIM, 5, "n1")).answer is VolumeAnswer.DONE
     assert len({str(asked.body) for asked in transport.asked}) == 1
     assert len(transport.asked) == len(first) + 1
-    counted = writer.statistics()
-    assert (counted.writes, counted.retries, counted.done) == (1, len(first), 1)
-    assert (counted.conflicts, counted.failed) == (0, 0)
     waits = [later.at - earlier.at for earlier, later in pairwise(transport.asked)]
     assert waits[0] == pytest.approx(4.0 if "429" in repr(first[0]) else RETRY_DELAY_S)
     assert all(waits[at + 1] == pytest.approx(2 * wait) for at, wait in enumerate(waits[:-1]))
@@ -130,7 +123,6 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
     writer, transport = a_writer(*[LOST] * ATTEMPTS_MAX)
     assert await writer.select_node(CLAIM, 5, "n1") == VolumeReply(VolumeAnswer.UNKNOWN, message="reset")
     assert len(transport.asked) == ATTEMPTS_MAX
-    assert writer.statistics().failed == 1
 
 
 async def test_an_answer_without_a_version_is_done_all_the_same() -> None:
