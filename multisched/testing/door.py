@@ -107,6 +107,8 @@ class Door(Books):
         self._terms: dict[str, _Term] = {}
         self._deleted: dict[str, _Deleted] = {}
         """By name of the lease."""
+        self._lied_about: set[str] = set()
+        """uids of pods of whose bind the next answer is false."""
         self._strangers: set[str] = set()
         """uids of pods that somebody else bound."""
         self.told: dict[str, Told] = {}
@@ -159,7 +161,9 @@ class Door(Books):
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
         uid, _ = decision_of(body)
         posts = [post for post in self._posts.get(uid, ()) if post.sender == sender]
-        if answer is not None and answer.status < 500:
+        is_true = uid not in self._lied_about
+        self._lied_about.discard(uid)
+        if answer is not None and answer.status < 500 and is_true:
             # A refusal of one says nothing of those before it, which may be on their way.
             for post in posts if answer.status in TELL_ALL else posts[-1:]:
                 post.is_definite = True
@@ -407,9 +411,11 @@ class Door(Books):
             self.told[sender].unknowable.add(uid)
 
     def bind_faked(self, body: bytes) -> None:
-        """What the sender does for another node from now on is no fault of its own."""
+        """What it is told settles nothing that it has sent before: of that it does not know any more than it did."""
         super().bind_faked(body)
-        self._posts.pop(decision_of(body)[0], None)
+        uid = decision_of(body)[0]
+        self._posts[uid] = self._posts.get(uid, [])[:-1]
+        self._lied_about.add(uid)
 
     def rewound(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has been told yet."""
