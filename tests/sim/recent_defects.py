@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from domains.gpu import gpu_share
+from domains.gpu.demand import GPU
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.reflector import Reflector
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
@@ -145,8 +146,8 @@ def devices_that_come_back_wake_nobody() -> None:
     """Pods that wait for devices hear of a node that has fewer, and not of one that has more."""
 
     def hint(pod: Any, old: Any, new: Any) -> Hint:
-        had = old.allocatable.get(gpu_share.GPU, 0) if isinstance(old, Node) else 1 << 30
-        return Hint.QUEUE if new is not None and new.allocatable.get(gpu_share.GPU, 0) < had else Hint.SKIP
+        had = old.allocatable.get(GPU, 0) if isinstance(old, Node) else 1 << 30
+        return Hint.QUEUE if new is not None and new.allocatable.get(GPU, 0) < had else Hint.SKIP
 
     put(gpu_share, "_after_node_change", hint)
 
@@ -156,7 +157,7 @@ def fractions_that_end_wake_nobody() -> None:
     """Pods that wait for devices hear of the end of pods with whole ones alone."""
 
     def hint(pod: Any, old: Any, new: Any) -> Hint:
-        return Hint.QUEUE if old.requests.get(gpu_share.GPU) else Hint.SKIP
+        return Hint.QUEUE if old.requests.get(GPU) else Hint.SKIP
 
     put(gpu_share, "_after_pod_delete", hint)
 

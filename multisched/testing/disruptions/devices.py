@@ -8,7 +8,7 @@ from multisched.testing.world import GPU_NODES, NODES
 
 STUFFING = 1_100
 """Annotations that somebody adds to a running pod."""
-GPU_COUNT, GPU_ALLOCATED = "multisched.io/gpu-count", "multisched.io/gpu-allocated-milli"
+GPU_COUNT = "multisched.io/gpu-count"
 MISTAKEN = (
     {GPU_MILLI: "half"},
     {GPU_MILLI: "0"},
@@ -86,9 +86,7 @@ async def _remove_milli(scene: Scene) -> bool:
 
 
 async def _lower_milli(scene: Scene) -> bool:
-    """Beside it somebody writes what only the scheduler writes; more than was given, so that a process that hears of nothing else
-    gives out less."""
-    return await _edit(scene, {GPU_MILLI: "10", GPU_ALLOCATED: "1000"})
+    return await _edit(scene, {GPU_MILLI: "10"})
 
 
 async def _stuff_annotations(scene: Scene) -> bool:
