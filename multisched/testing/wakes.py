@@ -138,6 +138,8 @@ class Wakes:
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
         is_parked = entry.place is Place.UNSCHEDULABLE and not entry.is_doomed
+        if self._worker.queue._parked.has_overdue:  # noqa: SLF001 - hints too dear were not asked, and pods come in turns
+            return False
         return is_parked and self._hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _may_miss(self, pod: Pod) -> bool:
