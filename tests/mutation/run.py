@@ -6,7 +6,7 @@ changes no behaviour stands in `equivalents.yaml` with the reason. Exit 1 below 
 
 On two cores that others use too: seven minutes to learn which test executes what, once for a state of the program; two to
 make all mutants; five for a hundred of them by tests; then up to five for each survivor, by seeds (`--seeds 0`: none).
-What runs in another process (`duty_process.main`, say) keeps its own code: there every mutant survives the tests.
+What runs in another process keeps its own code: `test_child_mains.py` runs what children do in the process of the test.
 """
 
 from __future__ import annotations

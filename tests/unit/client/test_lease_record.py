@@ -33,3 +33,57 @@ async def test_while_the_server_is_away_the_last_holder_counts_as_holding() -> N
     assert await watcher.read() == holding
     await asyncio.sleep(2.0)
     assert await watcher.read() is None
+
+
+def watching(*said: Answer) -> LeaseWatcher:
+    """The last answer for ever."""
+    left = list(said)
+    transport = ScriptedTransport(respond=lambda _: left.pop(0) if len(left) > 1 else left[0])
+    return LeaseWatcher(transport, LoopClock(), "ms", "job", duration_s=15.0, grace_s=5.0)
+
+
+async def test_a_lease_that_was_given_back_is_free_at_once() -> None:
+    free = {"metadata": {"name": "job"}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+    watcher = watching(answer(200, HELD), answer(200, free))
+    assert await watcher.read() == Holding("other", {"says": "hello"})
+    assert await watcher.read() is None
+
+
+async def test_a_lease_that_never_was_is_free() -> None:
+    assert await watching(a_refusal(404)).read() is None
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_lease_that_cannot_be_read_any_more_counts_as_held_until_it_would_have_run_out(status: int) -> None:
+    watcher = watching(answer(200, HELD), a_refusal(status))
+    holding = await watcher.read()
+    await asyncio.sleep(10.0)
+    assert await watcher.read() == holding
+    await asyncio.sleep(9.0)
+    assert await watcher.read() == holding, "as long as one that is not renewed"
+    await asyncio.sleep(2.0)
+    assert await watcher.read() is None
+
+
+async def test_a_lease_that_may_not_be_read_counts_as_held_for_as_long_as_one_may_be() -> None:
+    watcher = watching(a_refusal(403))
+    assert await watcher.read() == NOT_TOLD
+    await asyncio.sleep(19.0)
+    assert await watcher.read() == NOT_TOLD
+    await asyncio.sleep(2.0)
+    assert await watcher.read() is None
+
+
+async def test_a_lease_that_its_holder_renews_is_held_for_as_long_as_it_does() -> None:
+    spec = {"holderIdentity": "other", "leaseDurationSeconds": 30}
+    renewed = [
+        answer(200, {"metadata": {"name": "job"}, "spec": {**spec, "renewTime": f"2026-01-01T00:00:0{at}.000000Z"}})
+        for at in range(3)
+    ]
+    watcher = watching(*renewed)
+    for _ in range(3):
+        assert await watcher.read() == Holding("other", {})
+        await asyncio.sleep(30.0)
+    assert await watcher.read() == Holding("other", {}), "its own duration counts, and the grace"
+    await asyncio.sleep(6.0)
+    assert await watcher.read() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from aiohttp import web
 
 from multisched.client.prometheus import PrometheusMeter
 from multisched.cluster.certificates import Authority, server_context
+from multisched.cluster.request import UserInfo
 from multisched.framework.measures import (
     QUERY_CHARS_SHOWN,
     Dropped,
@@ -26,7 +28,7 @@ from multisched.framework.measures import (
     shown_query,
 )
 from multisched.framework.ports import ExtenderTrust
-from tests.unit.client.servers import raw_serving, serving
+from tests.unit.client.servers import raw_serving, read_head, serving
 
 START_S = 1_700_000_100.0
 GRID = Grid(START_S, 300.0, 10)
@@ -426,3 +428,67 @@ async def test_tls_is_checked_against_the_given_authority(tmp_path: Path) -> Non
     trust = ExtenderTrust(ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(MeterError, match="tls cannot be used"):
         PrometheusMeter(MeterSettings("https://127.0.0.1:1", trust=trust), random.Random(1))
+
+
+async def test_who_shows_a_certificate_is_let_in_and_an_unverified_server_is_asked_when_told_to(tmp_path: Path) -> None:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        seen.append(request.transport.get_extra_info("peercert"))
+        return matrix(series([[START_S, "1"]], pod="a"))
+
+    seen: list[object] = []
+    authority = Authority(datetime.now(UTC))
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    pair = authority.client(UserInfo("meter"))
+    (tmp_path / "cert.pem").write_bytes(pair.certificate)
+    (tmp_path / "key.pem").write_bytes(pair.key)
+    tls = server_context(authority, ["elsewhere.example"])
+    tls.verify_mode = ssl.CERT_REQUIRED
+    cert_file, key_file = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    async with serving(handler, tls) as url:
+        insecure = MeterSettings(
+            url, trust=ExtenderTrust(is_insecure=True, cert_file=cert_file, key_file=key_file), tries=1
+        )
+        meter = PrometheusMeter(insecure, random.Random(1))
+        pieces: list[Piece] = []
+        await meter.ranges("up", GRID, pieces.append)
+        await meter.close()
+        assert len(pieces) == 1
+        assert seen[0], "it showed its certificate"
+        strict = ExtenderTrust(ca_file=str(tmp_path / "ca.pem"), cert_file=cert_file, key_file=key_file)
+        meter = PrometheusMeter(MeterSettings(url, trust=strict, tries=1), random.Random(1))
+        with pytest.raises(MeterError, match="certificate"):
+            await meter.ranges("up", GRID, pieces.append)
+        await meter.close()
+
+
+async def test_a_token_file_without_a_token_of_one_line_is_named(tmp_path: Path) -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        return matrix(series([[START_S, "1"]], pod="a"))
+
+    token = tmp_path / "token"
+    for text in ("", " \n", "one\ntwo"):
+        token.write_text(text)
+        assert f"tokenFile {token}: holds no token of one line" in await failure(answer, {"token_file": str(token)})
+    token.write_bytes(b"\xff")
+    assert f"tokenFile {token} cannot be read" in await failure(answer, {"token_file": str(token)})
+
+
+async def test_a_server_that_breaks_off_is_told_so() -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+
+    async with raw_serving(break_off) as url:
+        meter = PrometheusMeter(MeterSettings(url, tries=1), random.Random(1))
+        with pytest.raises(MeterError, match="the answer was lost"):
+            await meter.ranges("up", GRID, lambda _: None)
+        await meter.close()
+
+
+async def test_an_answer_that_was_compressed_unasked_is_refused() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        return web.Response(body=b"x", headers={"Content-Encoding": "br"})
+
+    assert "answers compressed (br) though it was not asked to" in await failure(answer, {})

@@ -520,3 +520,35 @@ async def test_a_moment_of_refusal_is_no_refusal() -> None:
         assert reflector.statistics().objects == 1
         assert told == []
         task.cancel()
+
+
+async def test_whatever_a_watch_brings_is_counted_each_time() -> None:
+    events: Watch = [
+        a_line("MODIFIED", an_object("a", 11)),
+        a_line("MODIFIED", an_object("b", 12)),
+        a_line("MODIFIED", an_object("a", 11)),
+        a_line("MODIFIED", an_object("b", 12)),
+        a_line("MODIFIED", an_object("a", 9)),
+        a_line("MODIFIED", an_object("b", 9)),
+        a_line("DELETED", an_object("a", 13)),
+        a_line("DELETED", an_object("b", 14)),
+        a_line("DELETED", an_object("b", 14)),
+        a_line("DELETED", an_object("a", 13)),
+        a_line("ADDED", an_object("c", 15, uid="again")),
+        a_line("ADDED", an_object("d", 16, uid="again")),
+        a_line("DELETED", an_object("c", 17, uid="third")),
+        a_line("DELETED", an_object("d", 18, uid="third")),
+        a_line("STRANGE", an_object("a", 19)),
+        a_line("STRANGE", an_object("a", 19)),
+        a_bookmark(20),
+        a_bookmark(21),
+    ]
+    first = [an_object(name, at) for at, name in enumerate("abcd", 3)]
+    async with staged([a_list(10, *first)], [events, FOREVER]) as stage:
+        await asyncio.sleep(1)
+        found = stage.reflector.statistics()
+        counted = (found.lists, found.events, found.bookmarks, found.malformed, found.version)
+        assert counted == (1, 14, 2 + 1, 2, "21")
+        assert (found.upserts, found.deletes, found.duplicates, found.synthetic_deletes) == (4 + 2 + 2, 2, 2, 4)
+        assert (found.stale, found.objects, found.expired, found.watch_failures) == (4, 0, 0, 0)
+        assert stage.mirror.objects == {}

@@ -82,6 +82,32 @@ async def test_background_writes_leave_binds_a_part_of_the_bucket() -> None:
     assert asyncio.get_running_loop().time() == before
 
 
+@pytest.mark.parametrize(("rate", "at_once", "later"), [(100.0, 90, 50), (1.0, 1, 3), (0.5, 1, 2)])
+async def test_background_writes_go_on_at_the_rate_once_their_part_is_used_up(
+    rate: float, at_once: int, later: int
+) -> None:
+    limiter, loop = WriteLimiter(LoopClock(), writes_per_s=rate), asyncio.get_running_loop()
+    for _ in range(at_once):
+        await limiter.admit_background()
+    assert loop.time() == 0
+    for _ in range(later):
+        await limiter.admit_background()
+    assert loop.time() == pytest.approx(later / rate, rel=0.1)
+    counted = limiter.statistics()
+    assert (counted.writes, counted.throttled) == (at_once + later, 0)
+    assert later / 3 <= counted.background_delayed <= later
+
+
+async def test_what_waited_and_what_was_refused_is_counted() -> None:
+    limiter = WriteLimiter(LoopClock(), writes_per_s=2)
+    waited = [await limiter.enter_bind() for _ in range(4)]
+    assert waited == [False, False, True, True]
+    limiter.note_throttled(1.0)
+    limiter.leave_bind()
+    counted = limiter.statistics()
+    assert (counted.binds_in_flight, counted.writes, counted.binds_delayed, counted.throttled) == (3, 4, 2, 1)
+
+
 async def test_a_bind_cancelled_while_it_waits_is_not_in_flight() -> None:
     limiter = WriteLimiter(LoopClock(), writes_per_s=1)
     await limiter.enter_bind()

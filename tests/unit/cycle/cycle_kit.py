@@ -108,7 +108,8 @@ class Heard:
     failures: list[tuple[str, str, str]] = field(default_factory=list)
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
-        """Times are of no interest here."""
+        """Times are of no interest here, but that they are some."""
+        assert seconds >= 0
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
         self.failures.append((plugin, point, str(error)))

@@ -291,3 +291,85 @@ def test_whatever_the_server_does_the_outcome_told_is_the_truth(history: list[tu
             assert server.node == "m"
         case Outcome.GONE:
             assert not server.is_there or server.is_deleting
+
+
+END_BOUND, READ = Action(Step.END, outcome=Outcome.BOUND), Action(Step.READ)
+REFUSED = Action(Step.END, outcome=Outcome.REFUSED, message="why")
+NEXT, AFTER_ONE = Action(Step.POST, PAUSE_INITIAL_S), Action(Step.POST, 2 * PAUSE_INITIAL_S)
+READ_LATER = Action(Step.READ, 2 * PAUSE_INITIAL_S)
+
+
+@pytest.mark.parametrize(
+    ("answer", "known", "unknown"),
+    [
+        (BindAnswer.CREATED, END_BOUND, END_BOUND),
+        (BindAnswer.NOT_FOUND, Action(Step.END, outcome=Outcome.GONE, message="why"), READ),
+        (BindAnswer.CONFLICT, READ, READ),
+        (BindAnswer.DELEGATED, READ, READ),
+        (BindAnswer.UNKNOWN, NEXT, AFTER_ONE),
+        (BindAnswer.THROTTLED, NEXT, AFTER_ONE),
+        (BindAnswer.NOT_SENT, NEXT, AFTER_ONE),
+        (BindAnswer.DENIED, REFUSED, READ_LATER),
+        (BindAnswer.REJECTED, REFUSED, READ_LATER),
+    ],
+)
+def test_what_follows_from_each_answer_whole(answer: BindAnswer, known: Action, unknown: Action) -> None:
+    """`unknown`: after another POST that was not answered."""
+    assert make_machine().on_reply(BindReply(answer, message="why")) == known
+    machine = make_machine(unknown=True)
+    assert machine.on_reply(BindReply(answer, message="why")) == unknown
+    assert machine.is_unknown
+
+
+@pytest.mark.parametrize(
+    ("truth", "outcome", "words"),
+    [
+        (None, Outcome.GONE, "the pod no longer exists"),
+        (ANOTHER, Outcome.GONE, "the pod no longer exists"),
+        (OURS, Outcome.BOUND, "bound to n"),
+        (THEIRS, Outcome.FOREIGN, "bound to m"),
+        (DELETING, Outcome.GONE, "the pod is being deleted"),
+        (UNBOUND, Outcome.REFUSED, "the API server refused the binding"),
+        (GATED, Outcome.REFUSED, "the pod has scheduling gates"),
+    ],
+)
+def test_what_a_read_says_whole(truth: PodTruth | None, outcome: Outcome, words: str) -> None:
+    ended = Action(Step.END, outcome=outcome, message=words)
+    assert make_machine().on_read(truth) == ended
+    machine = make_machine(unknown=True)
+    first = machine.on_read(truth)
+    if outcome is Outcome.REFUSED:
+        assert first == Action(Step.READ, DEADLINE_S), "the POST before may still be on its way"
+        first = machine.on_read(truth)
+    assert first == ended
+
+
+def test_the_words_of_who_failed_are_told_once_the_read_has_shown_that_nothing_was_bound() -> None:
+    for machine in (make_machine(), make_machine(unknown=True)):
+        assert machine.on_failure("the plugin's words").step is Step.READ
+        assert machine.on_read(UNBOUND) == Action(Step.READ, DEADLINE_S)
+        refused = Action(Step.END, outcome=Outcome.REFUSED, message="the plugin's words")
+        assert machine.on_read(UNBOUND) == refused
+    delegated = make_machine()
+    delegated.on_reply(BindReply(BindAnswer.DELEGATED, message="the extender's words"))
+    assert delegated.is_unknown
+    delegated.on_read(UNBOUND)
+    assert delegated.on_read(UNBOUND).message == "the extender's words"
+
+
+def test_a_server_that_says_when_to_ask_again_is_asked_no_earlier() -> None:
+    machine = make_machine()
+    assert machine.on_reply(BindReply(BindAnswer.THROTTLED, retry_after_s=7.0)) == Action(Step.POST, 7.0)
+    assert machine.on_reply(BindReply(BindAnswer.THROTTLED, retry_after_s=0.1)) == AFTER_ONE
+    pauses = [machine.on_unreachable() for _ in range(30)]
+    assert pauses[:2] == [Action(Step.READ, 4 * PAUSE_INITIAL_S), Action(Step.READ, 8 * PAUSE_INITIAL_S)]
+    assert pauses[-1] == Action(Step.READ, PAUSE_MAX_S)
+
+
+def test_what_is_withdrawn_is_refused_where_nothing_was_sent_and_read_where_something_was() -> None:
+    refused = Action(Step.END, outcome=Outcome.REFUSED, message="the node is gone")
+    assert make_machine().withdraw("the node is gone") == refused
+    sent = make_machine(unknown=True)
+    assert sent.withdraw("the node is gone") == READ_LATER
+    sent.on_read(UNBOUND)
+    assert sent.on_read(UNBOUND) == refused

@@ -418,6 +418,13 @@ async def test_a_bind_that_fails_may_have_happened_unless_it_was_never_sent() ->
         assert "cannot be reached" in reply.message
 
 
+async def test_an_answer_to_a_bind_that_cannot_be_read_names_its_extender() -> None:
+    async with extending(bind=lambda _: [7]) as extender, binding(extender) as plugin:
+        with pytest.raises(ExtenderError) as told:
+            await bound(plugin)
+    assert str(told.value).startswith(f'extender "{extender.url}" (bind): ')
+
+
 async def test_an_ignorable_binder_that_fails_leaves_the_bind_to_the_profile() -> None:
     async with extending(bind=status(500)) as extender, binding(extender, is_ignorable=True) as plugin:
         assert await bound(plugin) is None

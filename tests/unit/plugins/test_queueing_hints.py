@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -22,6 +23,8 @@ from multisched.framework.events import (
     Action,
     ClusterEvent,
     EventObject,
+    Hint,
+    QueueingHint,
     Resource,
 )
 from multisched.framework.objects_view import ObjectKind
@@ -630,3 +633,124 @@ def test_pods_alike_but_for_their_names_are_woken_by_the_claim_that_was_made_for
         queue.on_event(_object_event(None, MADE_FOR_IT), None, MADE_FOR_IT, PARKED_S)
 
         assert queue.where(second.uid) is Place.ACTIVE
+
+
+# -- hints asked on their own ------------------------------------------------------------------------------------------
+
+CAUTIOUS = {
+    ("NodeDeclaredFeatures", "PodUpdate"),
+    ("NodeResourcesFit", "AssignedPodFrees"),
+    ("NodeResourcesFit", "TargetPodScaleDown"),
+    ("NodeVolumeLimits", "CSINodeUpdate"),
+}
+"""Hints that try a pod again when they do not know what happened."""
+
+THINGS: Mapping[Resource, EventObject] = {
+    Resource.NODE: node(),
+    Resource.ASSIGNED_POD: pod("x", node="n"),
+    Resource.CSI_NODE: csi(1),
+}
+
+
+def hints() -> list[tuple[str, Resource, str, QueueingHint]]:
+    """Of every plugin: whose, of which kind of thing and under which label."""
+    found = []
+    for name in sorted(IN_TREE):
+        plugin = plugin_of(name)
+        if isinstance(plugin, EnqueueExtensions):
+            found += [
+                (name, one.event.resource, one.event.label, one.hint)
+                for one in plugin.events_to_register()
+                if one.hint is not None and name != "SchedulingGates"  # which reads the pod alone
+            ]
+    return found
+
+
+def hint_of(plugin: object, label: str) -> QueueingHint:
+    assert isinstance(plugin, EnqueueExtensions)
+    (hint,) = {one.hint for one in plugin.events_to_register() if one.event.label == label}
+    assert hint is not None
+    return hint
+
+
+def test_a_hint_that_is_told_of_nothing_leaves_the_pod_or_is_among_the_cautious() -> None:
+    queued = {(name, label) for name, _, label, hint in hints() if hint(CLAIMANT, None, None) is Hint.QUEUE}
+    assert queued == CAUTIOUS
+
+
+@pytest.mark.parametrize("kind", THINGS, ids=lambda kind: kind.value)
+def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing(kind: Resource) -> None:
+    other, pods = THINGS[kind], (Resource.ASSIGNED_POD, Resource.TARGET_POD, Resource.UNSCHEDULED_POD)
+    for name, resource, label, hint in hints():
+        if resource is kind or (kind in pods and resource in pods):
+            continue
+        for old, new in ((None, other), (other, None), (other, other)):
+            assert hint(CLAIMANT, old, new) is hint(CLAIMANT, None, None), (name, label)
+
+
+CONSTRAINT = {
+    "maxSkew": 1,
+    "topologyKey": "zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+}
+
+
+def spread(match: list[str] | None = None, **labels: str) -> Pod:
+    constraint = {**CONSTRAINT, "matchLabelKeys": match} if match else CONSTRAINT
+    return pod(labels=labels, topologySpreadConstraints=[constraint])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        (spread(app="web"), spread(app="web"), Hint.SKIP),
+        (spread(["team"], team="a"), spread(["team"], team="b"), Hint.QUEUE),
+        (spread(["team"], team="a"), spread(["team"], team="a"), Hint.SKIP),
+        (spread(app="web"), pod(), Hint.QUEUE),
+    ],
+)
+def test_a_pod_that_other_spread_rules_hold_for_now_is_tried_again(old: Pod, new: Pod, hint: Hint) -> None:
+    assert hint_of(plugin_of("PodTopologySpread"), "TargetPod")(new, old, new) is hint
+
+
+@pytest.mark.parametrize(("before", "after", "hint"), [({"A"}, {"A"}, Hint.SKIP), ({"A"}, {"B"}, Hint.QUEUE)])
+def test_a_pod_that_needs_other_features_now_is_tried_again(before: set[str], after: set[str], hint: Hint) -> None:
+    def needing(features: set[str]) -> Pod:
+        one = pod()
+        spec = msgspec.structs.replace(one.spec, required_features=frozenset(features))
+        return msgspec.structs.replace(one, spec=spec)
+
+    old, new = needing(before), needing(after)
+    assert hint_of(plugin_of("NodeDeclaredFeatures"), "PodUpdate")(new, old, new) is hint
+
+
+def term(app: str) -> dict[str, Any]:
+    return {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}
+
+
+def test_a_pod_that_stands_nowhere_and_is_promised_nowhere_is_no_neighbour() -> None:
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term("web")]}}
+    waiting = pod(affinity=affinity)
+    hint = hint_of(plugin_of("InterPodAffinity"), "AssignedPod")
+    for place, expected in (({}, Hint.SKIP), ({"node": "n"}, Hint.QUEUE), ({"nominated": "n"}, Hint.QUEUE)):
+        assert hint(waiting, None, pod("x", labels={"app": "web"}, **place)) is expected
+    assert hint(waiting, None, pod("x", labels={"app": "db"}, node="n")) is Hint.SKIP
+
+
+def test_a_node_that_an_added_affinity_forbids_helps_nobody() -> None:
+    expression = {"key": "disk", "operator": "In", "values": ["ssd"]}
+    added = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    }
+    objects, registry = ObjectStore(), Registry()
+    put(objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {}}})
+    registry.add_all(IN_TREE, "in-tree")
+    use = PluginUse("NodeAffinity", args={"addedAffinity": added})
+    hint = hint_of(registry.build(use, make_context(objects=objects)), "NodeAddOrLabel")
+    plain, ssd = node(), node(labels={"disk": "ssd"})
+    assert hint(pod(), None, plain) is Hint.SKIP
+    assert hint(pod(), None, ssd) is Hint.QUEUE
+    assert hint(pod(), plain, ssd) is Hint.QUEUE
+    assert hint(pod(), ssd, node(labels={"disk": "ssd", "a": "b"})) is Hint.SKIP
+    assert hint(pod(nodeSelector={"a": "b"}), plain, ssd) is Hint.SKIP

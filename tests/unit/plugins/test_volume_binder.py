@@ -13,7 +13,7 @@ from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.model.version import Version, is_older
-from multisched.plugins.volume_binder import CONFLICTS_MAX
+from multisched.plugins.volume_binder import CONFLICTS_MAX, NEWS_MAX_S
 from multisched.plugins.volume_binding_args import VolumeBindingArgs
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.plugins.scenes import decode_node, node_document
@@ -322,5 +322,68 @@ def test_the_waiting_ends_after_its_time() -> None:
         assert status == failed("binding volumes: context deadline exceeded")
         assert TIMEOUT_S <= took_s <= TIMEOUT_S + 1.0
         assert bench.storage.plugin.pre_bind_timeout_s > TIMEOUT_S
+
+    play(story)
+
+
+@pytest.mark.parametrize("happens", [_lose_claim, _new_claim])
+def test_a_claim_that_goes_while_its_volume_is_made_is_missed(happens: Callable[[Bench], None]) -> None:
+    async def story() -> None:
+        bench = Bench(claim("c"))
+        work = bench.start()
+        await asyncio.sleep(1.0)
+        happens(bench)
+        await asyncio.sleep(1.1)
+        missed = 'failed to check provisioning pvc: persistentvolumeclaims "default/c" not found'
+        assert work.result() == failed(f"binding volumes: {missed}")
+
+    play(story)
+
+
+def test_a_claim_that_another_leader_gave_another_node_meanwhile_is_left_to_it() -> None:
+    async def story() -> None:
+        bench = Bench(claim("c"))
+        bench.desk.replies = [CONFLICT]
+        work = bench.start()
+        await asyncio.sleep(0.02)
+        bench.storage.put(PVC, claim("c", node="n1"))
+        await asyncio.sleep(1.1)
+        assert work.result() == failed('persistentvolumeclaim "c" is being provisioned for node "n1"')
+        assert len(bench.desk.written) == 1
+
+    play(story)
+
+
+def test_a_claim_that_changed_otherwise_is_given_its_node_as_soon_as_the_watch_shows_the_change() -> None:
+    async def story() -> None:
+        bench = Bench(claim("c"))
+        first = bench.storage.objects.claim("default", "c")
+        assert first is not None
+        bench.desk.replies = [CONFLICT]
+        work = bench.start()
+        await asyncio.sleep(2.0)
+        assert [what for what, _ in bench.desk.written] == ["c for n0"]
+        bench.storage.put(PVC, claim("c"))
+        second = bench.storage.objects.claim("default", "c")
+        assert second is not None
+        await asyncio.sleep(0.5)
+        assert bench.desk.written == [("c for n0", first.version), ("c for n0", second.version)]
+        bench.storage.put(PVC, claim("c", node="n0"))
+        bench.bind(node="n0")
+        await asyncio.sleep(1.1)
+        assert work.result() == Status()
+
+    play(story)
+
+
+def test_a_change_that_the_watch_does_not_show_is_waited_for_no_longer_than_its_bound() -> None:
+    async def story() -> None:
+        bench = Bench(claim("c"))
+        bench.desk.replies = [CONFLICT]
+        bench.start()
+        await asyncio.sleep(NEWS_MAX_S - 0.2)
+        assert len(bench.desk.written) == 1
+        await asyncio.sleep(1.0)
+        assert len(bench.desk.written) == 2
 
     play(story)

@@ -18,6 +18,7 @@ from multisched.shell.program import Program, Surroundings
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualProcess
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -59,6 +60,7 @@ class BentTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
+        assert timeout_s > 0
         self.requests.append((method, path))
         if path.partition("?")[0].endswith("/binding"):
             await asyncio.sleep(self.bind_s)
@@ -124,6 +126,7 @@ class Cluster:
             "kube-system",
             observer=lambda domain: self.observer,
             duty_threads=lambda: self._at_once,
+            open_process=VirtualProcess,
         )
         self.program = Program(config.parse(configuration, "test"), surroundings)
 

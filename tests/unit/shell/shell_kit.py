@@ -83,6 +83,7 @@ class Desk:
         self.sleep: Callable[[float], Any] | None = None
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
+        assert timeout_s > 0
         self.posts.append((request.name, request.node))
         while self.replies:
             reply = self.replies.pop(0)
@@ -93,6 +94,7 @@ class Desk:
         return BindReply(BindAnswer.CREATED)
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
+        assert timeout_s > 0
         truth = self.truths.pop(0)
         if isinstance(truth, UnreachableError):
             raise truth
@@ -105,12 +107,16 @@ class Desk:
         self.conditions.append((pod.name, condition))
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
+        assert message
+        assert timeout_s > 0
         return await self._write("mark", pod)
 
     async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        assert timeout_s > 0
         return await self._write("delete", pod)
 
     async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+        assert timeout_s > 0
         return await self._write("clear", pod)
 
     async def _write(self, what: str, pod: ObjectRef) -> WriteReply:
@@ -128,27 +134,33 @@ class Desk:
         return self.is_leading
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
-        """Times are of no interest here."""
+        """Times are of no interest here, but that they are some."""
+        assert seconds >= 0
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
         self.ends.append(("failure", (plugin, point)))
 
     def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
+        assert seconds >= 0
         self.ends.append(("attempt", result))
 
     def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
+        assert seconds >= 0
         self.ends.append(("bound", pod.name))
 
     def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None:
+        assert seconds >= 0
         self.ends.append(("outcome", outcome))
 
     def permit_waited(self, result: str, seconds: float) -> None:
+        assert seconds >= 0
         self.ends.append(("permit", result))
 
     def preemption_began(self, victims: int) -> None:
         self.ends.append(("victims", victims))
 
     def preemption_ended(self, result: str, seconds: float) -> None:
+        assert seconds >= 0
         self.ends.append(("preemption", result))
         self.preemptions_s.append(seconds)
 

@@ -20,6 +20,7 @@ from multisched.config_schema import Configuration
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.wire import MERGE_PATCH, LineStream, Response
 from multisched.queueing.transitions import Place
+from multisched.shell import audit as audit_module
 from multisched.shell.audit import PAGE_PAUSE_S, AuditStatistics
 from multisched.shell.program import Program, Surroundings
 from multisched.shell.telemetry import read
@@ -324,6 +325,16 @@ def _count_more_in_scores(program: Program, uid: str) -> None:
     table._requested[SCORING.start, entry.row] += 5
 
 
+def _lose_from_its_row(program: Program, uid: str) -> None:
+    program.cache.nodes.remove_pod(_placed(program, uid).row, uid)
+
+
+def _count_another_on_the_row(program: Program, uid: str) -> None:
+    entry = _placed(program, uid)
+    program.cache.nodes.remove_pod(entry.row, uid)
+    program.cache.nodes.add_pod(entry.row, msgspec.structs.replace(entry.pod, name="another"))
+
+
 CORRUPTIONS: list[tuple[Callable[[Program, str], None], str, str, str]] = [
     (_forget_a_pod, "service", "pod default/service", "unknown here"),
     (_move_a_pod, "service", "pod default/service", "' in the API, on '"),
@@ -332,6 +343,8 @@ CORRUPTIONS: list[tuple[Callable[[Program, str], None], str, str, str]] = [
     (_offer_more_cpu, "service", "row NODE", "allocatable cpu is 4250, the node says 4000"),
     (_cordon_a_row, "service", "row NODE", "unschedulable is True, the node says False"),
     (_count_more_in_scores, "service", "row NODE", "scoring columns say"),
+    (_lose_from_its_row, "service", "row NODE", "lacks pod default/service"),
+    (_count_another_on_the_row, "service", "row NODE", "has pod default/another, its entry says PlacedPod("),
     (_give_devices_back, "train", "ledger default/train", "ledger gpu-devices holds None, its pod says"),
     (_count_a_device_as_free, "train", "ledger gpu", "for the row, its pods make"),
     (_hold_for_a_stranger, "train", "ledger stranger", "for a pod that is on no node"),
@@ -539,5 +552,29 @@ def test_metrics_count_audits_and_differences() -> None:
         readings = read(stage.program)
         assert readings.audits >= 1
         assert readings.audit_differences == 1
+
+    play(scene)
+
+
+def test_of_many_differences_some_are_logged_and_the_others_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "LOGGED_MAX", 1)
+
+    async def scene(stage: Stage) -> None:
+        for number in range(5):
+            await stage.add_pod(f"more-{number}", cpu="10m")
+        await asyncio.sleep(5.0)
+        for number in range(5):
+            stage.program.cache.remove(stage.uid(f"more-{number}"))
+        caplog.clear()
+        found = [await stage.program.audit.once(), await stage.program.audit.once()]
+        told = [record for record in caplog.records if record.message == "audit: difference mended"]
+        rest = [vars(record)["more"] for record in caplog.records if record.message.endswith("more differences mended")]
+        assert len(told) == sum(min(len(one), 1) for one in found)
+        assert rest == [len(one) - 1 for one in found if len(one) > 1]
+        assert rest
+        assert len(told) + sum(rest) == stage.found.differences
+        assert {(vars(record)["kind"], vars(record)["object"][:-1]) for record in told} == {("pod", "default/more-")}
 
     play(scene)

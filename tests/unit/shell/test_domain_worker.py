@@ -7,10 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.node_view import Rows
+from multisched.framework.isolation import IsolatedError
+from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency, PermitResult
 from multisched.framework.ports import (
     BindAnswer,
@@ -21,6 +23,7 @@ from multisched.framework.ports import (
     PodTruth,
     UnreachableError,
 )
+from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
@@ -492,3 +495,191 @@ def test_what_a_ledger_has_against_its_node_reaches_the_pod() -> None:
         assert house.desk.posts == [("first", "a"), ("second", "a")]
 
     play(scene)
+
+
+def test_a_pod_at_permit_goes_back_to_the_queue_when_the_intake_closes() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        house.worker.close_intake()
+        await asyncio.sleep(0.1)
+        (told,) = house.told("p")
+        assert "the scheduler stopped while the pod waited for others" in told
+        assert recorder.calls == ["reserve p", "unreserve p"]
+        assert (len(house.cache), house.worker.is_drained, house.desk.posts) == (0, True, [])
+
+    play(scene)
+
+
+@pytest.mark.parametrize("ends", ["deleted", "bound elsewhere"])
+def test_a_pod_that_ends_while_a_plugin_is_asked_about_it_is_decided_no_more(ends: str) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        uid = house.see_pod("p")
+        await asyncio.sleep(0.5)
+        if ends == "deleted":
+            house.lose_pod("p")
+        else:
+            house.see_pod("p", nodeName="b")
+        await asyncio.sleep(1.0)
+        assert (recorder.calls, house.desk.posts, house.told("p")) == ([], [], [])
+        assert house.worker.queue.where(uid) is None
+        assert house.worker.queue.statistics().in_flight == 0
+        assert house.node_of("p") == (None if ends == "deleted" else "b")
+
+    play(scene, "a", "b", plugins=[Slow("slow", 1.0)])
+
+
+def test_a_pod_whose_labels_change_while_a_plugin_is_asked_counts_with_the_new_ones() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        uid = house.see_pod("p", metadata={"labels": {"app": "old"}})
+        await asyncio.sleep(0.5)
+        house.see_pod("p", metadata={"labels": {"app": "new"}})
+        await asyncio.sleep(1.0)
+        entry = house.cache.placed(uid)
+        assert entry is not None
+        assert entry.pod.labels == {"app": "new"}
+
+    play(scene, plugins=[Slow("slow", 1.0)])
+
+
+class Binds:
+    """A Bind plugin that returns, or raises, what a test says."""
+
+    name = "Binds"
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> Any:
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ("bound", "returned str, not BindReply"),
+        (ExtenderError("the extender is down"), "the extender is down"),
+        (BindReply(BindAnswer.REJECTED, message="not here"), "not here"),
+    ],
+)
+def test_what_a_bind_plugin_cannot_do_is_told_and_no_other_is_asked(found: Any, told: str) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.truths = [PodTruth("uid-p", "", is_deleting=False, is_gated=False)] * 20
+        house.see_pod("p")
+        await asyncio.sleep(7.0)  # whether it was bound all the same is asked first
+        first = house.told("p")[0]
+        assert told in first
+        assert (first == told) is isinstance(found, ExtenderError), "an extender's own words and no more"
+        assert house.desk.posts == []
+        assert recorder.calls[:3] == ["reserve p", "pre_bind p", "unreserve p"]
+
+    play(scene, plugins=[Binds(found)])
+
+
+def test_a_bind_plugin_that_leaves_the_pod_to_others_leaves_it_to_the_api() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene, plugins=[Binds(None)])
+
+
+def test_a_pod_is_bound_though_a_plugin_fails_to_hear_of_it() -> None:
+    class Deaf:
+        name = "Deaf"
+
+        def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+            raise RuntimeError("boom")
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.reasons() == ["Scheduled"]
+        assert house.domain.heard.failures == [("Deaf", "PostBind", "boom")]
+        assert "post_bind p" in recorder.calls
+
+    play(scene, plugins=[Deaf()])
+
+
+def test_an_isolated_plugin_that_fails_is_told_with_the_point_at_which_it_did() -> None:
+    class Isolated(Slow):
+        async def answer(self, question: object) -> object:
+            raise IsolatedError("Score", "no answer within 1 s")
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        (told,) = house.told("p")
+        assert "isolated" in told
+        assert "no answer within 1 s" in told
+        assert house.domain.heard.failures == [("isolated", "Score", "no answer within 1 s")]
+        assert house.desk.ends == [("attempt", "error")]
+
+    play(scene, plugins=[Isolated("isolated", 1.0)])
+
+
+@pytest.mark.parametrize("what", ["nothing", "the lease", "the node"])
+def test_a_bind_that_had_to_wait_is_void_once_what_it_was_decided_by_holds_no_more(what: str) -> None:
+    asked: list[BindRequest] = []
+
+    class Waits:
+        """A Bind plugin that is held up by a limit of writes."""
+
+        name = "Waits"
+
+        async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+            asked.append(request)
+            await asyncio.sleep(3.0)
+            return CREATED
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        (request,) = asked
+        assert (request.namespace, request.name, request.uid, request.node) == ("default", "p", "uid-p", "a")
+        assert not request.is_void()
+        match what:
+            case "the lease":
+                house.desk.is_leading = False
+            case "the node":
+                house.lose_node("a")
+        assert request.is_void() is (what != "nothing")
+        await asyncio.sleep(3.0)
+
+    play(scene, plugins=[Waits()])
+
+
+class Answered(Slow):
+    """Asks outside, and lets all rows pass by the answer."""
+
+    def __init__(self) -> None:
+        super().__init__("answered", 0.5)
+        self.reasons = ReasonTable(self.name)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.zeros(len(rows), np.uint8)
+
+
+@pytest.mark.parametrize("what", ["heartbeat", "label"])
+def test_a_node_that_changed_after_a_plugin_was_asked_about_it_is_decided_anew_and_a_heartbeat_is_no_change(
+    what: str,
+) -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.see_pod("p")
+        await asyncio.sleep(1.0)
+        house.see_pod("other", cpu="100m", nodeName="a", scheduler="theirs")  # all is looked at again
+        house.see_node("a", labels={"changed": "yes"} if what == "label" else {})
+        for pod in house.worker.waiting.waiting():
+            house.worker.waiting.allow(pod.uid, "Recorder")
+        await asyncio.sleep(0.3)
+        assert house.desk.posts == ([("p", "a")] if what == "heartbeat" else [])
+        if what == "label":
+            assert "unreserve p" in recorder.calls
+
+    play(scene, plugins=[Answered()])

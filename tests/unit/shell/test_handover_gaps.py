@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from multisched import config
+from multisched.client.lease_record import Holding
+from multisched.config_nodes import NodeSelection
+from multisched.shell import handover as handover_module
 from multisched.shell.domain import DomainWorker
-from multisched.shell.handover import NODES_LISTED_MAX
+from multisched.shell.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
 from multisched.state.domain_rows import DomainRows
-from tests.sim.handover import THREE, TWO, Replica, Site, play
+from tests.sim.handover import HEAD, THREE, TWO, Replica, Site, play
+
+ONE = HEAD + "- name: gpu\n"
+ANNOTATIONS = {"selection": SELECTION_ANNOTATION, "seen": SEEN_ANNOTATION}
+
+
+def written(configuration: str) -> str:
+    """What a leader of this configuration says of the nodes that its domains use."""
+    return NodeSelection.of(config.parse(configuration, "test")).written()
 
 
 def relist(replica: Replica) -> None:
@@ -134,5 +148,77 @@ def test_nodes_that_come_together_do_not_wait_for_one_anothers_lists() -> None:
         new.cable.node_lists = {}
         await asyncio.sleep(2.0)
         assert not rows_of(new, "forecast").withheld
+
+    play(scene)
+
+
+def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() -> None:
+    """What the other says of itself decides, in these words; who says too little is waited for."""
+
+    async def scene(site: Site) -> None:
+        replica = site.start(["forecast"], TWO)
+        await site.add_node("free")
+        await site.add_node("fast", gpus=4)
+        await asyncio.sleep(10.0)
+        handover, nodes = replica.program.handover, replica.program.cache.nodes
+        position = replica.program.reflectors["nodes"].position
+        two, three = written(TWO), written(THREE)
+
+        def obstacle(node: str, *, group: str = "gpu", domain: str = "forecast", **said: str) -> str:
+            row = nodes.row_of(node)
+            assert row is not None
+            found = nodes.node(row)
+            holding = Holding("other", {ANNOTATIONS[key]: text for key, text in said.items()})
+            return handover._obstacle(domain, found, found.version, {group: holding, "nobody": None})
+
+        held = "the lease of gpu is held by other"
+        assert obstacle("free") == f"{held}, which does not say what nodes it uses"
+        assert obstacle("free", selection="{") == f"{held}, which does not say what nodes it uses"
+        claimed = f"{held}, whose configuration gives it the node, too"
+        assert obstacle("fast", selection=two, seen=position) == claimed
+        left = f"{held}, which has not seen yet that the node left"
+        assert obstacle("free", selection=two) == left
+        assert obstacle("free", selection=two, seen="1") == left
+        assert obstacle("free", selection=two, seen=position) == ""
+        more = f"{held}, which has seen more of nodes than this process, and may have it again"
+        assert obstacle("free", selection=two, seen=str(int(position) + 1)) == more
+        assert obstacle("free", selection=three, seen=position) == ""
+        assert obstacle("free", group="forecast") == "", "what is settled is ours"
+        unknown = (
+            f"{held}, whose configuration has no lease for domain forecast, and would not ask before it takes the node"
+        )
+        assert obstacle("free", selection=written(ONE), seen=position) == unknown
+
+    play(scene)
+
+
+def test_other_configurations_and_what_was_told_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover_module, "SELECTIONS_MAX", 2)
+    monkeypatch.setattr(handover_module, "TOLD_MAX", 2)
+
+    async def scene(site: Site) -> None:
+        replica = site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        handover = replica.program.handover
+        texts = [written(text) for text in (ONE, TWO, THREE)]
+        for text in (*texts, *texts, ""):
+            claims = handover._claims({SELECTION_ANNOTATION: text})
+            assert (claims is None) == (not text)
+            assert claims is None or ("forecast" in claims.groups) == (text != texts[0])
+            assert len(handover._selections) <= 2
+        assert handover.waiting() == ""
+
+    play(scene)
+
+
+def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> None:
+    async def scene(site: Site) -> None:
+        old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        old.cable.deaf_until_s = site.loop.time() + 60.0
+        assert new.program.handover.waiting() == ""
+        await site.set_gpus("n", 0)
+        await asyncio.sleep(1.0)
+        assert new.program.handover.waiting() == "1 nodes wait for another leader, for instance n"
 
     play(scene)

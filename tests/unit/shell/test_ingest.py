@@ -22,13 +22,14 @@ from multisched.framework.events import (
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.status import Code
+from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.objects import CPU, HostPort, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
+from multisched.shell import ingest
 from multisched.shell.ingest import NodeIngest
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.cycle.cycle_kit import make_pod
@@ -367,3 +368,119 @@ def test_a_pod_is_in_step_when_it_is_counted_where_the_server_has_it(house: Hous
     assert not house.pods.is_in_step(as_served("a", uid="uid-again"))
     assert house.pods.is_in_step(as_served("b", phase="Succeeded"))
     assert house.pods.is_in_step(msgspec.Raw(b"7"))
+
+
+def as_served(name: str = "p", *, node: str = "", phase: str = "Pending", **fields: Any) -> msgspec.Raw:
+    """A pod as a list of the API server has it."""
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **fields.pop("metadata", {})}
+    container = {"name": "c", "resources": {"requests": {"cpu": fields.pop("cpu", "1")}}}
+    spec = {"schedulerName": "ours", "containers": [container], **fields}
+    spec |= {"nodeName": node} if node else {}
+    return msgspec.Raw(msgspec.json.encode({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_wanted"),
+    [
+        (as_served(), True),
+        (as_served(schedulerName="theirs"), False),
+        (as_served(node="a"), True),
+        (as_served(node="a", schedulerName="theirs"), True),
+        (as_served(node="a", phase="Succeeded"), False),
+        (as_served(node="a", phase="Failed"), False),
+        (as_served(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), False),
+        (as_served(cpu="lots"), False),
+        (msgspec.Raw(b"7"), False),
+    ],
+)
+def test_an_audit_wants_what_stands_and_what_may_be_scheduled(house: House, raw: msgspec.Raw, is_wanted: bool) -> None:
+    assert house.pods.is_wanted(raw) is is_wanted
+
+
+def test_a_pod_that_cannot_be_read_is_not_taken_anew(house: House) -> None:
+    uid = house.see_pod("p", cpu="2", nodeName="a")
+    house.pods.take_anew("default/p", msgspec.Raw(b"7"))
+    entry = house.cache.placed(uid)
+    assert entry is not None
+    house.pods.take_anew("default/p", as_served(node="a"))
+    assert house.cache.nodes.requested(CPU)[house.domain.row("a")] == 1000
+
+
+def test_a_bind_that_was_none_gives_its_room_back_and_its_pod_waits_again(house: House) -> None:
+    uid = house.see_pod("p", cpu="2")
+    assert house.worker.queue.pop(0.0) is not None
+    house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
+    house.worker.queue.done(uid)
+    late = house.see_pod("late", cpu="2")
+    assert house.worker.queue.pop(0.0) is not None
+    house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+    house.pods.unbind("uid-nobody")
+    house.pods.unbind(uid)
+    assert house.cache.placed(uid) is None
+    assert place_of(house, uid) is Place.ACTIVE
+    assert place_of(house, late) is not Place.UNSCHEDULABLE, "it hears of the room"
+
+    standing = house.see_pod("stands", nodeName="b")
+    house.pods.unbind(standing)
+    assert house.node_of("stands") == "b", "the watch has shown it there"
+
+
+def test_what_a_policy_adds_is_made_once_for_pods_alike_and_kept_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingest, "INTERNED_MAX", 2)
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, tolerations={"ours": (Toleration("virtual", "Exists"),)})
+        uids = [house.see_pod(f"p-{number}", cpu=str(1 + number // 2)) for number in range(10)]
+        specs = [house.pods.pending[uid].spec for uid in uids]
+        assert all([one.key for one in spec.tolerations] == ["virtual"] for spec in specs)
+        assert all(first is second for first, second in zip(specs[::2], specs[1::2], strict=True))
+        assert len(house.pods._tolerant) <= 2
+
+
+def test_who_waits_for_room_that_was_promised_to_a_pod_hears_when_it_goes_elsewhere(house: House) -> None:
+    promised = house.see_pod("promised", status={"nominatedNodeName": "a"})
+    for node in ("a", "b"):
+        late = house.see_pod("late")
+        house.worker.queue.remove(promised)
+        assert house.worker.queue.pop(0.0) is not None
+        house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+        house.see_pod("promised", nodeName=node, status={"nominatedNodeName": "a"})
+        assert (place_of(house, late) is Place.UNSCHEDULABLE) == (node == "a")
+        house.lose_pod("promised")
+        house.lose_pod("late")
+        promised = house.see_pod("promised", status={"nominatedNodeName": "a"})
+
+
+class Quota:
+    """A gate that is closed."""
+
+    name = "Quota"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return Status.unschedulable("quota is used up")
+
+
+def test_a_pod_that_a_plugin_holds_back_is_told_by_whom_and_one_with_gates_of_its_own_is_not() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a", plugins=[Quota()])
+        house.see_pod("held")
+        house.see_pod("held", metadata={"labels": {"a": "b"}})
+        house.see_pod("gated", schedulingGates=[{"name": "g"}])
+    assert [(pod, one.reason, one.message) for pod, one in house.desk.conditions] == [
+        ("held", "SchedulingGated", "quota is used up")
+    ]
+
+
+def test_of_pods_that_cannot_be_scheduled_the_latest_are_remembered(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "REPORTED_MAX", 2)
+    uids = [house.see_pod(f"bad-{number}", cpu="lots") for number in range(4)]
+    assert list(house.pods.refused) == uids[2:]
+    assert house.pods.malformed == 4
+    refused = house.pods.refused[uids[3]]
+    assert (refused.pod.name, refused.domain, refused.since_s) == ("bad-3", "ours", 0.0)
+    house.lose_pod("bad-3")
+    assert (list(house.pods.refused), house.pods.uid_of("default/bad-3")) == (uids[2:3], "")
+    assert house.pods.uid_of("default/bad-2") == uids[2]

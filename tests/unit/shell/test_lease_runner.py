@@ -17,9 +17,10 @@ import pytest
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
-from multisched.model.wire import ConnectFailedError, Response, Transport
+from multisched.model.wire import JSON, ConnectFailedError, Response, Transport
 from multisched.observe.health import HEARTBEAT_AGE_MAX_S
-from multisched.shell.lease_runner import LeasesInThread
+from multisched.shell import lease_runner
+from multisched.shell.lease_runner import LeasesInThread, LeasesOnLoop
 
 PATIENCE_S = 30.0
 """For what must happen, on a machine however slow."""
@@ -188,3 +189,100 @@ def test_a_thread_that_cannot_connect_ends_the_program_and_says_why() -> None:
         assert caught.group_contains(PermissionError, match="no credentials")
 
     asyncio.run(main())
+
+
+def test_the_thread_ends_with_its_last_lease_and_the_program_goes_on() -> None:
+    async def main() -> None:
+        stage = Scene()
+        running = asyncio.get_running_loop().create_task(stage.runner.run([stage.keeper]))
+        await stage.until(LeaseState.LEADING)
+        await stage.runner.release(stage.keeper)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+        await stage.runner.release(stage.keeper)  # its loop is closed: there is nothing left to give back
+        assert stage.transport.holder == ""
+
+    asyncio.run(main())
+
+
+class Echo:
+    """Answers every request with what it was asked."""
+
+    async def request(self, method: str, path: str, **how: Any) -> Response:
+        return Response(200, orjson.dumps([method, path, {**how, "body": how["body"].decode()}]), {})
+
+
+async def test_before_the_thread_is_connected_nothing_is_sent_and_then_everything_as_it_is() -> None:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Transport]:
+        raise AssertionError("not in this test")
+        yield
+
+    runner = LeasesInThread(connect, HandClock())
+    with pytest.raises(ConnectFailedError, match=r"^the lease thread has no connection yet$"):
+        await runner.transport.request("GET", "/x")
+    echo: Any = Echo()
+    runner.connected = echo
+    how = {"content_type": "c", "accept": "a", "timeout_s": 3.0}
+    answer = await runner.transport.request("PUT", "/x", body=b"b", content_type="c", accept="a", timeout_s=3.0)
+    assert orjson.loads(answer.body) == ["PUT", "/x", {**how, "body": "b"}]
+    answer = await runner.transport.request("PUT", "/x", body=b"b")
+    how = {"content_type": JSON, "accept": JSON, "timeout_s": 30.0}
+    assert orjson.loads(answer.body) == ["PUT", "/x", {**how, "body": "b"}]
+    with pytest.raises(NotImplementedError, match="leases are not watched"):
+        runner.transport.stream("/x")
+    stage = Scene()
+    await runner.release(stage.keeper)
+    assert stage.told == [], "a thread that never ran has nothing to give back"
+
+
+def test_what_a_thread_tells_a_program_that_has_ended_is_dropped() -> None:
+    stage = Scene()
+    stage.runner.tell(stage.hear, LeaseState.LEADING)
+    loop = asyncio.new_event_loop()
+    loop.close()
+    stage.runner._program = loop
+    stage.runner.tell(stage.hear, LeaseState.LEADING)
+    assert stage.told == []
+
+
+async def test_an_end_is_told_once() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    lease_runner._settle(future, None)
+    lease_runner._settle(future, ValueError("too late"))
+    await future
+    assert future.done()
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    lease_runner._settle(failed, ValueError("no credentials"))
+    lease_runner._settle(failed, None)
+    with pytest.raises(ValueError, match="no credentials"):
+        await failed
+
+
+async def test_on_the_programs_own_loop_all_leases_are_kept_side_by_side() -> None:
+    clock = HandClock()
+    transport = Watched(ApiServer(clock, rbac=False))
+    runner, told = LeasesOnLoop(transport), list[tuple[str, LeaseState]]()
+    assert runner.is_alive()
+
+    def keeper(name: str) -> LeaseKeeper:
+        return LeaseKeeper(
+            runner.transport,
+            namespace="kube-system",
+            name=name,
+            identity="me",
+            clock=clock,
+            rng=random.Random(1),
+            settings=LeaseSettings(retry_period_s=0.02),
+            on_change=lambda state: runner.tell(lambda name, state: told.append((name, state)), name, state),
+        )
+
+    keepers = [keeper("a"), keeper("b")]
+    running = asyncio.create_task(runner.run(keepers))
+    async with asyncio.timeout(PATIENCE_S):
+        while {name for name, state in told if state is LeaseState.LEADING} != {"a", "b"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for one in keepers:
+            await runner.release(one)
+        await running
+    assert transport.holder == ""

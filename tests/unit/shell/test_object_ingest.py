@@ -9,11 +9,12 @@ import msgspec
 import orjson
 import pytest
 
-from multisched.framework.events import ClusterEvent, EventObject
+from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode_objects import decoders
+from multisched.shell import object_ingest
 from multisched.shell.object_ingest import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.unit.shell.shell_kit import Desk
@@ -64,3 +65,48 @@ def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(cap
     ingest.upsert("team/few", a_budget({"matchLabels": {"a": "b"}}))
     ingest.upsert("team/few", a_budget(bad))
     assert (len(desk.events), ingest.malformed) == (2, 2)
+
+
+def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    store, told = ObjectStore(), list[str]()
+    ingest = ObjectIngest(
+        KIND, store, decoders()[KIND.value], lambda event, old, new: told.append(event.label), Desk(), "ours"
+    )
+    with caplog.at_level(logging.WARNING):
+        ingest.upsert("team/few", msgspec.Raw(b"7"))
+        ingest.upsert("team/few", msgspec.Raw(b"["))
+    assert (ingest.malformed, told, len(store)) == (2, [], 0)
+    said = vars(caplog.records[0])
+    assert (said["kind"], said["key"], bool(said["error"])) == (KIND.value, "team/few", True)
+
+
+def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait() -> None:
+    store, told = ObjectStore(), list[tuple[ClusterEvent, EventObject, EventObject]]()
+    ingest = ObjectIngest(
+        KIND, store, decoders()[KIND.value], lambda event, old, new: told.append((event, old, new)), Desk(), "ours"
+    )
+    ingest.replaced("1")
+    assert told == []
+    ingest.refused("forbidden")
+    ingest.refused("still forbidden")
+    assert store.unreadable(KIND) == "still forbidden"
+    ingest.replaced("2")
+    ingest.replaced("3")
+    assert store.unreadable(KIND) == ""
+    readable = ClusterEvent(Resource.WILDCARD, Action.ALL, "PodDisruptionBudgetReadable")
+    assert told == [(readable, None, None)]
+
+
+def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_ingest, "REPORTED_MAX", 2)
+    desk = Desk()
+    ingest = ObjectIngest(KIND, ObjectStore(), decoders()[KIND.value], lambda event, old, new: None, desk, "ours")
+    bad = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
+
+    def see(name: str) -> None:
+        metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
+        ingest.upsert(f"team/{name}", msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {"selector": bad}})))
+
+    for name in ("a", "b", "c", "b", "c", "a"):
+        see(name)
+    assert [event.regarding.name for event in desk.events] == ["a", "b", "c", "a"]

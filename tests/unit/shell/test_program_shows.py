@@ -217,3 +217,40 @@ def test_a_disk_is_bound_to_the_claim_before_the_pod_is_and_the_write_is_counted
         assert key == ("PersistentVolume", "done")
 
     play(scene, prepare=local_disk)
+
+
+def test_the_judge_looks_as_often_as_configured_and_tells_of_pods_that_stand_against_a_rule() -> None:
+    async def scene(cluster: Cluster) -> None:
+        for name in ("first", "second"):
+            await cluster.add_pod(name, cpu="3", scheduler="another")
+            await cluster.bind(name, "a")
+        await cluster.settle(590.0)
+        judge = read(cluster.program).judge
+        assert judge is not None
+        assert (judge.runs, judge.failures, judge.ended_at_s) == (0, 0, 0.0)
+        await cluster.settle(10.0)
+        judge = read(cluster.program).judge
+        assert judge is not None
+        assert (judge.runs, judge.failures) == (1, 0)
+        assert judge.ended_at_s > 0
+        assert {rule: pods for rule, pods in judge.violations.items() if pods} == {"resources": 1}
+        events = (await cluster.send("GET", "/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
+        (told,) = [event for event in events if event["action"] == "Verifying"]
+        assert told["regarding"]["name"] in ("first", "second")
+        assert told["reportingController"] == "forecast-scheduler"
+
+        cluster.transport.answer = lambda method, path: Response(500, b"", {}) if "limit=" in path else None
+        await cluster.settle(600.0)
+        judge = read(cluster.program).judge
+        assert judge is not None
+        assert (judge.runs, judge.failures) == (1, 1)
+
+    play(scene, prepare=one_node, configuration=f"{CONFIGURATION}verify: {{every: 10m}}\n")
+
+
+def test_without_the_setting_nobody_judges() -> None:
+    async def scene(cluster: Cluster) -> None:
+        assert cluster.program.judge is None
+        assert read(cluster.program).judge is None
+
+    play(scene)

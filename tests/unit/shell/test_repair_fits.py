@@ -5,15 +5,29 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multisched.framework.node_view import Bools
+from multisched import config
+from multisched.framework.node_view import Bools, Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.reasons import ReasonTable
 from multisched.model.objects import Pod
+from multisched.shell import repair_fits
 from multisched.shell.domain import DomainWorker
 from multisched.shell.rehearsal import DumpedCluster, Rehearsal
 from multisched.shell.repair_fits import ROOM, StandingFits
-from tests.unit.explain.clusters import NOW, Document, clusters, configuration, hard_pods, make_node, make_pod
+from tests.unit.explain.clusters import (
+    CONFIGURATION,
+    NOW,
+    Document,
+    clusters,
+    configuration,
+    hard_pods,
+    make_node,
+    make_pod,
+)
 
 PLANNER = "PeakForecast"
 HOSTNAME = "kubernetes.io/hostname"
@@ -106,3 +120,55 @@ def test_pods_alike_share_one_answer() -> None:
     fits = StandingFits(rehearsal, worker, PLANNER)
     answers = [fits(pod) for pod in standing(rehearsal)]
     assert all(answer is answers[0] for answer in answers)
+
+
+def test_answers_are_kept_within_a_bound_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair_fits, "ANSWERS_MAX", 2)
+    nodes = [make_node(f"n{number}", labels={"disk": "a" if number else "b"}) for number in range(3)]
+    pods = [
+        make_pod(f"web-{number}", node="n0", nodeSelector={"disk": "ab"[number % 2]}, cpu=f"{1 + number}m")
+        for number in range(6)
+    ]
+    rehearsal, worker = rehearsal_of(*nodes, *pods)
+    fits = StandingFits(rehearsal, worker, PLANNER)
+    names = [node.name for _, node in rehearsal.cache.nodes.live_rows()]
+    for pod in [*standing(rehearsal), *standing(rehearsal)]:
+        found = {name for name, fit in zip(names, fits(pod), strict=True) if fit}
+        assert found == ({"n0"} if int(pod.name[-1]) % 2 else {"n1", "n2"})
+        assert len(fits._answers) <= 2
+
+
+class Fails:
+    """Raises about pods of the team `bad`."""
+
+    name = "Fails"
+    depends_on = Dependency.NODE
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+
+    def sign(self, pod: Pod) -> str:
+        return pod.labels.get("team", "")
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        if pod.labels.get("team") == "bad":
+            raise ValueError("boom")
+        return np.zeros(len(rows), np.uint8)
+
+
+def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> None:
+    text = CONFIGURATION.replace("nodes:", f"profile: {{plugins: {{enabled: [{{name: '{__name__}:Fails'}}]}}}}, nodes:")
+    labels = {"team": "bad"}
+    pods = [make_pod("good", node="a"), *(make_pod(f"bad-{number}", node="a", labels=labels) for number in range(2))]
+    items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
+    rehearsal = Rehearsal(config.parse(text, "test"), DumpedCluster(items, NOW))
+    (worker,) = rehearsal.program.router.workers()
+    fits = StandingFits(rehearsal, worker, PLANNER)
+    assert {pod.name: fits(pod).tolist() for pod in standing(rehearsal)} == {
+        "good": [True],
+        "bad-0": [False],
+        "bad-1": [False],
+    }
+    (note,) = fits.notes()
+    assert note.startswith("for 2 pods no node was found, as a plugin failed: Fails: ")
+    assert "boom" in note

@@ -14,7 +14,11 @@ from multisched.model.cluster_objects import (
     CsiStorageCapacity,
     PersistentVolume,
     PersistentVolumeClaim,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
     Service,
+    StatefulSet,
     VolumeAttachment,
 )
 from multisched.state.object_store import ObjectStore
@@ -132,3 +136,43 @@ def _any_object(kind: ObjectKind) -> ClusterObject:
 
 def _content(volume: PersistentVolume) -> tuple[str, int]:
     return volume.storage_class, volume.capacity_bytes
+
+
+def test_each_kind_is_found_by_its_namespace() -> None:
+    store = ObjectStore()
+    kinds = {
+        ObjectKind.SERVICE: Service,
+        ObjectKind.REPLICA_SET: ReplicaSet,
+        ObjectKind.STATEFUL_SET: StatefulSet,
+        ObjectKind.REPLICATION_CONTROLLER: ReplicationController,
+        ObjectKind.POD_DISRUPTION_BUDGET: PodDisruptionBudget,
+    }
+    for kind, make in kinds.items():
+        for namespace in ("team", "other"):
+            store.set(kind, make(name=f"{kind.value}-{namespace}", namespace=namespace))
+    for kind in kinds:
+        assert [one.name for one in store.in_namespace(kind, "team")] == [f"{kind.value}-team"]
+        assert list(store.in_namespace(kind, "nobody")) == []
+    assert [one.name for one in store.services("team")] == ["Service-team"]
+    assert [one.name for one in store.disruption_budgets("team")] == ["PodDisruptionBudget-team"]
+    assert len(store) == 2 * len(kinds)
+
+
+def test_objects_filed_by_something_else_are_found_by_their_namespace_too() -> None:
+    store = ObjectStore()
+    for namespace in ("team", "other"):
+        store.set(CAPACITY, CsiStorageCapacity(name="c", namespace=namespace, storage_class="fast"))
+    assert [one.namespace for one in store.in_namespace(CAPACITY, "team")] == ["team"]
+    store.set(PV, PersistentVolume(name="a"))
+    assert [one.name for one in store.volumes()] == ["a"]
+
+
+def test_a_kind_that_becomes_readable_or_not_has_changed_and_one_that_stays_so_has_not() -> None:
+    store = ObjectStore()
+    versions = []
+    for why in ("", "forbidden", "still forbidden", "", ""):
+        store.set_unreadable(PVC, why)
+        versions.append(store.version(PVC))
+        assert store.unreadable(PVC) == why
+    assert [later - versions[0] for later in versions] == [0, 1, 1, 2, 2]
+    assert store.versions(PVC, PV) == (versions[-1], 0)

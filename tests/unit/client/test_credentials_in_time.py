@@ -1,0 +1,140 @@
+"""When credentials are read again, by virtual time, and where they are looked for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from multisched.client import transport
+from multisched.client.auth import FORCED_INTERVAL_S, REREAD_INTERVAL_S, Access, Credentials, Vendor, import_vendor
+from multisched.client.errors import CredentialsError
+from tests.unit.client.servers import write_kubeconfig
+
+pytestmark = pytest.mark.looptime
+
+
+def access(token: str = "one", **fields: Any) -> Access:
+    parts: dict[str, Any] = dict.fromkeys(("ca_file", "cert_file", "key_file", "tls_server_name", "proxy"))
+    parts |= {"host": "https://server", "verify_tls": True, "file_stamps": (), "configuration": None, **fields}
+    return Access(authorization=f"Bearer {token}", **parts)
+
+
+class Source:
+    """Gives what stands in `now`, and remembers how it was asked."""
+
+    def __init__(self) -> None:
+        self.now: Access | None = access()
+        self.asked: list[bool] = []
+
+    async def load(self, *, is_forced: bool) -> Access:
+        self.asked.append(is_forced)
+        await asyncio.sleep(0.1)
+        if self.now is None:
+            raise CredentialsError("gone")
+        return self.now
+
+
+async def test_credentials_are_due_each_interval_and_a_failure_keeps_what_there_is() -> None:
+    source = Source()
+    found = await Credentials.load(source)
+    assert not found.is_due
+    await asyncio.sleep(REREAD_INTERVAL_S - 1)
+    assert not found.is_due
+    await asyncio.sleep(1)
+    assert found.is_due
+    source.now = access("two")
+    reading = asyncio.create_task(found.reread())
+    await asyncio.sleep(0.05)
+    assert not found.is_due, "somebody reads them already"
+    await reading
+    assert (found.access.authorization, found.renewals, found.failures) == ("Bearer two", 1, 0)
+    assert not found.is_due
+    source.now = None
+    await found.reread()
+    assert (found.access.authorization, found.renewals, found.failures) == ("Bearer two", 1, 1)
+    assert source.asked == [False, False, False]
+
+
+async def test_a_refused_token_is_renewed_by_force_once_for_all_who_were_refused() -> None:
+    source = Source()
+    found = await Credentials.load(source)
+    refused, source.now = found.access, access("two")
+    assert await asyncio.gather(*(found.renew(refused) for _ in range(5))) == [True] * 5
+    assert source.asked == [False, True]
+    assert not await found.renew(found.access), "it was forced a moment ago"
+    await asyncio.sleep(FORCED_INTERVAL_S)
+    assert not await found.renew(found.access), "there is nothing else to try"
+    assert source.asked == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"host": "https://other"},
+        {"ca_file": "ca"},
+        {"cert_file": "cert"},
+        {"key_file": "key"},
+        {"verify_tls": False},
+        {"tls_server_name": "other"},
+        {"proxy": "http://proxy"},
+        {"file_stamps": ((1, 2),)},
+    ],
+)
+async def test_whatever_else_the_new_credentials_say_is_something_to_try(changed: dict[str, Any]) -> None:
+    source = Source()
+    found = await Credentials.load(source)
+    refused, source.now = found.access, access(**changed)
+    assert await found.renew(refused)
+    assert not found.access.connects_like(refused)
+    assert access("three", **changed).connects_like(found.access), "the token is no matter of the connection"
+
+
+async def test_credentials_whose_certificate_was_refused_are_due_at_once_but_not_all_the_time() -> None:
+    found = await Credentials.load(Source())
+    await asyncio.sleep(FORCED_INTERVAL_S / 2)
+    found.expire()
+    assert not found.is_due
+    await asyncio.sleep(FORCED_INTERVAL_S / 2 + 0.1)
+    found.expire()
+    assert found.is_due
+    await found.reread()
+    assert not found.is_due
+
+
+def vendor(default: Path, *, is_inside: bool) -> Vendor:
+    """A user's default kubeconfig, and whether this is a pod with a service account."""
+
+    def load(client_configuration: Any, **paths: Any) -> None:
+        if not is_inside:
+            raise LookupError("no service host")
+        client_configuration.host = "https://inside/"
+        client_configuration.api_key["BearerToken"] = "Bearer pod"
+
+    return msgspec.structs.replace(import_vendor(), default_kubeconfig=str(default), load_incluster_config=load)
+
+
+async def test_a_pods_service_account_goes_before_the_users_default_and_a_named_file_before_both(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "named").mkdir()
+    default = write_kubeconfig(tmp_path, "http://default")
+    named = write_kubeconfig(tmp_path / "named", "http://named")
+    inside, outside = vendor(default, is_inside=True), vendor(default, is_inside=False)
+    hosts = [
+        (await transport._find_credentials(where, path, None)).access.host
+        for where, path in ((inside, None), (outside, None), (inside, named), (outside, named))
+    ]
+    assert hosts == ["https://inside", "http://default", "http://named", "http://named"]
+    with pytest.raises(CredentialsError, match="other"):
+        await transport._find_credentials(outside, None, "other")
+
+
+async def test_who_finds_no_credentials_anywhere_is_told_of_both_places(tmp_path: Path) -> None:
+    nowhere = tmp_path / "none"
+    with pytest.raises(CredentialsError) as told:
+        await transport._find_credentials(vendor(nowhere, is_inside=False), None, None)
+    assert str(told.value) == f"no kubeconfig at {nowhere}; no service account: no service host"

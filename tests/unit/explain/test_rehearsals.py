@@ -1,0 +1,134 @@
+"""What a copy of a cluster is made of: a running program's knowledge, or what kubectl printed; and that it touches nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+
+from multisched import config
+from multisched.framework.objects_view import ObjectKind
+from multisched.model.wire import ConnectFailedError, Response
+from multisched.observe.explain_view import ExplainQuery
+from multisched.shell.rehearsal import UNREADABLE_TOLD, DumpedCluster, Moment, Rehearsal
+from tests.unit.explain.clusters import CONFIGURATION as DUMPED
+from tests.unit.explain.clusters import NOW, configuration, dump_of, make_node, make_pod
+from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
+
+
+def dumped(*documents: Any) -> DumpedCluster:
+    return DumpedCluster([msgspec.Raw(orjson.dumps(document)) for document in documents], NOW, 7.0)
+
+
+def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
+    promised = make_pod("promised")
+    promised["status"]["nominatedNodeName"] = "n1"
+    ended = make_pod("ended", node="n1")
+    ended["status"]["phase"] = "Succeeded"
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default", "uid": "c"}}
+    cluster = dumped(
+        make_node("n1"),
+        make_pod("stands", node="n1"),
+        ended,
+        promised,
+        claim,
+        {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000},
+        {"kind": "Deployment", "metadata": {"name": "passed-over"}},
+    )
+    rehearsal = Rehearsal(configuration(), cluster)
+    assert [node.name for _, node in rehearsal.cache.nodes.live_rows()] == ["n1"]
+    assert [entry.pod.name for entry in rehearsal.cache] == ["stands"]
+    assert list(rehearsal.pending) == [("default", "promised")]
+    assert [(pod.name, pod.nominated_node) for pod in rehearsal.nominator.pods()] == [("promised", "n1")]
+    assert rehearsal.cache.objects.claim("default", "data") is not None
+    assert [(one.name, one.value) for one in rehearsal.classes or ()] == [("high", 1000)]
+    assert rehearsal.notes == ()
+    clock = rehearsal.program.clock
+    assert (clock.monotonic(), clock.now()) == (7.0, NOW)
+
+
+@pytest.mark.parametrize("count", [1, UNREADABLE_TOLD, UNREADABLE_TOLD + 1, UNREADABLE_TOLD + 5])
+def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_counted(count: int) -> None:
+    broken = [{"kind": "Node", "metadata": {"name": 7}} for _ in range(count)]
+    notes = Rehearsal(configuration(), dumped(make_node("n1"), *broken)).notes
+    told = [note for note in notes if note.startswith("an object of the dump cannot be read: ")]
+    assert len(told) == min(count, UNREADABLE_TOLD)
+    more = count - UNREADABLE_TOLD
+    assert list(notes[len(told) :]) == ([f"{more} more objects of the dump cannot be read"] if more > 0 else [])
+
+
+def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
+    empty = Rehearsal(configuration(), dumped(make_pod("p")))
+    assert empty.classes is None
+    assert empty.notes == ("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json",)
+
+
+async def test_a_rehearsal_reaches_no_network() -> None:
+    transport = Rehearsal(configuration(), dumped(make_node("n1"))).program.transport
+    with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a rehearsal has no network$"):
+        await transport.request("DELETE", "/api/v1/pods")
+    with pytest.raises(ConnectFailedError, match=r"^/api/v1/pods: a rehearsal has no network$"):
+        async with transport.stream("/api/v1/pods"):
+            pass
+
+
+def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> None:
+    async def prepare(cluster: Cluster) -> None:
+        for name in ("a", "b"):
+            await cluster.add_node(name, cpu="4")
+        cluster.transport.answer = lambda method, path: (
+            Response(403, b"", {}) if "csistoragecapacities" in path else None
+        )
+
+    async def scene(cluster: Cluster) -> None:
+        program = cluster.program
+        await cluster.send("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "team"}})
+        await cluster.add_pod("stands", scheduler="another")
+        await cluster.bind("stands", "a")
+        await cluster.add_pod("late", cpu="64")
+        await cluster.settle()
+        cluster.transport.bind_s = 60.0
+        await cluster.add_pod("going", cpu="3")
+        await cluster.settle(2.0)
+        moment = Moment.of(program)
+        assert sorted(node.name for node in moment.nodes) == ["a", "b"]
+        assert sorted((pod.name, pod.node) for pod in moment.placed) == [
+            ("going", cluster.placed["going"]),
+            ("stands", "a"),
+        ]
+        assert sorted(pod.name for pod in moment.pending) == ["going", "late"]
+        assert "team" in {item.name for kind, item in moment.objects if kind is ObjectKind.NAMESPACE}
+        assert (moment.monotonic_s, moment.now) == (program.clock.monotonic(), program.clock.now())
+        assert [kind for kind, why in moment.unreadable if why] == [ObjectKind.CSI_STORAGE_CAPACITY]
+        late = program.pods.pending[program.pods.uid_of("default/late")]
+        program.nominator.nominate(late, "b")
+        again = Moment.of(program)
+        assert [(pod.name, pod.nominated_node) for pod in again.nominated] == [("late", "b")]
+        assert moment.nominated == ()
+
+        copy = Rehearsal(config.parse(CONFIGURATION, "test"), again)
+        assert {entry.pod.name: entry.node for entry in copy.cache} == cluster.placed
+        assert set(copy.pending) == {("default", "going"), ("default", "late")}
+        assert [(pod.name, pod.nominated_node) for pod in copy.nominator.pods()] == [("late", "b")]
+        assert copy.cache.objects.unreadable(ObjectKind.CSI_STORAGE_CAPACITY)
+        assert copy.cache.objects.namespace("team") is not None
+        before = program.clock.now()
+        await cluster.settle(1.0)
+        assert copy.program.clock.now() == before == program.clock.now() - timedelta(seconds=1)
+
+    play(scene, prepare=prepare)
+
+
+def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
+    extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
+    text = DUMPED.replace("nodes:", f"{extender}, nodes:")
+    dump = dump_of(make_node("n1"), make_pod("late"), configured=config.parse(text, "test"))
+    view = dump.pod(ExplainQuery("default", "late"))
+    assert view.notes == ("Extender would have asked outside; that answer is not known here",)
+    assert view.now is not None
+    assert (view.now.outcome, view.now.node) == ("placed", "n1")
+    plain = dump_of(make_node("n1"), make_pod("late")).pod(ExplainQuery("default", "late"))
+    assert plain.notes == ()

@@ -1,0 +1,193 @@
+"""Which domain a view or a plan is asked of, and what whoever asks wrongly, too early or too much is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import orjson
+import pytest
+
+from domains.forecast.forecast import Forecast
+from multisched import config
+from multisched.framework.moving import RepairStatus
+from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.views import NoViewError, ViewQuery
+from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
+from multisched.shell.repair_source import QUESTIONS_MAX, RepairPlans
+from tests.unit.domains.builders import make_profiles
+from tests.unit.shell.program_kit import Cluster, play
+
+T = TypeVar("T")
+
+HEAD = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+lease: {enabled: false}
+"""
+TWO = f"""{HEAD}
+domains:
+- name: forecast
+- {{name: second, profile: {{base: forecast}}, nodes: {{rule: labelled}}}}
+- name: gpu
+"""
+NONE = f"{HEAD}\ndomains: [{{name: gpu}}]\n"
+
+
+async def at_once(work: Callable[[], T]) -> T:
+    """Threads answer in real time, which virtual time does not wait for."""
+    return work()
+
+
+class Gate:
+    """Computes nothing before it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.at_work = self.most_at_work = 0
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        self.at_work += 1
+        self.most_at_work = max(self.most_at_work, self.at_work)
+        await self.opened.wait()
+        self.at_work -= 1
+        return work()
+
+
+def give_profiles(cluster: Cluster) -> None:
+    for worker in cluster.program.router.workers():
+        for built in worker.plugins.built:
+            if isinstance(built.plugin, Forecast):
+                built.plugin.adopt(make_profiles(("cpu",), web={"cpu": np.full(168, 0.1)}))
+
+
+async def a_node(cluster: Cluster) -> None:
+    await cluster.add_node("a", cpu="2")
+
+
+def plans_of(cluster: Cluster, configuration: str = TWO, in_thread: object = at_once) -> RepairPlans:
+    return RepairPlans(cluster.program, config.parse(configuration, "test"), in_thread=in_thread)  # type: ignore[arg-type]
+
+
+def test_a_view_is_asked_of_the_domain_that_is_named_and_of_none_by_chance() -> None:
+    async def scene(cluster: Cluster) -> None:
+        views = ProgramViews(cluster.program, at_once)
+
+        async def refusal(view: str, **options: str) -> tuple[str, int]:
+            with pytest.raises(NoViewError) as refused:
+                await views.document(view, ViewQuery("nodes", options))
+            return str(refused.value), refused.value.status
+
+        assert await refusal("weather") == ("no plugin here shows weather", 404)
+        shown = "domain gpu shows no forecast; it is shown by forecast, second"
+        assert await refusal("forecast", domain="gpu") == (shown, 404)
+        assert await refusal("forecast") == ("say which domain: forecast, second", 422)
+        text, status = await refusal("forecast", domain="second")
+        assert (text.startswith("no profiles are in force yet"), status) == (True, 503)
+
+        give_profiles(cluster)
+        found = [
+            orjson.loads(await views.document("forecast", ViewQuery("nodes", {"domain": domain})))
+            for domain in ("forecast", "second")
+        ]
+        assert [[node["node"] for node in document["nodes"]] for document in found] == [["a"], []]
+
+    play(scene, prepare=a_node, configuration=TWO)
+
+
+def test_few_documents_are_made_at_a_time_and_who_comes_while_many_wait_is_told_to_ask_again() -> None:
+    async def scene(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        gate = Gate()
+        views, asked = ProgramViews(cluster.program, gate), ViewQuery("nodes", {"domain": "forecast"})
+        waiting = [asyncio.ensure_future(views.document("forecast", asked)) for _ in range(ASKERS_MAX)]
+        await asyncio.sleep(1.0)
+        with pytest.raises(NoViewError) as refused:
+            await views.document("forecast", asked)
+        assert (str(refused.value), refused.value.status) == ("too many questions at once; ask again in a moment", 429)
+        assert gate.most_at_work == 2
+        gate.opened.set()
+        first, *others = await asyncio.gather(*waiting)
+        assert [orjson.loads(one)["nodes"] for one in others] == [orjson.loads(first)["nodes"]] * (ASKERS_MAX - 1)
+        assert await views.document("forecast", asked), "there is room for the next"
+        assert gate.most_at_work == 2
+
+    play(scene, prepare=a_node, configuration=TWO)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "domain", "words", "status"),
+    [
+        (TWO, "", "several domains can be repaired; name one of forecast, second", 422),
+        (TWO, "secnd", "domain secnd: no such domain; did you mean second?", 404),
+        (TWO, "nowhere", "domain nowhere: no such domain; those that can: forecast, second", 404),
+        (TWO, "gpu", "domain gpu: no plugin that plans repairs; those that can: forecast, second", 404),
+        (NONE, "gpu", "domain gpu: no plugin that plans repairs; those that can: none", 404),
+        (NONE, "", "no domain has a plugin that plans repairs; enable PeakForecast in one", 404),
+    ],
+)
+def test_a_plan_is_asked_of_a_domain_that_can_be_repaired(
+    configuration: str, domain: str, words: str, status: int
+) -> None:
+    async def scene(cluster: Cluster) -> None:
+        plans = plans_of(cluster, configuration)
+        with pytest.raises(RepairRefusedError) as refused:
+            await plans.plan(RepairAsked(domain=domain))
+        assert (str(refused.value), refused.value.status) == (words, status)
+        with pytest.raises(RepairRefusedError) as refused:
+            plans.status(domain)
+        assert (str(refused.value), refused.value.status) == (words, status)
+
+    play(scene, configuration=configuration)
+
+
+def test_a_domain_whose_repair_is_off_says_so() -> None:
+    async def scene(cluster: Cluster) -> None:
+        plans = plans_of(cluster)
+        assert plans.status("second") == RepairStatus(domain="second", mode="off", is_open=False)
+        with pytest.raises(RepairRefusedError) as refused:
+            await plans.run(RepairAsked(domain="second"), "digest")
+        words = "repair is off: give PeakForecast repair.mode and repair.windows"
+        assert (str(refused.value), refused.value.status) == (words, 409)
+
+    play(scene, configuration=TWO)
+
+
+def test_no_plan_is_made_before_the_caches_are_in_step() -> None:
+    async def scene(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        await cluster.add_node("a")
+        await cluster.settle()
+        assert (await plans_of(cluster).plan(RepairAsked(domain="forecast"))).domain == "forecast"
+        with pytest.raises(RepairRefusedError, match="the domain has no nodes"):
+            await plans_of(cluster).plan(RepairAsked(domain="second"))
+
+    async def too_early(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        with pytest.raises(RepairRefusedError) as refused:
+            await plans_of(cluster).plan(RepairAsked(domain="second"))
+        words = "the caches are not in step with the API server yet; ask again"
+        assert (str(refused.value), refused.value.status) == (words, 503)
+
+    play(scene, prepare=too_early, configuration=TWO)
+
+
+def test_one_plan_is_made_at_a_time_and_who_comes_while_many_wait_is_told_to_ask_again() -> None:
+    async def scene(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        gate = Gate()
+        plans, asked = plans_of(cluster, in_thread=gate), RepairAsked(domain="forecast")
+        waiting = [asyncio.ensure_future(plans.plan(asked)) for _ in range(QUESTIONS_MAX)]
+        await asyncio.sleep(1.0)
+        with pytest.raises(RepairRefusedError) as refused:
+            await plans.plan(asked)
+        words = "too many plans are asked for at once; ask again in a moment"
+        assert (str(refused.value), refused.value.status) == (words, 429)
+        gate.opened.set()
+        found = [*await asyncio.gather(*waiting), await plans.plan(asked)]
+        assert [(plan.domain, plan.nodes) for plan in found] == [("forecast", 1)] * (QUESTIONS_MAX + 1)
+        assert gate.most_at_work == 1
+
+    play(scene, prepare=a_node, configuration=TWO)
