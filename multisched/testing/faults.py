@@ -24,6 +24,8 @@ LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
 LATE_APPLY_MAX_S = 4.0
 EARLIER_LINES, REPLAYED_LINES = 64, 8
 """Lines of a watch that may come again: after a deletion of their object, and at any time."""
+REPLAYED_AT_ONCE = 3
+"""That come again one after the other, as from a watch that begins anew a little earlier."""
 
 _UID = re.compile(rb'"uid":"([^"]+)"')
 _LIMIT = re.compile(r"limit=\d+")
@@ -82,6 +84,10 @@ class BindWatcher(Protocol):
 
     def claim_answered(self, sender: str, path: str, answer: Response) -> None:
         """The same of a claim that the sender has written."""
+        ...
+
+    def status_sent(self, sender: str, body: bytes) -> None:
+        """The sender writes the status of a pod."""
         ...
 
 
@@ -204,6 +210,9 @@ class FaultyTransport:
         if method == "DELETE" and "/pods/" in path:
             self._check_uncut()
             self._watcher.victim_sent(self._sender, path)
+        if method == "PATCH" and "/pods/" in path and path.endswith("/status") and body is not None:
+            self._check_uncut()
+            self._watcher.status_sent(self._sender, body)
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
             self._watcher.claim_answered(self._sender, path, answer)
@@ -450,7 +459,9 @@ class _FaultyLines:
             if faults.strikes("duplicated line", faults.line_duplicated):
                 yield line
             if earlier and faults.strikes("replayed line", faults.line_replayed):
-                yield faults.rng.choice(list(earlier)[-REPLAYED_LINES:])
+                at = faults.rng.choice(range(len(earlier))[-REPLAYED_LINES:])
+                for old in list(earlier)[at : at + REPLAYED_AT_ONCE]:
+                    yield old
             if b'"DELETED"' in line:
                 uid = b'"uid":"%b"' % _uid(line)
                 again = [old for old in earlier if uid in old and _uid(old) == _uid(line)]

@@ -17,6 +17,8 @@ from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Toleration
 
+DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "count", "devices", "allocated-milli"))
+"""What a pod holds of its node's devices; somebody may write a thousand others beside it."""
 Standing = tuple[Pod, Node]
 """A pod and the node it is on."""
 
@@ -29,6 +31,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._decoder = Decoder()
+        self._decoder.keep(DEVICE_ANNOTATIONS)
         self._pods: dict[bytes, Pod] = {}
         self._nodes: dict[bytes, Node] = {}
 
@@ -87,6 +90,8 @@ class Told:
     """Node -> the pods that stand there."""
     _standing_at: int = -1
     """The changes by which both were counted."""
+    said: dict[str, str] = field(default_factory=dict)
+    """uid -> what it last had to tell the pod's owner."""
     _uids: dict[str, str] = field(default_factory=dict)
     _assumed: dict[str, tuple[dict[str, Pod], Node | None]] = field(default_factory=dict)
     """uid -> the pods, and the node it was assumed on, as told at that moment."""
@@ -113,6 +118,7 @@ class Told:
         self.changes += 1
         self.pods.pop(uid, None)
         self.held.pop(uid, None)
+        self.said.pop(uid, None)
         self.unknowable.discard(uid)
 
     def node_told(self, key: str, raw: msgspec.Raw) -> None:
@@ -174,6 +180,9 @@ class Told:
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was told"
+        decided_for = self._assumed[pod.uid][1] if pod.uid in self._assumed else None
+        if decided_for is not None and decided_for.uid != node.uid:
+            return "which is another node than the one that it was decided for"
         # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.
         return self.fault_of_node(pod, domain, node) or self.lack(node, self.pods.get(pod.uid, pod))
 

@@ -210,7 +210,15 @@ class Run:
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self.faults, transport),
         )
         program = context.run(Program, self.configuration, surroundings)
-        witness = Witness(program, self.configuration, self.door, identity, is_plain=self.setting.is_shipped)
+        witness = Witness(
+            program,
+            self.configuration,
+            self.door,
+            identity,
+            self.loop,
+            is_plain=self.setting.is_shipped,
+            is_steady=not self.setting.is_drawn,
+        )
         task = self.loop.create_task(self._keep(program), context=context)
         self.processes.append(Process(identity, program, transport, witness, task))
 

@@ -18,7 +18,13 @@ from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, FakeProvisione
 from multisched.cluster.object_client import ObjectClient, WallClock
 from multisched.cluster.server import ApiServer
 from multisched.cluster.storage import Stored
-from multisched.model.cluster_objects import ClusterObject, CsiNode, PersistentVolume, PersistentVolumeClaim
+from multisched.model.cluster_objects import (
+    ClusterObject,
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    VolumeAttachment,
+)
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
@@ -51,7 +57,7 @@ class Storage:
         self._send = send
         self._seed = seed
         self._decode = decoders()
-        self._known: dict[str, tuple[Stored, ClusterObject]] = {}
+        self._known: dict[tuple[str, str], tuple[Stored, ClusterObject]] = {}
 
     async def build(self, nodes: int) -> None:
         """Classes, and disks in every fourth node."""
@@ -134,9 +140,11 @@ class Storage:
     def allows(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it.
 
-        `there`: pods that stand on the node. Of volumes of other sorts (`disks`) it is not told whether a node takes them.
+        `there`: the pods on the node. Of volumes of other sorts (`disks`) it is not told whether a node takes them.
         """
-        if ODD in pod.labels or self._may_be_full(pod, node, there):
+        if ODD in pod.labels:
+            return False
+        if pod.spec.volumes and not self._can_attach(pod, node, there):
             return False
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
@@ -153,18 +161,25 @@ class Storage:
                 return False
         return True
 
-    def _may_be_full(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
-        """The pod's volumes may be more than the node's drivers attach, whoever's the volumes there are."""
-        wanted = len(_claims_of(pod))
-        known = self._find("csinodes.storage.k8s.io", node.name, "CSINode") if wanted else None
+    def _can_attach(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """For certain: even if all volumes of its pods, and all that are attached, were of the driver that takes fewest."""
+        known = self._find("csinodes.storage.k8s.io", node.name, "CSINode")
         drivers = known.drivers if isinstance(known, CsiNode) else ()
-        most = [driver.volumes_max for driver in drivers if driver.name == FAKE_PROVISIONER]
-        if not most:
-            return False
-        used = sum(len(one.spec.volumes) for one in there)
-        attachments = self._store.collection("volumeattachments.storage.k8s.io").objects
-        used += sum(one.document()["spec"]["nodeName"] == node.name for one in attachments.values())
-        return any(limit is not None and used + wanted > limit for limit in most)
+        limits = [driver.volumes_max for driver in drivers if driver.volumes_max is not None]
+        if not limits:
+            return True
+        collection = "volumeattachments.storage.k8s.io"
+        keys = [*self._store.collection(collection).keys()]
+        attached = [self._find(collection, key, "VolumeAttachment") for key in keys]
+        used = sum(isinstance(one, VolumeAttachment) and one.node == node.name for one in attached)
+        used += sum(self._may_attach(one) for one in (pod, *there))
+        return used <= min(limits)
+
+    def _may_attach(self, pod: Pod) -> int:
+        """Volumes of the pod that may count against a driver's limit."""
+        claims = [self._claim(pod.namespace, name) for name in _claims_of(pod)]
+        local = sum(claim is not None and claim.class_name == LOCAL for claim in claims)
+        return len(pod.spec.volumes) - local
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         found = self._find("persistentvolumeclaims", f"{namespace}/{name}", "PersistentVolumeClaim")
@@ -183,9 +198,9 @@ class Storage:
         stored = self._store.collection(kind).objects.get(key)
         if stored is None:
             return None
-        known = self._known.get(key)
+        known = self._known.get((kind, key))
         if known is None or known[0] is not stored:
-            known = self._known[key] = (stored, self._decode[decoder](stored.raw))
+            known = self._known[kind, key] = (stored, self._decode[decoder](stored.raw))
         return known[1]
 
 

@@ -14,6 +14,7 @@ import msgspec
 from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
+from multisched.framework.ports import Condition, ObjectRef
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
 from multisched.model.objects import PODS, Node, Pod
@@ -40,9 +41,12 @@ from multisched.testing.mirror import (
     fault_of_rows,
     leftover,
 )
-from multisched.testing.plugins import ReserveBooks
+from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
 from multisched.testing.relations import allows
+from multisched.testing.scores import Scores
+from multisched.testing.sim_loop import SimLoop
+from multisched.testing.wakes import Wakes
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -57,15 +61,28 @@ class _Object(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Object)
 DEEP_EVERY, ASKED_EVERY = 8, 4
 """Looks between two that go through all books, and between two at queues, at what is parked, and at what has not moved."""
+PACKING = "gpu"
+"""The domain whose default profile prefers full nodes."""
+LATE_S = 0.75
+"""What a timer of the program may be late."""
 
 
 class Witness:
     """Stands by one program from its start."""
 
     def __init__(
-        self, program: Program, configuration: Configuration, door: Door, identity: str, *, is_plain: bool
+        self,
+        program: Program,
+        configuration: Configuration,
+        door: Door,
+        identity: str,
+        loop: SimLoop,
+        *,
+        is_plain: bool,
+        is_steady: bool,
     ) -> None:
-        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone."""
+        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone. `is_steady`: none that
+        was drawn refuses or fails by itself."""
         self.program = program
         self._door = door
         self._identity = identity
@@ -93,6 +110,8 @@ class Witness:
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
+        self._write = program.conditions.write
+        program.conditions.write = self.write  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
         self._looks = 0
@@ -101,14 +120,20 @@ class Witness:
         """What had been told, and written to rows, by the last look."""
         self._is_stirred = True
         """Some of that has moved since the last look through all books."""
-        chances = Chances(program, self.told, self._is_used_by) if is_plain else None
-        self._attempts = [
-            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances).begin()
-            for worker, domain in zip(program.router.workers(), configuration.domains, strict=True)
+        chances = Chances(program, self.told, self._is_used_by) if is_steady else None
+        for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
+            judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
+            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances, judged).begin()
+        self._is_paused = partial(loop.is_paused, identity)
+        self._wakes = [
+            Wakes(program, worker, door.complain, self._is_paused, is_steady=is_steady)
+            for worker in program.router.workers()
         ]
         for worker in program.router.workers():
             if is_plain:
-                Afresh(worker, program.cache.nodes, program.router.rows_of(worker), door.complain)
+                table, rows = program.cache.nodes, program.router.rows_of(worker)
+                scores = Scores(self.told, table, door.complain, is_packing=worker.name == PACKING)
+                Afresh(worker, table, rows, scores, door.complain)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         door.believers[identity] = self.may_bind
 
@@ -127,6 +152,8 @@ class Witness:
             self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
         if version < self._versions.get(uid, 0) and not self._was_rewound:
             self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+        if version == self._versions.get(uid) and not self._was_rewound and not self.program.audit.statistics().lost:
+            self._door.complain(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
             self._door.policies.heard_of(self._identity, uid)
         self._versions[uid] = version
@@ -155,6 +182,11 @@ class Witness:
         """A backup was restored: versions go back, and what was deleted may come again."""
         self._versions.clear()
         self._was_rewound = True
+
+    def write(self, pod: ObjectRef, condition: Condition) -> None:
+        """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
+        self.told.said[pod.uid] = condition.message
+        self._write(pod, condition)
 
     # -- each assumption -------------------------------------------------------------------------------------------
 
@@ -297,11 +329,16 @@ class Witness:
         if not self._looks % DEEP_EVERY and self._is_stirred:
             self._is_stirred = False
             self._look_deep()
-        if not self._looks % ASKED_EVERY:
-            self._look_at_queues()
         for worker in self.program.router.workers():
             if worker.limit.in_flight > self._binds_max[worker.name]:
                 self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+        for worker in self.program.router.workers() if not self._is_paused() else ():
+            self._check_permits(worker)
+        for wakes in self._wakes:
+            wakes.look_for_work()
+            wakes.look()
+        if not self._looks % ASKED_EVERY:
+            self._look_at_queues()
 
     def _has_moved(self) -> bool:
         """Something was told, or some row was written, since the last look."""
@@ -309,14 +346,19 @@ class Witness:
         return before != self._seen
 
     def _look_at_queues(self) -> None:
-        for attempts in self._attempts:
-            attempts.look()
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
                 statistics.in_flight_events and not statistics.in_flight
             ):
                 self._door.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
+
+    def _check_permits(self, worker: DomainWorker) -> None:
+        """I5: who waits at Permit is turned back when the first plugin's time is over, and bound when all have let it go."""
+        for plugin in worker.plugins.permit:
+            if isinstance(plugin, HoldLonger):
+                late = plugin.overdue(worker.waiting.holders, LATE_S)
+                self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
 
     def _look_deep(self) -> None:
         self._complain_of(fault_of_rows(self.program, self.told), fault_of_ledgers(self.program))
@@ -354,6 +396,8 @@ class Witness:
         """What must be over when all is done."""
         self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told, self._alike))
         self._look_deep()
+        for wakes in self._wakes:
+            wakes.check_rest()
 
     def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
         """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""

@@ -47,6 +47,8 @@ PAIRS = ("pair-20", "pair-22", "pair-24")
 """Nodes that are wanted by twos: node-20 and node-21, and so on."""
 CROWD_S, STUBBORN_EVERY = 8.0, 5
 """How long the pods of a crowd wait; one in so many stays for ever."""
+RUN_S, ENDING_EVERY = 5.0, 4
+"""Of those that run, one in so many ends a while after it was made: what it held is what others wait for."""
 RESIZED_MAX_S = 6.0
 """How long a kubelet may take to resize a pod."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
@@ -203,10 +205,13 @@ class World:
         return names
 
     async def clear_crowds(self, now_s: float) -> None:
-        """Of crowds that have waited for CROWD_S in vain most give up: each of them is tried again at every event."""
+        """Of crowds that have waited for CROWD_S in vain most give up: each of them is tried again at every event. Some that run
+        end."""
         for pod in self.pods():
-            is_late = pod.created_s + CROWD_S < now_s and pod.name in self._crowded
-            if is_late and not pod.node and _drawn(pod.name) % STUBBORN_EVERY:
+            age_s = now_s - pod.created_s if pod.name in self._crowded else 0.0
+            is_tired = age_s > CROWD_S and not pod.node and _drawn(pod.name) % STUBBORN_EVERY
+            is_done = age_s > RUN_S and pod.node and not _drawn(pod.name) % ENDING_EVERY
+            if is_tired or is_done:
                 await self.delete_pod(pod)
 
     async def fill_some(self, bursts: int) -> None:
@@ -341,6 +346,9 @@ class World:
         if is_deleted:
             return (await self.send("DELETE", path)).status == 200
         return (await self.send("PATCH", path, {"metadata": {"labels": {"edited": "yes"}}}, MERGE_PATCH)).status == 200
+
+    async def delete_lease(self, name: str) -> None:
+        await self.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
 
     async def delete_pod(self, pod: Pod) -> None:
         await self.delete_named(pod.name, pod.namespace)

@@ -17,4 +17,7 @@ LIGHT = (
 """They leave the processes alone."""
 HEAVY = processes.TABLE
 
-BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY)}
+RARE = (*processes.RARE, *devices.RARE)
+"""One of them strikes in some runs, at the end, beside what is drawn of the others."""
+
+BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY, *RARE)}

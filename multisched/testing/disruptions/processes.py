@@ -98,6 +98,23 @@ async def _lose_leases(scene: Scene) -> bool:
     return await _disturb(scene, cut_off)
 
 
+async def _delete_leases(scene: Scene) -> bool:
+    """Somebody deletes the leases of a process, in half of the cases while it does not reach them and goes on binding."""
+
+    async def delete(process: Process) -> None:
+        if scene.rng.random() < 0.5:
+            process.transport.lost_leases = ("",)
+        await scene.pause(0.0, 2.0)
+        for name in scene.run.door.leases_of(process.identity):
+            await scene.world.delete_lease(name)
+        for _ in range(4):
+            await scene.world.fill_some(1)
+            await scene.pause(1.0, 2.5)
+        process.transport.lost_leases = ()
+
+    return await _disturb(scene, delete)
+
+
 async def _at_work(scene: Scene, process: Process) -> None:
     """Until victims are being asked to go, or PRESSED_S have passed."""
     until_s = scene.now_s() + PRESSED_S
@@ -176,3 +193,4 @@ TABLE = (
     Disruption("leases unreachable", _lose_leases),
     Disruption("memory corrupted", _remember_wrong, 2),
 )
+RARE = (Disruption("leases deleted", _delete_leases),)
