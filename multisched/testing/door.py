@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import orjson
 from multisched.cluster.request import ApiRequest
 from multisched.cluster.server import ApiServer
 from multisched.cluster.watch import WatchStream
-from multisched.config_nodes import NodeRouter, lease_groups
+from multisched.config_nodes import lease_groups
 from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
@@ -26,7 +26,7 @@ from multisched.model.wire import Response
 from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import Books, decision_of, pod_of, target_of
 from multisched.testing.devices import fits_for_certain
-from multisched.testing.knowledge import Ground, Told, wants
+from multisched.testing.knowledge import Ground, Homes, Told, wants
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows, clash
 
@@ -88,7 +88,7 @@ class Door(Books):
         super().__init__(server, broken)
         self.policies = policies
         self._now_s = now_s
-        self._router = NodeRouter(configuration)
+        self._homes = Homes(configuration)
         self._groups = lease_groups(configuration)
         self._has_leases = configuration.lease.enabled
         self._lease_prefix = configuration.lease.name_prefix
@@ -234,7 +234,7 @@ class Door(Books):
         told = self.told.get(sender)
         node = told.nodes.get(pod.node) if told is not None else self.nodes().get(pod.node)
         found = [own] if own is not None else []
-        return found + [d for d in self._groups if d != own and node is not None and self._router.usable_by(d)(node)]
+        return found + [d for d in self._groups if d != own and node is not None and self._homes.usable_by(d)(node)]
 
     def _check_lease(self, sender: str, domain: str, what: str) -> None:
         fault = self._fault_of_lease(sender, domain)
@@ -438,16 +438,16 @@ class Door(Books):
         """I8, as the node is now."""
         domain = self._domain_of.get(pod.spec.scheduler_name)
         node = self.nodes().get(name)
-        if domain is not None and node is not None and not self._router.usable_by(domain)(node):
+        if domain is not None and node is not None and not self._homes.usable_by(domain)(node):
             self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
 
     # -- at rest ---------------------------------------------------------------------------------------------------
 
-    def unbound_feasible(self) -> list[Pod]:
+    def unbound_feasible(self) -> Iterator[Pod]:
         """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
         return self._feasible([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
-    def refused_feasible(self, aside: Collection[str]) -> list[Pod]:
+    def refused_feasible(self, aside: Collection[str]) -> Iterator[Pod]:
         """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside.
 
         `aside`: uids of those that are.
@@ -461,10 +461,10 @@ class Door(Books):
         said = [p for p in pods if not (self.was_rewound and p.spec.volumes)]
         return [p for p in said if not p.node and not p.gates and not p.is_deleting]
 
-    def _feasible(self, waiting: list[Pod]) -> list[Pod]:
+    def _feasible(self, waiting: list[Pod]) -> Iterator[Pod]:
         """Those for which some node has room: counted with plain arithmetic."""
         if not waiting:
-            return []
+            return
         nodes = self.nodes()
         placed = [pod for pod in self.pods().values() if pod.node in nodes and not pod.is_terminal]
         standing = [(pod, nodes[pod.node]) for pod in placed]
@@ -475,7 +475,9 @@ class Door(Books):
         for pod in placed:
             for resource, amount in {**pod.requests, PODS: 1}.items():
                 free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
-        return [p for p in waiting if self._fits_somewhere(p, nodes.values(), free, standing, there)]
+        for pod in waiting:
+            if self._fits_somewhere(pod, nodes.values(), free, standing, there):
+                yield pod
 
     def _fits_somewhere(
         self,
@@ -489,7 +491,7 @@ class Door(Books):
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
             return False
-        is_usable = self._router.usable_by(domain)
+        is_usable = self._homes.usable_by(domain)
         wanted = {**pod.requests, PODS: 1}
         return any(
             all(free[node.name].get(r, 0) >= a for r, a in wanted.items())
@@ -507,7 +509,6 @@ class Door(Books):
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        there = [one for one in self.pods().values() if one.node == node.name and not one.is_terminal]
         if any(clash(pod, one) is not None for one in there) or not fits_for_certain(pod, node, there):
             return False
         return self.storage is None or self.storage.allows(pod, node, there)

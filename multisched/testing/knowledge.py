@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import msgspec
 import orjson
 
+from multisched.config_nodes import NodeRouter
+from multisched.config_schema import Configuration
 from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Toleration
@@ -21,6 +24,21 @@ DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "co
 """What a pod holds of its node's devices; somebody may write a thousand others beside it."""
 Standing = tuple[Pod, Node]
 """A pod and the node it is on."""
+
+
+class Homes:
+    """Which nodes a configuration lets its domains use: asked for each pod and node, and answered once for each node."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._router = NodeRouter(configuration)
+        self._tests: dict[str, Callable[[Node], bool]] = {}
+
+    def usable_by(self, domain: str) -> Callable[[Node], bool]:
+        """See `NodeRouter.usable_by`."""
+        if domain not in self._tests:
+            # A node that changed is another object, and as many as were told are kept.
+            self._tests[domain] = cache(self._router.usable_by(domain))
+        return self._tests[domain]
 
 
 class Reader:

@@ -89,7 +89,9 @@ def allows(
             return False
     for one, there in standing:
         theirs = one.spec.pod_affinity
-        for term in theirs.anti_required if theirs is not None else ():
+        if theirs is None:
+            continue
+        for term in theirs.anti_required:
             if _share(term.topology_key, node, there) and _is_about(term, one, pod):
                 return False
     if own is not None and own.required and not _has_company(pod, node, standing, own.required):

@@ -390,8 +390,9 @@ class Run:
         return self.was_rewound or self.was_corrupted or any(self.faults.injected[kind] for kind in DECEIT)
 
     def _is_settled(self) -> bool:
-        waiting = self.door.unbound_feasible() or self.not_set_aside()
-        return not waiting and not any(self._differences(p) or leftover(p.program) for p in self.processes)
+        if next(self.door.unbound_feasible(), None) is not None or self.not_set_aside():
+            return False
+        return not any(self._differences(p) or leftover(p.program) for p in self.processes)
 
     def not_set_aside(self) -> list[str]:
         """Pods that the API server always refuses, and that some leader may try all the same."""
@@ -412,7 +413,7 @@ class Run:
 
     def _check_rest(self) -> None:
         """Everything that must hold at rest."""
-        late = self.door.unbound_feasible()
+        late = list(self.door.unbound_feasible())
         if late:
             self.door.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self.door.check_events()

@@ -11,7 +11,6 @@ from functools import partial
 
 import msgspec
 
-from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Condition, ObjectRef
@@ -31,7 +30,7 @@ from multisched.testing.attempts import Attempts
 from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, would_do
 from multisched.testing.chances import Chances
 from multisched.testing.door import Door
-from multisched.testing.knowledge import Told
+from multisched.testing.knowledge import Homes, Told
 from multisched.testing.mirror import (
     Alike,
     fault_of_cache,
@@ -86,9 +85,8 @@ class Witness:
         self.program = program
         self._door = door
         self._identity = identity
-        self._router = NodeRouter(configuration)
         policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
-        self.told = door.told[identity] = Told(door.reader, self._router.usable_by, policies)
+        self.told = door.told[identity] = Told(door.reader, Homes(configuration).usable_by, policies)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._sees_all = not any(_leaves_out_nodes(domain) for domain in configuration.domains)
