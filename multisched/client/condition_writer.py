@@ -51,6 +51,8 @@ class _Written(msgspec.Struct, frozen=True):
     condition: Condition
     since: str
     """lastTransitionTime: when the condition took its present status."""
+    is_certain: bool = True
+    """False: it was sent, and may stand there, or what was written before it."""
 
 
 class ApiConditionWriter:
@@ -106,7 +108,7 @@ class ApiConditionWriter:
 
     def _is_written(self, uid: str, condition: Condition) -> bool:
         written = self._written.get(uid)
-        if written is None or condition.nominated_node is not None:
+        if written is None or not written.is_certain or condition.nominated_node is not None:
             return False  # others write nominations too: what was written here once need not be there any more
         return replace(written.condition, nominated_node=None) == condition
 
@@ -150,10 +152,14 @@ class ApiConditionWriter:
                 response = await self._patch(pod, condition, since)
             except TransportError:
                 wait_s = RETRY_DELAY_S * 2**attempt
+                self._remember(pod.uid, _Written(condition, since, is_certain=False))
             else:
                 if response.status == 200:
+                    self._counters.written += 1
                     self._remember(pod.uid, _Written(condition, since))
                     return
+                if response.status >= 500:
+                    self._remember(pod.uid, _Written(condition, since, is_certain=False))
                 if response.status != 429 and response.status < 500:
                     self._refuse(pod, response)
                     return
@@ -171,7 +177,6 @@ class ApiConditionWriter:
         return f"{self._clock.now():%Y-%m-%dT%H:%M:%SZ}"
 
     def _remember(self, uid: str, written: _Written) -> None:
-        self._counters.written += 1
         self._written[uid] = written
         self._written.move_to_end(uid)
         if len(self._written) > WRITTEN_MAX:

@@ -441,6 +441,29 @@ async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:
     assert writer.statistics().written == 1
 
 
+@pytest.mark.parametrize("lost", [AnswerLostError("reset"), a_refusal(504, "Timeout")], ids=["no answer", "504"])
+@pytest.mark.parametrize("pause_s", [0.1, 60.0], ids=["before it is sent again", "when it was given up"])
+async def test_after_a_write_of_unknown_effect_the_condition_before_it_is_written_anew(lost: Answer, pause_s: float) -> None:
+    """It may stand there by now: what was written before it need not be there any more."""
+    newer = replace(UNSCHEDULABLE, message="0/2 nodes are available")
+
+    def lossy(asked: Asked) -> Answer:
+        return lost if asked.body["status"]["conditions"][0]["message"] == newer.message else accept(asked)
+
+    writer, transport, _ = make_writer(lossy)
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE)
+        assert await drained(writer, 5)
+        await asyncio.sleep(10)
+        writer.write(POD, newer)
+        await asyncio.sleep(pause_s)
+        writer.write(POD, UNSCHEDULABLE)
+        assert await drained(writer, 60)
+    told = [asked.body["status"]["conditions"][0] for asked in transport.asked]
+    assert told[-1]["message"] == UNSCHEDULABLE.message
+    assert {one["lastTransitionTime"] for one in told} == {"2026-01-01T00:00:00Z"}
+
+
 async def test_conditions_trickle_while_binds_are_many() -> None:
     writer, transport, limiter = make_writer()
     for _ in range(CALM_BINDS_MAX + 1):
