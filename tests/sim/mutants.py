@@ -48,7 +48,7 @@ FIRST: dict[str, int] = {
     "freed_room_tells_nobody": 1,
     "freed_rows_keep_their_use": 2,
     "gates_open": 2,
-    "going_pods_spread_against": 39,
+    "going_pods_spread_against": 55,
     "gone_pods_counted": 1,
     "gone_pods_decided": 59,
     "joined_rows_used_at_once": 6,
