@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from multisched.client import line_stream
 from multisched.client import transport as transport_module
 from multisched.client.auth import REREAD_INTERVAL_S
+from multisched.client.connection_pool import CONNECT_TIMEOUT_S
 from multisched.client.line_stream import HttpLineStream
-from multisched.client.transport import CONNECT_TIMEOUT_S, TransportStatistics
+from multisched.client.transport import TransportStatistics
 from multisched.cluster.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError
 from tests.unit.client.servers import connected, raw_serving, read_head, serving, write_kubeconfig
