@@ -341,10 +341,8 @@ async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog
     ],
 )
 def test_an_answer_may_take_as_long_as_all_that_is_asked_in_turn(verbs: list[dict[str, str]], seconds: float) -> None:
-    clients = [
-        HttpExtenderClient(ExtenderSettings("http://x.invalid", **{"timeout_s": float(at), **one}))
-        for at, one in enumerate(verbs, 1)
-    ]
+    fields: list[dict[str, Any]] = [{"timeout_s": float(at), **one} for at, one in enumerate(verbs, 1)]
+    clients = [HttpExtenderClient(ExtenderSettings("http://x.invalid", **one)) for one in fields]
     plugin = HTTPExtenders(clients, WholeObjects())
     assert plugin.answer_timeout_s == READ_POD_S + seconds + ANSWER_SLACK_S
 
