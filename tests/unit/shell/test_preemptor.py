@@ -320,13 +320,13 @@ def test_a_nomination_that_cannot_be_taken_back_is_told_and_a_kept_place_is_nobo
         nominator = house.domain.nominator
         house.worker.is_leading = False
         lower: dict[str, Any] = {"status": {"nominatedNodeName": "a"}}
+        standing = house.cache.placed("uid-low-1")
+        assert standing is not None
+        nominator.set(stand_in_of(standing.pod, "a"))
         for name in ("middle-1", "middle-2"):
             house.see_pod(name, cpu="2", priority=50, **lower)
             house.worker.queue.remove(f"uid-{name}")
             house.desk.writes[("clear", name)] = [REFUSED]
-        standing = house.cache.placed("uid-low-1")
-        assert standing is not None
-        nominator.add(stand_in_of(standing.pod, "a"))
         house.see_pod("high", cpu="2", priority=100)
         house.worker.lead()
         await asyncio.sleep(0.5)
@@ -366,7 +366,7 @@ def test_a_domain_that_ends_lets_go_of_pods_that_wait_for_their_victims() -> Non
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(1.0)
-        assert (place(house, "high"), house.preemptor.is_preempting("uid-high")) == (Place.GATED, True)
+        assert (place(house, "high"), house.preemptor.is_preempting("uid-high")) == (Place.UNSCHEDULABLE, True)
         house.worker.close_intake()
         assert not house.preemptor.is_preempting("uid-high")
         assert house.worker.is_drained
