@@ -235,7 +235,7 @@ class LeaseKeeper:
         lease = await self._read(timeout_s)
         started = self._clock.monotonic()
         if lease is None:
-            return await self._create(timeout_s, started)
+            return self._may_create() and await self._create(timeout_s, started)
         is_free = self._is_free(lease)
         if self._state is LeaseState.LEADING and lease.spec.holder not in (None, "", self._identity):
             self._lose(f"held by {lease.spec.holder!r}"[:256])
@@ -291,8 +291,15 @@ class LeaseKeeper:
             raise _NoAnswerError(f"GET answered {response.status}")
         return self._decode(response)
 
+    def _may_create(self) -> bool:
+        """A lease that somebody deleted counts as held for its whole duration: its holder may not know, and bind by it."""
+        if self._observed is None or self._observed.spec.holder in (None, "", self._identity):
+            return True
+        self._expiry.saw(None)
+        return self._clock.monotonic() >= self._expiry.at_s(self._observed)
+
     async def _create(self, timeout_s: float, started: float) -> bool:
-        """A lease that others held and that somebody deleted counts as expired: its holder does not know yet."""
+        """As when an expired lease is taken, if others have held it: their last binds may be on their way."""
         body = self._body(
             LeaseRecord(RecordMetadata()), holder=self._identity, duration_s=int(self._settings.duration_s)
         )

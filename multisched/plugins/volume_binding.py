@@ -177,6 +177,7 @@ class VolumeBinding:
             _on(Resource.CSI_NODE, either, _after_csi_node),
             _on(Resource.CSI_DRIVER, Action.UPDATE, _after_csi_driver),
             _on(Resource.CSI_STORAGE_CAPACITY, either, _after_capacity),
+            _on(Resource.ASSIGNED_POD, Action.DELETE, _after_promise),
         )
 
 
@@ -292,3 +293,12 @@ def _after_capacity(pod: Pod, old: EventObject, new: EventObject) -> Hint:
         return Hint.QUEUE
     before, now = old.volume_limit_bytes, new.volume_limit_bytes
     return Hint.QUEUE if now is not None and (before is None or now > before) else Hint.SKIP
+
+
+def _after_promise(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A pod with claims left its node: as long as it was on its way there, volumes were promised to it. Upstream keeps such
+    promises too, and tells nobody of their end."""
+    if not isinstance(old, Pod):
+        return Hint.SKIP
+    had_claims = any(one.claim is not None or one.is_ephemeral for one in old.spec.volumes)
+    return Hint.QUEUE if had_claims else Hint.SKIP

@@ -300,9 +300,9 @@ class PodQueue:
         entry = self._entries.get(uid)
         return () if entry is None else tuple(entry.story)
 
-    def entries(self) -> Iterator[QueueEntry]:
-        """All pods, in the order they were added. Iterate without calling anything else here in between."""
-        return (self._describe(entry) for entry in self._entries.values())
+    def entries(self, place: Place | None = None) -> Iterator[QueueEntry]:
+        """All pods, or those in one place, in the order they were added. Iterate without calling anything else here in between."""
+        return (self._describe(entry) for entry in self._entries.values() if place is None or entry.place is place)
 
     def statistics(self) -> QueueStatistics:
         pending = {

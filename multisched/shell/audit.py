@@ -341,7 +341,15 @@ class Audit:
         for entry in suspects[:READS_MAX]:
             pod = entry.pod
             truth = await self._binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
-            if truth is not None and truth.uid == pod.uid and not truth.node and self._cache.placed(pod.uid) is entry:
+            if self._cache.placed(pod.uid) is not entry:
+                continue
+            if truth is None or truth.uid != pod.uid:
+                # Its deletion may be on its way. If it was lost no list tells of it: a pod that was going counts nowhere else.
+                what = f"answered to be bound to {entry.node!r}, gone from the API"
+                if self._counts(now, Difference("pod", pod.key, what, ("pod left", pod.uid, 0)), is_proven=False):
+                    self._counters.lost += 1
+                    self._pods.drop(pod.uid)
+            elif not truth.node:
                 what = f"answered to be bound to {entry.node!r}, on no node in the API"
                 now.found.append(Difference("pod", pod.key, what, ("unbound", pod.uid, 0)))
                 self._counters.unbound += 1

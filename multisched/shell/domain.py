@@ -339,11 +339,15 @@ class DomainWorker:
         """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
         self.counters.refused += 1
         pod = result.pod
+        promised = self.cycle.nominator.node_of(pod.uid)
         nominated = self._nominate(result)
         failure = Failure(
             result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
         )
         placement = self.queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        if promised and promised != self.cycle.nominator.node_of(pod.uid):
+            # Of a promise that the server has not been told of, no watch tells the end.
+            self._tell_all(ASSIGNED_POD_DELETE, replace(pod, nominated_node=promised), None)
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: nobody is left to be told
         reason = "SchedulerError" if result.is_error else "Unschedulable"

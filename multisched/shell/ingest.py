@@ -147,16 +147,15 @@ class PodIngest:
         self.upsert(key, raw)
 
     def take_anew(self, key: str, raw: msgspec.Raw) -> None:
-        """The pod is known in this very version, and held something else."""
+        """The pod is known in this very version, and held something else: where it waits, and where it counts."""
         try:
             pod = self.with_policy(self._decoder.pod(raw))
         except DecodeError:
             return
+        self.upsert(key, raw)
         worker = self._router.worker_of(pod)
         if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
-            self._revise(worker, pod, _refusal(pod))
-        else:
-            self.upsert(key, raw)
+            self._revise(worker, pod, _refusal(pod))  # what waits may have been right, and what counts not
 
     def is_lost(self, pod: Pod) -> bool:
         """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""

@@ -17,6 +17,7 @@ from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
+from multisched.testing.scores import Scores
 
 COMPARED_EVERY = 8
 """One class in so many."""
@@ -26,8 +27,14 @@ class Afresh:
     """Stands by the classes of one domain."""
 
     def __init__(
-        self, worker: DomainWorker, table: NodeTable, rows: DomainRows, complain: Callable[[str], None]
+        self,
+        worker: DomainWorker,
+        table: NodeTable,
+        rows: DomainRows,
+        scores: Scores,
+        complain: Callable[[str], None],
     ) -> None:
+        self._scores = scores
         self._worker = worker
         self._table = table
         self._rows = rows
@@ -52,6 +59,7 @@ class Afresh:
         self._score(entry)
         if not self._found % COMPARED_EVERY and self._asked is not None:
             self._compare_scores(entry, self._made_anew(*self._asked))
+            self._scores.check(entry, self._asked[0])
 
     def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, PodClass] | None:
         classes = ClassCache(self._worker.cycle.plugins, self._worker.runner, self._table, self._rows)

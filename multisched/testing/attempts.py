@@ -11,6 +11,7 @@ from typing import Final
 
 from multisched.config_schema import Queue
 from multisched.framework.plugin import QueuedPod
+from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
 from multisched.queueing.pod_queue import CONFLICTS_IN_A_ROW, PodQueue
 from multisched.queueing.transitions import Place
@@ -18,6 +19,8 @@ from multisched.testing.chances import Chances, is_judged
 
 TURNS_EVERY: Final = 3
 """One pop in so many is held against what else is active."""
+REFUSALS_EVERY: Final = 2
+"""One refusal in so many is held against what was told."""
 EXACT_S: Final = 1e-6
 
 
@@ -52,17 +55,18 @@ class _Course:
 
 @dataclass(slots=True)
 class Attempts:
-    """Of one domain in one process. `chances`: None where plugins ask outside, and refusals hang on more than was told."""
+    """Of one domain in one process. `chances`: None where plugins were drawn that refuse, or fail, by themselves."""
 
     name: str
     queue: PodQueue
     settings: Queue
     complain: Callable[[str], None]
     chances: Chances | None
+    judged: frozenset[str] = frozenset()
+    """Plugins whose refusals hang on what was told alone."""
     _courses: dict[str, _Course] = field(default_factory=dict)
-    _parked: dict[str, float] = field(default_factory=dict)
-    """uid -> since when a pod is parked that a node would take, as of the last look."""
     _pops: int = 0
+    _refused: int = 0
 
     def begin(self) -> Attempts:
         """Takes its place before the queue."""
@@ -89,10 +93,10 @@ class Attempts:
     def _check_turn(self, popped: QueuedPod) -> None:
         """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""
         is_retry = self._is_retry(popped.pod.uid, popped.attempts - 1)
-        for other in self.queue.entries():
+        for other in self.queue.entries(Place.ACTIVE):
             is_alike = self._is_retry(other.uid, other.attempts) == is_retry
             is_kin = other.pod.namespace == popped.pod.namespace and is_alike
-            if other.place is Place.ACTIVE and is_kin and self._is_before(other, popped):
+            if is_kin and self._is_before(other, popped):
                 self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
                 return
 
@@ -124,11 +128,22 @@ class Attempts:
         course = self._courses.get(uid)
         if course is not None:
             self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
-        if self.chances is not None and failure.rejectors and not failure.is_error and not failure.pending:
-            moment = self.chances.now(self.name) if is_judged(entry.pod) else None
-            node = moment.node_for(entry.pod) if moment is not None else ""
-            if node:
-                self.complain(f"I3: {entry.pod.key} was refused, and {node} takes it ({failure.message[:80]})")
+        is_refusal = failure.rejectors and self.judged.issuperset(failure.rejectors)
+        if self.chances is not None and is_refusal and not failure.is_error and not failure.pending:
+            self._check_refusal(self.chances, entry.pod, failure)
+
+    def _check_refusal(self, chances: Chances, pod: Pod, failure: Failure) -> None:
+        """No node takes the pod; and none would if all that are less urgent went, unless it was promised one."""
+        self._refused += 1
+        moment = chances.now(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
+        node = moment.node_for(pod) if moment is not None else ""
+        if node:
+            self.complain(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
+        if moment is None or chances.is_promised(pod):
+            return
+        node = moment.node_by_preemption(pod)
+        if node:
+            self.complain(f"I3: {pod.key} preempts nobody, and {node} takes it without ({failure.message[-80:]})")
 
     def _check_backoff(self, entry: QueueEntry, failures: int, placement: Placement, now_s: float) -> None:
         if placement.place is not Place.BACKOFF or not failures or entry.retry_at_s is None:
@@ -138,21 +153,3 @@ class Attempts:
         if abs(entry.retry_at_s - now_s - waits_s) > EXACT_S:
             told = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
             self.complain(f"I3: {entry.pod.key} backs off for {told}")
-
-    def look(self) -> None:
-        """A pod that is parked, and that a node would take at two looks in a row, was not woken by what made it so."""
-        before, self._parked = self._parked, {}
-        parked = [
-            entry
-            for entry in self.queue.entries()
-            if entry.place is Place.UNSCHEDULABLE and not entry.is_doomed and is_judged(entry.pod)
-        ]
-        moment = self.chances.now(self.name) if parked and self.chances is not None else None
-        if moment is None:
-            return
-        for entry in parked:
-            node = moment.node_for(entry.pod)
-            if node:
-                self._parked[entry.uid] = entry.since_s
-            if node and before.get(entry.uid) == entry.since_s:
-                self.complain(f"I3: {entry.pod.key} was not woken, and {node} takes it ({entry.message[:80]})")

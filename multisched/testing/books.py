@@ -26,6 +26,8 @@ BROKEN_MAX = 20
 T = TypeVar("T")
 
 GPU, GPU_MILLI, GPU_DEVICES = "nvidia.com/gpu", "multisched.io/gpu-milli", "multisched.io/gpu-devices"
+GPU_INDICES, HONOURED = "multisched.io/gpu-indices", "honoured"
+"""The label of nodes whose device plugin gives each pod the devices that its annotation names."""
 
 
 class _Decoded(Generic[T]):
@@ -198,7 +200,9 @@ class Books:
 
     def _note_devices(self, pod: Pod, node: str) -> None:
         """What the binding has given, from the annotations that the node's device plugin reads."""
-        milli = pod.annotations.get(GPU_MILLI)
+        known = self.nodes().get(node)
+        is_named = known is not None and known.labels.get(GPU_INDICES) == HONOURED
+        milli = "1000" if pod.requests.get(GPU) and is_named else pod.annotations.get(GPU_MILLI)
         if milli is not None:
             self._devices[pod.uid] = node, tuple(pod.annotations.get(GPU_DEVICES, "").split(",")), int(milli)
 
@@ -216,7 +220,8 @@ class Books:
         for device, milli in used.items():
             if milli > 1000:
                 self.complain(f"I1: device {device} of {node.name} is given out for {milli} milli")
-        if shared and any(pod.requests.get(GPU) for pod in pods):
+        is_mixed = shared and any(pod.requests.get(GPU) for pod in pods)
+        if is_mixed and node.labels.get(GPU_INDICES) != HONOURED:
             self.complain(f"I1: whole and shared GPUs meet on {node.name}")
 
     # -- reading ---------------------------------------------------------------------------------------------------

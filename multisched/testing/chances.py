@@ -1,20 +1,23 @@
-"""Where a pod could go by all that its process was told, in plain arithmetic: the measure of a refusal.
+"""Where a pod could go by all that its process was told, in plain arithmetic: the measure of a refusal, and of a preemption
+that was not begun.
 
 A pod that is refused although a node takes it is bound later, by the next event or the flush, and nobody would notice.
-So each refusal is held against what was told at that very moment, and each pod that is parked against what was told since:
-news that helps it must have woken it. Of pods with volumes, devices or terms about namespaces nothing is said.
+So each refusal is held against what was told at that very moment. Of pods with volumes nothing is said. (That news which
+helps a parked pod has woken it, `Wakes` looks at.)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.model.objects import PODS, Node, Pod
 from multisched.shell.program import Program
-from multisched.testing.books import GPU
-from multisched.testing.knowledge import Told
+from multisched.testing.budgets import is_plain
+from multisched.testing.devices import fits_for_certain
+from multisched.testing.knowledge import Told, wants
 from multisched.testing.relations import Standing, allows, clash
 
 
@@ -26,12 +29,23 @@ class Chances:
     told: Told
     is_used_by: Callable[[str], Callable[[Node], bool]]
     """Domain -> the test of the nodes that the process may use for it at this moment."""
+    _moments: dict[str, tuple[tuple[int, int], Moment]] = field(default_factory=dict)
+    """Domain -> its latest moment, and what it was made of."""
 
     def now(self, domain: str) -> Moment | None:
         """What was told until now; None where nothing can be said by it."""
+        if hidden(self.program.cache.objects, ObjectKind.NAMESPACE):
+            return None  # terms may be about them
+        router = self.program.router
+        rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+        made_of = self.told.changes, rows.generation
+        known = self._moments.get(domain)
+        if known is None or known[0] != made_of:
+            known = self._moments[domain] = made_of, self._made(domain)
+        return known[1]
+
+    def _made(self, domain: str) -> Moment:
         standing = self.told.standing()
-        if any(_speaks_of_namespaces(one) for one, _ in standing):
-            return None
         used: dict[str, Counter[str]] = {name: Counter({PODS: 0}) for name in self.told.nodes}
         for one, there in standing:
             amounts = used[there.name]
@@ -44,6 +58,11 @@ class Chances:
         ]
         return Moment(self, domain, standing, used, nodes, is_used)
 
+    def is_promised(self, pod: Pod) -> bool:
+        """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
+        unread = hidden(self.program.cache.objects, ObjectKind.POD_DISRUPTION_BUDGET)
+        return bool(self.program.nominator.node_of(pod.uid) or pod.nominated_node or unread)
+
 
 @dataclass(slots=True)
 class Moment:
@@ -51,7 +70,7 @@ class Moment:
 
     _chances: Chances
     _domain: str
-    _standing: list[Standing]
+    _standing: Sequence[Standing]
     _used: Mapping[str, Mapping[str, int]]
     _nodes: list[Node]
     _is_used: Callable[[Node], bool]
@@ -62,8 +81,34 @@ class Moment:
         pod = told.pods.get(pod.uid, pod)
         nodes = self._nodes if is_judged(pod) else ()
         return next(
-            (node.name for node in nodes if _has_room(pod, node, self._used[node.name]) and self._takes(pod, node)), ""
+            (
+                node.name
+                for node in nodes
+                if wants(pod, node) and _has_room(pod, node, self._used[node.name]) and self._takes(pod, node)
+            ),
+            "",
         )
+
+    def node_by_preemption(self, pod: Pod) -> str:
+        """A node that takes a plain pod once all that are less urgent are gone from it, by its name; empty if there is none."""
+        told = self._chances.told
+        pod = told.pods.get(pod.uid, pod)
+        nodes = self._nodes if is_judged(pod) and is_plain(pod) and pod.spec.can_preempt else ()
+        return next((node.name for node in nodes if self._makes_room(pod, node)), "")
+
+    def _makes_room(self, pod: Pod, node: Node) -> bool:
+        told = self._chances.told
+        going = {one.uid for one, there in self._standing if there.name == node.name and _is_less_urgent(one, pod)}
+        if not going or told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+            return False
+        left = [(one, there) for one, there in self._standing if one.uid not in going]
+        used: Counter[str] = Counter({PODS: 0})
+        for one, there in left:
+            if there.name == node.name:
+                used.update({**one.requests, PODS: 1})
+        if not _has_room(pod, node, used) or not pod.spec.required_features <= set(node.declared_features):
+            return False
+        return allows(pod, node, told.nodes.values(), left, self._is_used)
 
     def _takes(self, pod: Pod, node: Node) -> bool:
         """Whatever room there is."""
@@ -72,7 +117,8 @@ class Moment:
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False
-        if any(there.name == node.name and clash(pod, one) for one, there in self._standing):
+        here = [one for one, there in self._standing if there.name == node.name]
+        if any(clash(pod, one) for one in here) or not fits_for_certain(pod, node, here):
             return False
         return allows(pod, node, told.nodes.values(), self._standing, self._is_used)
 
@@ -85,17 +131,14 @@ def is_judged(pod: Pod) -> bool:
     """Of this pod something can be said."""
     spec = pod.spec
     is_odd = spec.volumes or spec.resource_claims or spec.pod_group or spec.unsupported or pod.malformed or pod.gates
-    takes_devices = pod.annotations or pod.requests.get(GPU)
     is_mistaken = any(one.weight and not one.term.is_valid for one in spec.affinity.preferred)
-    return not (is_odd or takes_devices or is_mistaken or _speaks_of_namespaces(pod))
+    return not (is_odd or is_mistaken)
+
+
+def _is_less_urgent(pod: Pod, than: Pod) -> bool:
+    return pod.spec.priority < than.spec.priority
 
 
 def _has_room(pod: Pod, node: Node, used: Mapping[str, int]) -> bool:
     offered = node.allocatable
     return all(used.get(r, 0) + a <= offered.get(r, 0) for r, a in {**pod.requests, PODS: 1}.items())
-
-
-def _speaks_of_namespaces(pod: Pod) -> bool:
-    affinity = pod.spec.pod_affinity
-    terms = (*affinity.anti_required, *affinity.required) if affinity is not None else ()
-    return any(term.namespace_selector is not None for term in terms)

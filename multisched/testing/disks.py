@@ -13,16 +13,27 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, ZONE
+from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import MERGE_PATCH, Response
-from multisched.testing.storage import CLAIMS_PATH, CLASSES_PATH, LOCAL, MADE, ODD, TIGHT_PROVISIONER, VOLUMES_PATH
+from multisched.testing.storage import (
+    CLAIMS_PATH,
+    CLASSES_PATH,
+    LOCAL,
+    MADE,
+    ODD,
+    TIGHT_PROVISIONER,
+    VOLUMES_PATH,
+    local_disk,
+)
 
 SHARE: Final = 0.14
 """Of all pods that are plain and have no claims."""
-SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 3, 4
+SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 3, 6
 LATE_MIN_S, LATE_MAX_S = 1.0, 6.0
 EDGE, TIGHT, SOON, LATER, UNBINDABLE = "edge", "tight", "soon", "later", "unbindable"
+NOBODYS, IN_TREE = "nobodys", "in-tree"
 """Classes: in two zones alone; of a driver that tells its capacity; bound at once; made after its claims; without a binding mode
-that is known."""
+that is known; of provisioners that never come."""
 TIGHT_DRIVER, GCE_DRIVER = TIGHT_PROVISIONER, "pd.csi.storage.gke.io"
 ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
 ATTACHED_MAX = (2, 5, 6)
@@ -126,10 +137,10 @@ class Disks:
 
     # -- as disruptions change them --------------------------------------------------------------------------------
 
-    async def attach(self, number: int, at: int) -> None:
+    async def attach(self, number: int, at: int, *, attacher: str = FAKE_PROVISIONER) -> None:
         """A volume of somebody else's is attached to the node; two of three are known as volumes here."""
         source = {"persistentVolumeName": f"soon-{at % 3}"}
-        spec = {"attacher": FAKE_PROVISIONER, "nodeName": f"node-{number}", "source": source}
+        spec = {"attacher": attacher, "nodeName": f"node-{number}", "source": source}
         await self._create(
             f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{number}-{at}"}, "spec": spec}
         )
@@ -164,6 +175,50 @@ class Disks:
     async def move_volume(self, at: int, zone: str) -> None:
         """The volume's zone label is corrected."""
         await self._send("PATCH", f"{VOLUMES_PATH}/zoned-{at}", {"metadata": {"labels": {ZONE: zone}}}, MERGE_PATCH)
+
+    async def note(self, number: int) -> None:
+        """Somebody writes beside the matter on a volume, a class, a driver and what a kubelet tells of its drivers."""
+        note = {"metadata": {"annotations": {"sim/seen": f"{number}"}}}
+        for path in (
+            f"{VOLUMES_PATH}/zoned-0",
+            f"{CLASSES_PATH}/{TIGHT}",
+            f"{CSI_PATH}/csidrivers/{TIGHT_DRIVER}",
+            f"{CSI_PATH}/csinodes/node-{number}",
+        ):
+            await self._send("PATCH", path, note, MERGE_PATCH)
+
+    async def add_class(self, name: str, *, is_late: bool) -> None:
+        mode = "WaitForFirstConsumer" if is_late else "Immediate"
+        await self._create(
+            CLASSES_PATH, {"metadata": {"name": name}, **_made_late("nobody.sim"), "volumeBindingMode": mode}
+        )
+
+    async def add_claim(self, name: str, class_name: str, *, size: str = "1Gi", namespace: str = "default") -> None:
+        path = CLAIMS_PATH.replace("/default/", f"/{namespace}/")
+        await self._create(path, _claim(name, class_name, size=size))
+
+    async def add_disk(self, name: str, node: str, size: str, *, is_narrow: bool, put_aside: str = "") -> None:
+        """A disk of the node; narrow: by more than the node's name. `put_aside`: the claim that its owner means it for."""
+        disk = local_disk(name, node, size)
+        (term,) = disk["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        if is_narrow:
+            term["matchExpressions"].append({"key": ZONE, "operator": "Exists"})
+        if put_aside:
+            disk["spec"]["claimRef"] = {"namespace": "default", "name": put_aside}
+        await self._create(VOLUMES_PATH, disk)
+
+    async def reset_volume(self, name: str) -> None:
+        """Somebody takes the claim's name out of the volume."""
+        await self._send("PATCH", f"{VOLUMES_PATH}/{name}", {"spec": {"claimRef": None}}, MERGE_PATCH)
+
+    async def take_claim(self, name: str, volume: str) -> None:
+        """Somebody binds the claim to another volume by hand."""
+        await self._send("PATCH", f"{CLAIMS_PATH}/{name}", {"spec": {"volumeName": volume}}, MERGE_PATCH)
+
+    async def unselect_node(self, name: str) -> None:
+        """As a provisioner does that cannot make the volume there."""
+        selected = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: None}}}
+        await self._send("PATCH", f"{CLAIMS_PATH}/{name}", selected, MERGE_PATCH)
 
     async def delete_claim(self, name: str) -> None:
         await self._send("DELETE", f"{CLAIMS_PATH}/{name}")
@@ -217,6 +272,8 @@ _CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
     TIGHT: _made_late(TIGHT_DRIVER),
     SOON: {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"},
     UNBINDABLE: {"provisioner": "nobody.sim", "volumeBindingMode": "Immediate"},
+    NOBODYS: _made_late("nobody.sim"),
+    IN_TREE: _made_late("kubernetes.io/azure-file"),
 }
 
 
@@ -262,10 +319,10 @@ def _claim(
 
 
 def _zoned(at: int) -> dict[str, Any]:
-    """Volumes from before there was a CSI driver: their zone is a label."""
+    """Volumes from before there was a CSI driver: their zone is a label, or in their node affinity, or told nowhere."""
     labels = {ZONE: "z0__z1"} if at % 2 else {ZONE_BETA if at else ZONE: f"z{at % 3}"}
-    return {
-        "metadata": {"name": f"zoned-{at}", "labels": labels},
+    volume: dict[str, Any] = {
+        "metadata": {"name": f"zoned-{at}", "labels": {} if at > 3 else labels},
         "spec": {
             "capacity": {"storage": "5Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -273,6 +330,10 @@ def _zoned(at: int) -> dict[str, Any]:
             "gcePersistentDisk": {"pdName": f"zoned-{at}"},
         },
     }
+    if at == 4:
+        expression = {"key": ZONE, "operator": "In", "values": ["z0", "z2"]}
+        volume["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    return volume
 
 
 def _soon(at: int) -> dict[str, Any]:

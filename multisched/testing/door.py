@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +17,16 @@ import orjson
 from multisched.cluster.request import ApiRequest
 from multisched.cluster.server import ApiServer
 from multisched.cluster.watch import WatchStream
-from multisched.config_nodes import NodeRouter, lease_groups
+from multisched.config_nodes import lease_groups
 from multisched.config_schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.version import is_covered, version_of
 from multisched.model.wire import Response
 from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
-from multisched.testing.books import GPU, GPU_MILLI, Books, decision_of, pod_of, target_of
-from multisched.testing.knowledge import Ground, Told, wants
+from multisched.testing.books import Books, decision_of, pod_of, target_of
+from multisched.testing.devices import fits_for_certain
+from multisched.testing.knowledge import Ground, Homes, Told, wants
 from multisched.testing.policies import Policies
 from multisched.testing.relations import Standing, allows, clash
 
@@ -35,6 +36,7 @@ TELL_ALL = (200, 201, 404, 409)
 """Answers to a binding that settle all that was sent for the pod."""
 JUST_AFTER_S = 0.001
 """No renewal is answered as soon as that."""
+SCHEDULED = "PodScheduled"
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 
@@ -60,6 +62,17 @@ class _Term:
     """The record's own renewTime, on the common clock."""
 
 
+@dataclass(slots=True)
+class _Deleted:
+    """A lease that somebody deleted."""
+
+    holder: str
+    """Its last one, which may bind without having heard of it."""
+    until_s: float
+    known_to: Collection[str]
+    """Processes that there were. One that starts later cannot tell it from a lease that never was."""
+
+
 class Door(Books):
     """Books that also know the configuration, the time, and who sent what."""
 
@@ -75,7 +88,7 @@ class Door(Books):
         super().__init__(server, broken)
         self.policies = policies
         self._now_s = now_s
-        self._router = NodeRouter(configuration)
+        self._homes = Homes(configuration)
         self._groups = lease_groups(configuration)
         self._has_leases = configuration.lease.enabled
         self._lease_prefix = configuration.lease.name_prefix
@@ -92,6 +105,10 @@ class Door(Books):
         self._placed_by: dict[str, tuple[str, str]] = {}
         """uid -> (process, group of domains) that sent its latest binding."""
         self._terms: dict[str, _Term] = {}
+        self._deleted: dict[str, _Deleted] = {}
+        """By name of the lease."""
+        self._lied_about: set[str] = set()
+        """uids of pods of whose bind the next answer is false."""
         self._strangers: set[str] = set()
         """uids of pods that somebody else bound."""
         self.told: dict[str, Told] = {}
@@ -144,7 +161,9 @@ class Door(Books):
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
         uid, _ = decision_of(body)
         posts = [post for post in self._posts.get(uid, ()) if post.sender == sender]
-        if answer is not None and answer.status < 500:
+        is_true = uid not in self._lied_about
+        self._lied_about.discard(uid)
+        if answer is not None and answer.status < 500 and is_true:
             # A refusal of one says nothing of those before it, which may be on their way.
             for post in posts if answer.status in TELL_ALL else posts[-1:]:
                 post.is_definite = True
@@ -155,6 +174,20 @@ class Door(Books):
         uid = self.policies.uid_of_claimant(path)
         if uid:
             self._judge_refusal(sender, uid, answer)
+
+    def status_sent(self, sender: str, body: bytes) -> None:
+        """I3: an owner is told the latest, and nothing that was true before while the pod's bind is on the wire."""
+        document = orjson.loads(body)
+        conditions = document.get("status", {}).get("conditions") or ()
+        message = next((str(one.get("message")) for one in conditions if one.get("type") == SCHEDULED), None)
+        uid = str(document.get("metadata", {}).get("uid"))
+        said = self.told[sender].said.get(uid) if sender in self.told else None
+        if message is None or said is None:
+            return
+        if message != said:
+            self.complain(f"I3: {sender} tells the owner of {uid} {message[:60]!r}, after {said[:60]!r}")
+        elif (sender, uid) in self._open:
+            self.complain(f"I3: {sender} tells the owner of {uid} {message[:60]!r} while it is being bound")
 
     def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:
         """I10: attempts at what the server always refuses are bounded."""
@@ -201,7 +234,7 @@ class Door(Books):
         told = self.told.get(sender)
         node = told.nodes.get(pod.node) if told is not None else self.nodes().get(pod.node)
         found = [own] if own is not None else []
-        return found + [d for d in self._groups if d != own and node is not None and self._router.usable_by(d)(node)]
+        return found + [d for d in self._groups if d != own and node is not None and self._homes.usable_by(d)(node)]
 
     def _check_lease(self, sender: str, domain: str, what: str) -> None:
         fault = self._fault_of_lease(sender, domain)
@@ -212,8 +245,12 @@ class Door(Books):
         """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for; empty if it is."""
         if not self._has_leases:
             return ""
-        term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}")
-        now_s = self._now_s()
+        name = f"{self._lease_prefix}-{self._groups[domain]}"
+        term, now_s = self._terms.get(name), self._now_s()
+        deleted = self._deleted.get(name)
+        is_last = term is not None and deleted is not None and term.holder != sender == deleted.holder
+        if is_last and deleted is not None and now_s < deleted.until_s:
+            return ""  # its successor waits for that moment
         if term is None or term.holder != sender:
             held_by = term.holder if term is not None else "nobody"
             return f"while {held_by} held the lease of {domain}"
@@ -250,7 +287,20 @@ class Door(Books):
         if term is not None and not holder:
             self._check_released(name, term.holder)
         wait_s = self._bind_deadline_s if after_expiry else 0.0
-        self._terms[name] = _Term(holder, now_s + wait_s, renewed_s)
+        deleted = self._deleted.get(name)
+        is_unaware = deleted is not None and holder not in deleted.known_to
+        last_s = deleted.until_s if deleted is not None else 0.0
+        self._terms[name] = _Term(holder, now_s if is_unaware else max(now_s + wait_s, last_s), renewed_s)
+
+    def lease_deleted(self, name: str) -> None:
+        term = self._terms.get(name)
+        if term is not None and term.holder:
+            until_s = term.renewed_s + self._renew_deadline_s
+            self._deleted[name] = _Deleted(term.holder, until_s, frozenset(self.told))
+
+    def leases_of(self, sender: str) -> list[str]:
+        """Names of the leases that it holds."""
+        return [name for name, term in self._terms.items() if term.holder == sender]
 
     def _look_at_deadline(self, name: str, renewed_s: float) -> None:
         """Asks right after the moment when nobody may bind by the lease any more."""
@@ -361,9 +411,11 @@ class Door(Books):
             self.told[sender].unknowable.add(uid)
 
     def bind_faked(self, body: bytes) -> None:
-        """What the sender does for another node from now on is no fault of its own."""
+        """What it is told settles nothing that it has sent before: of that it does not know any more than it did."""
         super().bind_faked(body)
-        self._posts.pop(decision_of(body)[0], None)
+        uid = decision_of(body)[0]
+        self._posts[uid] = self._posts.get(uid, [])[:-1]
+        self._lied_about.add(uid)
 
     def rewound(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has been told yet."""
@@ -386,55 +438,70 @@ class Door(Books):
         """I8, as the node is now."""
         domain = self._domain_of.get(pod.spec.scheduler_name)
         node = self.nodes().get(name)
-        if domain is not None and node is not None and not self._router.usable_by(domain)(node):
+        if domain is not None and node is not None and not self._homes.usable_by(domain)(node):
             self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
 
     # -- at rest ---------------------------------------------------------------------------------------------------
 
-    def unbound_feasible(self) -> list[Pod]:
+    def unbound_feasible(self) -> Iterator[Pod]:
         """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
         return self._feasible([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
-    def refused_feasible(self) -> list[Pod]:
-        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside."""
-        return self._feasible([pod for pod in self._waiting() if self.policies.policy_of(pod.name)])
+    def refused_feasible(self, aside: Collection[str]) -> Iterator[Pod]:
+        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside.
+
+        `aside`: uids of those that are.
+        """
+        refused = [pod for pod in self._waiting() if pod.uid not in aside and self.policies.policy_of(pod.name)]
+        return self._feasible(refused)
 
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()
         # What a watch of claims has missed when a backup was restored, the audit finds after minutes.
         said = [p for p in pods if not (self.was_rewound and p.spec.volumes)]
-        return [p for p in said if not p.node and not p.gates and not p.is_deleting and not _takes_devices(p)]
+        return [p for p in said if not p.node and not p.gates and not p.is_deleting]
 
-    def _feasible(self, waiting: list[Pod]) -> list[Pod]:
+    def _feasible(self, waiting: list[Pod]) -> Iterator[Pod]:
         """Those for which some node has room: counted with plain arithmetic."""
         if not waiting:
-            return []
+            return
         nodes = self.nodes()
         placed = [pod for pod in self.pods().values() if pod.node in nodes and not pod.is_terminal]
         standing = [(pod, nodes[pod.node]) for pod in placed]
+        there: dict[str, list[Pod]] = {name: [] for name in nodes}
+        for pod in placed:
+            there[pod.node].append(pod)
         free = {name: dict(node.allocatable) for name, node in nodes.items()}
         for pod in placed:
             for resource, amount in {**pod.requests, PODS: 1}.items():
                 free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
-        return [p for p in waiting if self._fits_somewhere(p, nodes.values(), free, standing)]
+        for pod in waiting:
+            if self._fits_somewhere(pod, nodes.values(), free, standing, there):
+                yield pod
 
     def _fits_somewhere(
-        self, pod: Pod, nodes: Collection[Node], free: Mapping[str, Mapping[str, int]], standing: Collection[Standing]
+        self,
+        pod: Pod,
+        nodes: Collection[Node],
+        free: Mapping[str, Mapping[str, int]],
+        standing: Collection[Standing],
+        there: Mapping[str, Collection[Pod]],
     ) -> bool:
+        """`there`: name of a node -> the pods on it."""
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
             return False
-        is_usable = self._router.usable_by(domain)
+        is_usable = self._homes.usable_by(domain)
         wanted = {**pod.requests, PODS: 1}
         return any(
             all(free[node.name].get(r, 0) >= a for r, a in wanted.items())
-            and self._would_take(pod, node)
             and is_usable(node)
+            and self._would_take(pod, node, there[node.name])
             and allows(pod, node, nodes, standing, is_usable)
             for node in nodes
         )
 
-    def _would_take(self, pod: Pod, node: Node) -> bool:
+    def _would_take(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """Whatever room there is."""
         if node.is_unschedulable or not wants(pod, node) or not self._tolerates(pod, node):
             return False
@@ -442,10 +509,9 @@ class Door(Books):
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        there = (one for one in self.pods().values() if one.node == node.name and not one.is_terminal)
-        if any(clash(pod, one) is not None for one in there):
+        if any(clash(pod, one) is not None for one in there) or not fits_for_certain(pod, node, there):
             return False
-        return self.storage is None or self.storage.allows(pod, node)
+        return self.storage is None or self.storage.allows(pod, node, there)
 
     def _tolerates(self, pod: Pod, node: Node) -> bool:
         tolerations = (
@@ -468,7 +534,10 @@ class _WriteLog:
     def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
         if request.method != "GET":
             self._door.written()
-        is_write = request.method in ("POST", "PUT") and _LEASE.search(request.path)
+        about = _LEASE.search(request.path)
+        if request.method == "DELETE" and about is not None:
+            self._door.lease_deleted(about[1] or "")
+        is_write = request.method in ("POST", "PUT") and about
         if is_write and isinstance(answer, Response) and answer.status in (200, 201):
             lease = orjson.loads(answer.body)
             spec = lease["spec"]
@@ -481,8 +550,3 @@ def _seconds(micro_time: str) -> float:
     """Simulated seconds of a MicroTime: the run starts at 2026-01-01T00:00:00Z and never lasts a day."""
     hours, minutes, seconds = micro_time[11:-1].split(":")
     return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-
-
-def _takes_devices(pod: Pod) -> bool:
-    """Devices are shared by rules of their own; their ledger is checked by itself."""
-    return GPU_MILLI in pod.annotations or bool(pod.requests.get(GPU))

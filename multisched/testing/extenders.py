@@ -71,6 +71,8 @@ class SimExtender:
         said: dict[str, Any] = {"FailedNodes": dict.fromkeys(left_out[::2], "is too hot")}
         said["FailedAndUnresolvableNodes"] = dict.fromkeys(left_out[1::2], "has no licence")
         if self._faults.strikes("extender astray", ASTRAY):
+            if self._rng.random() < 0.5:
+                return said | {"NodeNames": "all of them", "Nodes": 7}
             kept = [*kept, "node-of-another-cluster"]
         if asked["nodenames"] is not None:
             return said | {"NodeNames": kept}

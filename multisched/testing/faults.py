@@ -10,19 +10,22 @@ import asyncio
 import contextvars
 import random
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from multisched.client.evictor import TWO_BUDGETS
 from multisched.model.wire import JSON, AnswerLostError, ConnectFailedError, LineStream, Response, Transport
 
 LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
 LATE_APPLY_MAX_S = 4.0
 EARLIER_LINES, REPLAYED_LINES = 64, 8
 """Lines of a watch that may come again: after a deletion of their object, and at any time."""
+REPLAYED_AT_ONCE = 3
+"""That come again one after the other, as from a watch that begins anew a little earlier."""
 
 _UID = re.compile(rb'"uid":"([^"]+)"')
 _LIMIT = re.compile(r"limit=\d+")
@@ -37,6 +40,13 @@ _NONSENSE = (
 """What stands in place of a list: no JSON, no version, objects without a name."""
 _ETCD_AWAY = (
     b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}}'
+)
+_ODD = (
+    Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"' + TWO_BUDGETS.encode() + b'"}'),
+    Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}'),
+    Response(409, b'{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"(injected)"}'),
+    Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","message":"(injected)"}'),
+    Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"}),
 )
 _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 _TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
@@ -74,6 +84,10 @@ class BindWatcher(Protocol):
 
     def claim_answered(self, sender: str, path: str, answer: Response) -> None:
         """The same of a claim that the sender has written."""
+        ...
+
+    def status_sent(self, sender: str, body: bytes) -> None:
+        """The sender writes the status of a pod."""
         ...
 
 
@@ -118,6 +132,16 @@ class Faults:
         """A page of a list says that it is of another version than the first."""
         self.watch_failed = 0.001
         """A watch ends with an error of the server's own."""
+        self.watch_ended = 0.002
+        """The server ends a watch, as it does with each after some minutes."""
+        self.watch_refused = 0.03
+        """A watch is not opened."""
+        self.lease_odd = 0.0
+        """A call about a lease fails in some way, applied or not."""
+        self.evict_odd = 0.25
+        """The same of an eviction; there are few of them."""
+        self.kept_odd = 0.15
+        """The same of what a plugin keeps in a ConfigMap."""
         self.forbidden: set[str] = set()
         """Kinds, by their plural, that may not be listed."""
         self.forbidden_writes: set[tuple[str, str]] = set()
@@ -186,6 +210,9 @@ class FaultyTransport:
         if method == "DELETE" and "/pods/" in path:
             self._check_uncut()
             self._watcher.victim_sent(self._sender, path)
+        if method == "PATCH" and "/pods/" in path and path.endswith("/status") and body is not None:
+            self._check_uncut()
+            self._watcher.status_sent(self._sender, body)
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
             self._watcher.claim_answered(self._sender, path, answer)
@@ -213,6 +240,9 @@ class FaultyTransport:
         if "/leases" in path and any(name in path for name in self.lost_leases):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, leases unreachable)")
+        odd = self._oddness(path)
+        if odd is not None and self._faults.strikes(*odd):
+            return await self._answer_oddly(method, path, body, content_type, timeout_s)
         if method != "GET":
             if any(method == one and part in path for one, part in self._faults.forbidden_writes):
                 return Response(403, _FORBIDDEN)
@@ -232,6 +262,33 @@ class FaultyTransport:
         if "continue=" in path and self._faults.strikes("torn list", self._faults.torn):
             answer = replace(answer, body=_VERSION.sub(rb'"resourceVersion":"1\1"', answer.body, count=1))
         return replace(answer, body=garbled(answer.body))
+
+    def _oddness(self, path: str) -> tuple[str, float] | None:
+        """The fault that calls of this kind meet more often than others, and how often."""
+        if "/leases" in path:
+            return "odd answer about a lease", self._faults.lease_odd
+        if path.partition("?")[0].endswith("/eviction"):
+            return "odd answer to an eviction", self._faults.evict_odd
+        if "/configmaps" in path:
+            return "odd answer about a kept document", self._faults.kept_odd
+        return None
+
+    async def _answer_oddly(
+        self, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
+    ) -> Response:
+        """Applied in half of all cases; then no answer, or one that says nothing or something else."""
+        rng = self._faults.rng
+        if rng.random() < 0.5:
+            await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
+        kind = rng.randrange(3 + len(_ODD))
+        if kind == 0:
+            raise AnswerLostError("connection reset (injected)")
+        if kind == 1:
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected)")
+        if kind == 2:
+            return Response(200, _PAGE)
+        return _ODD[kind - 3]
 
     async def _write(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
@@ -342,10 +399,29 @@ class FaultyTransport:
         await self._travel()
         if self._faults.strikes("refused connection", self._faults.refused):
             raise ConnectFailedError("connection refused (injected)")
+        if self._faults.strikes("watch refused", self._faults.watch_refused):
+            yield _RefusedWatch(self._faults.rng.choice(_ODD))
+            return
         async with self._inner.stream(
             path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
         ) as inner:
             yield _FaultyLines(inner, self._faults, self, is_about_pods="/pods" in path)
+
+
+class _RefusedWatch:
+    """A watch that the server did not open."""
+
+    def __init__(self, answer: Response) -> None:
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self._answer = answer
+
+    async def read_body(self) -> bytes:
+        return self._answer.body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        raise AssertionError("nobody reads lines of a watch that is not open")
+        yield b""
 
 
 class _FaultyLines:
@@ -363,7 +439,7 @@ class _FaultyLines:
         return await self._inner.read_body()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        earlier: list[bytes] = []
+        earlier: deque[bytes] = deque(maxlen=EARLIER_LINES)
         async for line in self._inner:
             await self._transport.stall(is_about_pods=self._is_about_pods)
             faults = self._faults
@@ -373,6 +449,8 @@ class _FaultyLines:
             if faults.strikes("watch failed", faults.watch_failed):
                 yield _ETCD_AWAY
                 return
+            if faults.strikes("watch ended", faults.watch_ended):
+                return
             if self._may_lose(line) and faults.strikes("lost line", self._loss_of(line)):
                 self._transport.lost(_uid(line))
                 continue
@@ -381,13 +459,16 @@ class _FaultyLines:
             if faults.strikes("duplicated line", faults.line_duplicated):
                 yield line
             if earlier and faults.strikes("replayed line", faults.line_replayed):
-                yield faults.rng.choice(earlier[-REPLAYED_LINES:])
+                at = faults.rng.choice(range(len(earlier))[-REPLAYED_LINES:])
+                for old in list(earlier)[at : at + REPLAYED_AT_ONCE]:
+                    yield old
             if b'"DELETED"' in line:
-                again = [old for old in earlier if _uid(old) == _uid(line)]
+                uid = b'"uid":"%b"' % _uid(line)
+                again = [old for old in earlier if uid in old and _uid(old) == _uid(line)]
                 if again and faults.strikes("resurrected line", faults.line_resurrected):
                     yield again[-1]
             elif b'"BOOKMARK"' not in line:
-                earlier = [*earlier[1 - EARLIER_LINES :], line]
+                earlier.append(line)
 
     def _loss_of(self, line: bytes) -> float:
         is_unheard = any(f'"name":"{name}"'.encode() in line for name in self._faults.unheard)

@@ -29,6 +29,10 @@ FAULTY: Final = "Faulty"
 ONE_IN: Final = 23
 """Of so many pods one meets the bug of a point."""
 LEDGER_ONE_IN: Final = 61
+CONCERNED_ONE_IN: Final = 3
+"""Of the pods that the ledger is about, which are few: what fails then costs one attempt, and not the ledger its trust."""
+CATCHES_UP_EVERY, FAILS_TO_EVERY = 3, 7
+"""Calls to catch up after so many of which there is more, and after so many of which it fails."""
 ANSWER_TIMEOUT_S: Final = 0.5
 
 
@@ -50,8 +54,8 @@ class Bugs:
         self._met.add((point, uid))
         return 1 + drawn // one_in % 2
 
-    def raise_or(self, point: str, uid: str, nonsense: Any, otherwise: Any) -> Any:
-        struck = self.strikes(point, uid)
+    def raise_or(self, point: str, uid: str, nonsense: Any, otherwise: Any, one_in: int = ONE_IN) -> Any:
+        struck = self.strikes(point, uid, one_in)
         if struck == 1:
             raise FaultyError(f"{point} of {uid}")
         return nonsense if struck else otherwise
@@ -65,6 +69,7 @@ class Faulty:
 
     def __init__(self, context: PluginContext) -> None:
         self._bugs = Bugs()
+        self._caught_up = 0
         context.hold.register(FaultyLedger())
 
     def pre_enqueue(self, pod: Pod) -> Status:
@@ -122,6 +127,12 @@ class Faulty:
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         self._bugs.raise_or("PostBind", pod.uid, None, None)
 
+    def catch_up(self) -> bool:
+        self._caught_up += 1
+        if self._caught_up % FAILS_TO_EVERY == 0:
+            raise FaultyError("CatchUp")
+        return self._caught_up % CATCHES_UP_EVERY == 0
+
     def events_to_register(self) -> Sequence[EventRegistration]:
         return (EventRegistration(ClusterEvent(Resource.NODE, Action.ALL), self._hint),)
 
@@ -151,11 +162,11 @@ class FaultyLedger:
         return 0
 
     def fits(self, pod: Pod, row: int) -> str:
-        found = self._bugs.raise_or("fits", pod.uid, "it does not like the pod", "")
+        found = self._bugs.raise_or("fits", pod.uid, "it does not like the pod", "", CONCERNED_ONE_IN)
         return str(found)
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        if self._bugs.strikes("take", pod.uid, LEDGER_ONE_IN):
+        if self._bugs.strikes("take", pod.uid, CONCERNED_ONE_IN):
             raise FaultyError("take")
         self._held[pod.uid] = row
         return {}

@@ -7,36 +7,68 @@ had told of them when it decided (pods) and when it sent (nodes). Nothing is rea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import msgspec
 import orjson
 
+from multisched.config_nodes import NodeRouter
+from multisched.config_schema import Configuration
 from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Toleration
 
+DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "count", "devices", "allocated-milli"))
+"""What a pod holds of its node's devices; somebody may write a thousand others beside it."""
+Standing = tuple[Pod, Node]
+"""A pod and the node it is on."""
+
+
+class Homes:
+    """Which nodes a configuration lets its domains use: asked for each pod and node, and answered once for each node."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._router = NodeRouter(configuration)
+        self._tests: dict[str, Callable[[Node], bool]] = {}
+
+    def usable_by(self, domain: str) -> Callable[[Node], bool]:
+        """See `NodeRouter.usable_by`."""
+        if domain not in self._tests:
+            # A node that changed is another object, and as many as were told are kept.
+            self._tests[domain] = cache(self._router.usable_by(domain))
+        return self._tests[domain]
+
 
 class Reader:
-    """Decodes each version of a pod or node once, for all processes; reads pods that the program may refuse, too."""
+    """Decodes each pod or node once, for all processes; reads pods that the program may refuse, too.
+
+    By what was told to the byte: one version may be told in several ways.
+    """
 
     def __init__(self) -> None:
         self._decoder = Decoder()
-        self._pods: dict[tuple[str, int | str], Pod] = {}
+        self._decoder.keep(DEVICE_ANNOTATIONS)
+        self._pods: dict[bytes, Pod] = {}
+        self._nodes: dict[bytes, Node] = {}
 
     def pod(self, raw: bytes | msgspec.Raw) -> Pod:
-        pod = self._decoder.pod(raw)
-        known = self._pods.get((pod.uid, pod.version))
-        if known is not None and known.node == pod.node:
-            return known
-        if pod.malformed:
-            pod = self._decoder.pod(_shortened(bytes(raw)))
-        self._pods[pod.uid, pod.version] = pod
+        told = bytes(raw)
+        pod = self._pods.get(told)
+        if pod is None:
+            pod = self._decoder.pod(raw)
+            if pod.malformed:
+                pod = self._decoder.pod(_shortened(told))
+            self._pods[told] = pod
         return pod
 
     def node(self, raw: bytes | msgspec.Raw) -> Node:
-        return self._decoder.node(raw)
+        told = bytes(raw)
+        node = self._nodes.get(told)
+        if node is None:
+            node = self._nodes[told] = self._decoder.node(raw)
+        return node
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +101,15 @@ class Told:
     """uid -> node of each pod that it has assumed and not given up; until the watch shows it."""
     unknowable: set[str] = field(default_factory=set)
     """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing was told since."""
+    changes: int = 0
+    """Moves with whatever `standing` goes by."""
+    _standing: list[Standing] = field(default_factory=list)
+    _on: dict[str, list[Pod]] = field(default_factory=dict)
+    """Node -> the pods that stand there."""
+    _standing_at: int = -1
+    """The changes by which both were counted."""
+    said: dict[str, str] = field(default_factory=dict)
+    """uid -> what it last had to tell the pod's owner."""
     _uids: dict[str, str] = field(default_factory=dict)
     _assumed: dict[str, tuple[dict[str, Pod], Node | None]] = field(default_factory=dict)
     """uid -> the pods, and the node it was assumed on, as told at that moment."""
@@ -80,6 +121,7 @@ class Told:
             pod = self.reader.pod(raw)
         except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
             return
+        self.changes += 1
         self.pods[pod.uid], self._uids[key] = pod, pod.uid
         self.unknowable.discard(pod.uid)
         if pod.node or pod.is_terminal:
@@ -91,36 +133,53 @@ class Told:
         self.drop(self._uids.pop(key, ""))
 
     def drop(self, uid: str) -> None:
+        self.changes += 1
         self.pods.pop(uid, None)
         self.held.pop(uid, None)
+        self.said.pop(uid, None)
         self.unknowable.discard(uid)
 
     def node_told(self, key: str, raw: msgspec.Raw) -> None:
+        self.changes += 1
         try:
             self.nodes[key] = self.reader.node(raw)
         except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
             return
 
     def node_gone(self, key: str) -> None:
+        self.changes += 1
         self.nodes.pop(key, None)
 
     # -- as the process decides ------------------------------------------------------------------------------------
 
     def assumed(self, uid: str, node: str) -> None:
+        self.changes += 1
         self._assumed[uid] = dict(self.pods), self.nodes.get(node)
         self.held[uid] = node
 
     def given_up(self, uid: str) -> None:
+        self.changes += 1
         self.held.pop(uid, None)
 
-    def standing(self) -> list[tuple[Pod, Node]]:
+    def standing(self) -> Sequence[Standing]:
         """Pods that it knows on nodes that it knows, its own on their way among them."""
-        found = []
+        self._count_standing()
+        return self._standing
+
+    def standing_on(self, node: str) -> Sequence[Pod]:
+        """Those of one node."""
+        self._count_standing()
+        return self._on.get(node, ())
+
+    def _count_standing(self) -> None:
+        if self._standing_at == self.changes:
+            return
+        self._standing, self._on, self._standing_at = [], {}, self.changes
         for uid, pod in self.pods.items():
             node = self.nodes.get(pod.node or self.held.get(uid, ""))
             if node is not None:
-                found.append((pod, node))
-        return found
+                self._standing.append((pod, node))
+                self._on.setdefault(node.name, []).append(pod)
 
     def ground(self, sender: str, pod: Pod, node: str) -> Ground:
         """Of a binding that is sent at this moment."""
@@ -139,6 +198,9 @@ class Told:
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was told"
+        decided_for = self._assumed[pod.uid][1] if pod.uid in self._assumed else None
+        if decided_for is not None and decided_for.uid != node.uid:
+            return "which is another node than the one that it was decided for"
         # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.
         return self.fault_of_node(pod, domain, node) or self.lack(node, self.pods.get(pod.uid, pod))
 
@@ -148,7 +210,7 @@ class Told:
         With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
         """
         sums = Counter({PODS: 0})
-        here = {one.uid: one for one, there in self.standing() if there.name == node.name}
+        here = {one.uid: one for one in self.standing_on(node.name)}
         for one in (here | {pod.uid: pod} if pod is not None else here).values():
             sums.update({**one.requests, PODS: 1})
         asked = {**pod.requests, PODS: 1} if pod is not None else sums

@@ -17,8 +17,11 @@ from multisched.state.reservations import is_stand_in
 from multisched.testing.faulty_plugin import FAULTY
 from multisched.testing.knowledge import Told
 
+Alike = dict[str, tuple[Pod, Pod]]
+"""uid -> the pod as it counts and as it was told, which have been found to be the same: neither ever changes."""
 
-def fault_of_cache(program: Program, told: Told) -> str:
+
+def fault_of_cache(program: Program, told: Told, alike: Alike) -> str:
     """The first pod or node that counts otherwise than it was told; empty for none (I4)."""
     there = {uid: pod.node or told.held.get(uid, "") for uid, pod in told.pods.items()}
     entries = {entry.pod.uid: entry for entry in program.cache}
@@ -31,13 +34,17 @@ def fault_of_cache(program: Program, told: Told) -> str:
             return f"I4: {entry.pod.key} counts on {entry.node}, and was told to be gone"
         if there[uid] != entry.node:
             return f"I4: {pod.key} counts on {entry.node}, and was told to be on {there[uid]!r}"
+        known = alike.get(uid)
+        if known is not None and known[0] is entry.pod and known[1] is pod:
+            continue
         fault = _fault_of_entry(entry, pod)
         if fault:
             return f"I4: {pod.key} counts with {fault}"
-    known = {node.name: node.version for _, node in program.cache.nodes.live_rows()}
+        alike[uid] = entry.pod, pod
+    here = {node.name: node.version for _, node in program.cache.nodes.live_rows()}
     said = {node.name: node.version for node in told.nodes.values()}
-    if known != said:
-        return f"I4: nodes are known as {sorted(known.items() ^ said.items())[:2]}, as here and as they were told"
+    if here != said:
+        return f"I4: nodes are known as {sorted(here.items() ^ said.items())[:2]}, as here and as they were told"
     return ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from typing import Final
 
 from multisched.framework.moving import EvictAnswer, Mover
@@ -22,6 +23,7 @@ from multisched.framework.repair import (
     RepairRefusedError,
     RepairScene,
 )
+from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Pod
 
 REST_MIN_S, REST_MAX_S = 1.0, 5.0
@@ -34,6 +36,8 @@ LONG_SHARE, LONG = 0.03, 50_000
 """Of all moves: what is kept of them is longer than may be kept."""
 PLANNED: Final = 0.15
 """Of all moves: they go by a plan."""
+MOVES: Final = "moves"
+"""What the plugin shows, by its name."""
 PODS_PLANNED: Final = 8
 """Standing pods that a plan looks at."""
 
@@ -46,6 +50,7 @@ class Restless:
     """See the module."""
 
     name = "Restless"
+    view = MOVES
 
     def __init__(self, context: PluginContext) -> None:
         self._nodes = context.nodes
@@ -55,6 +60,10 @@ class Restless:
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         self._newest = pod.uid
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        await asyncio.sleep(0)
+        return lambda: {query.name: self._newest, "nodes": len(ports.rows)}
 
     async def carry_out(self, ports: DutyPorts) -> None:
         mover, rng = ports.mover, ports.rng
@@ -71,6 +80,8 @@ class Restless:
                 continue
             finally:
                 mover.release()
+            if rng.random() < GIVES_UP:
+                return  # as if its work were done: it is begun again
 
     async def _move(self, mover: Mover, rng: random.Random) -> None:
         found = await self._found(mover, rng)

@@ -16,8 +16,9 @@ PODS_SHOWN = 50
 
 
 def look_at(program: Program, identity: str, pods: Sequence[str]) -> None:
-    """As `/metrics`, `/readyz`, `multisched queue` and `multisched explain` do."""
+    """As `/metrics`, `/readyz`, `multisched queue`, `multisched explain` and a demo's last words do."""
     read(program)
+    program.statistics()
     health_of(program)
     ProgramQueues(program, identity).queue(domain=None, limit=PODS_SHOWN)
     for key in pods:

@@ -6,6 +6,7 @@ changes nothing, and no answer names a node that its pod may not go to, by what 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,13 +31,19 @@ from multisched.shell.program import Program
 from multisched.shell.rehearsal import UNASKED, DumpedCluster, Rehearsal
 from multisched.shell.repair_source import RepairPlans
 from multisched.shell.repair_trial import plan_on
+from multisched.testing.moving_plugin import MOVES
+from multisched.testing.plugins import HELD
+from multisched.testing.relations import HOSTNAME
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process, Run
 
 T = TypeVar("T")
 
-PODS_ASKED: Final = 2
+PODS_ASKED, NAMED_ASKED, PLANNED = 2, 5, 5
+"""Pods that are asked about beside those that are named, so many of which are; pods that are planned."""
+ASKERS: Final = 10
+"""People who want one view at once: more than are served."""
 REPLICAS_MAX: Final = 6
 REFUSED: Final = (NotExplainedError, RepairRefusedError, NoViewError, JudgeError, TransportError)
 """What an answer may be instead."""
@@ -77,8 +84,10 @@ class Questions:
     async def _explain(self) -> None:
         pods = self._run.world.pods()
         waiting = [pod for pod in pods if not pod.node]
-        asked = [pod for pod in waiting if pod.name in self._names]
+        named = [pod for pod in waiting if pod.name in self._names]
+        asked = self._rng.sample(named, min(len(named), NAMED_ASKED))
         asked += self._rng.sample(waiting, min(len(waiting), PODS_ASKED)) + self._rng.sample(pods, min(len(pods), 2))
+        asked += self._odd(pods)
         nodes = [*self._run.door.nodes(), "node-x", "elsewhere"]
         for pod in asked:
             node = self._rng.choice(nodes) if self._rng.random() < 0.2 else ""
@@ -88,6 +97,14 @@ class Questions:
             *(ExplainQuery(p.namespace, p.name, "node-x") for p in pods[:2]),
         ):
             await self._unless_refused(lambda query=query: self._explanations.pod(query))  # type: ignore[misc]
+
+    def _odd(self, pods: Collection[Pod]) -> list[Pod]:
+        """One that cannot be read, one that the server always refuses, and one of another scheduler, where they are."""
+        refused = [one.pod for one in self._program.pods.refused.values()]
+        queues = [worker.queue for worker in self._program.router.workers()]
+        aside = [entry.pod for queue in queues for entry in queue.entries() if entry.is_doomed]
+        others = [pod for pod in pods if pod.node and pod.spec.scheduler_name not in self._run.setting.schedulers]
+        return [*refused[:1], *aside[:1], *others[:1]]
 
     async def _explain_one(self, pod: Pod, node: str) -> None:
         view = await self._explanations.pod(ExplainQuery(pod.namespace, pod.name, node, with_fixes=not node))
@@ -99,7 +116,7 @@ class Questions:
                 self._run.door.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
-        for document in self._rng.sample(MANIFESTS, 8):
+        for document in self._rng.sample(MANIFESTS, PLANNED):
             replicas = self._rng.randint(1, REPLICAS_MAX)
             await self._unless_refused(lambda d=document, r=replicas: self._explanations.what_if(d, r))  # type: ignore[misc]
 
@@ -107,8 +124,14 @@ class Questions:
         plans = RepairPlans(self._program, self._configuration, in_thread=self._in_thread)
         for domain in self._rng.sample(("", "forecast", "job", "gpu", "forcast"), 3):
             await self._unless_refused(lambda domain=domain: self._plan_one(plans, domain))  # type: ignore[misc]
-        views, query = ProgramViews(self._program, self._in_thread), ViewQuery("status", {"domain": "forecast"})
-        await self._unless_refused(lambda: views.document(self._rng.choice(("forecast", "weather")), query))
+            asked = RepairAsked(domain=domain)
+            await self._unless_refused(lambda domain=domain: _later(lambda: plans.status(domain)))  # type: ignore[misc]
+            await self._unless_refused(lambda asked=asked: plans.run(asked, "of no plan that was shown"))  # type: ignore[misc]
+        views = ProgramViews(self._program, self._in_thread)
+        for view, domain in (("forecast", "forecast"), ("weather", ""), (MOVES, ""), (MOVES, "gpu")):
+            await self._unless_refused(lambda v=view, d=domain: views.document(v, ViewQuery("status", {"domain": d})))  # type: ignore[misc]
+        query = ViewQuery("newest", {"domain": self._rng.choice(("forecast", "job"))})
+        await asyncio.gather(*(self._unless_refused(lambda: views.document(MOVES, query)) for _ in range(ASKERS)))
 
     async def _plan_one(self, plans: RepairPlans, domain: str) -> None:
         plan = await plans.plan(RepairAsked(domain=domain, moves=3))
@@ -129,6 +152,8 @@ class Questions:
         ]
         for query in asked:
             await self._unless_refused(lambda query=query: _later(lambda: explanations.pod(query)))  # type: ignore[misc]
+        empty = DumpExplanations(self._configuration, DumpedCluster([msgspec.Raw(b'{"kind":"Pod"}')], known.now))
+        await self._unless_refused(lambda: _later(lambda: empty.pod(asked[0])))
         document = self._rng.choice(MANIFESTS)  # what it places stays in its copy
         await self._unless_refused(lambda: _later(lambda: explanations.what_if(document, 2)))
         rehearsal, repair = Rehearsal(self._configuration, known), RepairAsked(domain="forecast")
@@ -212,7 +237,7 @@ def _templated(pod: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "Deployment", "metadata": {"name": "asked", "namespace": "team-a"}, "spec": {"template": template}}
 
 
-MANIFESTS: Final = (
+MANIFESTS: Final[tuple[Any, ...]] = (
     _manifest(),
     _templated(_manifest(cpu="1500m")),
     _templated(_manifest(cpu="3500m", priorityClassName="system-cluster-critical")),
@@ -226,6 +251,11 @@ MANIFESTS: Final = (
     _manifest(cpu="much"),
     _manifest(nodeName="node-1"),
     _manifest(tolerations=[{"key": f"t{at}", "operator": "Exists"} for at in range(300)]),
+    _manifest(cpu="3900m", priorityClassName="system-node-critical", nodeSelector={HOSTNAME: "node-31"}),
+    _manifest(cpu="3", priorityClassName="system-node-critical", nodeSelector={HOSTNAME: "node-34"}),
+    _manifest(cpu="10m") | {"metadata": {"name": f"{HELD}asked"}},
+    _manifest() | {"metadata": {"name": "asked", "labels": {"app": 7}}},
+    ["a", "list"],
     {"kind": "ConfigMap"},
     {"kind": "Pod", "spec": 7},
     {"kind": "Pod", "spec": {}},

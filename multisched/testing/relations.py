@@ -12,14 +12,12 @@ from typing import Any
 
 from multisched.model.objects import HostPort, Node, Pod
 from multisched.model.placement import PodAffinityTerm, SpreadConstraint
+from multisched.testing.knowledge import Standing as Standing
 
 LONERS, LEVELLED, COMPANIONS, INCLINED = 0.05, 0.05, 0.03, 0.06
 """Shares of all pods: no second of its app on a host; level over zones; in a zone with its app; with preferences."""
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
-
-Standing = tuple[Pod, Node]
-"""A pod and the node it is on."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -91,7 +89,9 @@ def allows(
             return False
     for one, there in standing:
         theirs = one.spec.pod_affinity
-        for term in theirs.anti_required if theirs is not None else ():
+        if theirs is None:
+            continue
+        for term in theirs.anti_required:
             if _share(term.topology_key, node, there) and _is_about(term, one, pod):
                 return False
     if own is not None and own.required and not _has_company(pod, node, standing, own.required):

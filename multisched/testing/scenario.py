@@ -63,7 +63,7 @@ HEARD_S = 2.0
 DRAIN_MAX_S = 30.0
 """At the end, for each process to hear that all pods are gone: a watch may be broken just then."""
 LOOK_S = 0.5
-ASKED_LOOKS, ASKED_PODS = 20, 6
+ASKED_LOOKS, ASKED_PODS = 20, 4
 """Every so many looks people ask each process how it fares, and about so many pods."""
 POLL_S = 3.0
 NUDGE_POLLS = 6
@@ -178,6 +178,7 @@ class Run:
         self._first: dict[str, str] = {}
         """Lease group -> the process that reaches it first."""
         self._binding: asyncio.Task[None] | None = None
+        """The controllers of storage; None while they are away."""
         self.disturbed: set[str] = set()
         """Processes of which a disruption has its hands on right now."""
 
@@ -209,7 +210,15 @@ class Run:
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self.faults, transport),
         )
         program = context.run(Program, self.configuration, surroundings)
-        witness = Witness(program, self.configuration, self.door, identity, is_plain=self.setting.is_shipped)
+        witness = Witness(
+            program,
+            self.configuration,
+            self.door,
+            identity,
+            self.loop,
+            is_plain=self.setting.is_shipped,
+            is_steady=not self.setting.is_drawn,
+        )
         task = self.loop.create_task(self._keep(program), context=context)
         self.processes.append(Process(identity, program, transport, witness, task))
 
@@ -256,11 +265,16 @@ class Run:
         leading = [p for p in free if self.door.holds_lease(p.identity)]
         return self.rng.choice(leading or free) if free else None
 
-    def _bind_volumes(self) -> None:
+    def start_storage(self) -> None:
         """The controllers of storage, begun anew after a restore: they keep what they have seen."""
+        self.stop_storage()
+        self._binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
+
+    def stop_storage(self) -> None:
+        """They are away until `start_storage`."""
         if self._binding is not None:
             self._binding.cancel()
-        self._binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
+        self._binding = None
 
     def knows_placed(self, uid: str) -> bool:
         """Every process has been told of this pod."""
@@ -270,7 +284,7 @@ class Run:
         """The store was restored from a backup."""
         self.was_rewound = True
         self.door.rewound()
-        self._bind_volumes()
+        self.start_storage()
         for process in self.processes:
             process.witness.rewound()
 
@@ -315,7 +329,7 @@ class Run:
         for _ in range(self.setting.replicas):
             self.start()
         looking = self.loop.create_task(self._look())
-        self._bind_volumes()
+        self.start_storage()
         ending = self.loop.create_task(self.world.end_pods())
         keeping = self.loop.create_task(self.world.budgets.keep())
         storm = Storm(self)
@@ -333,8 +347,7 @@ class Run:
         if not self.broken:
             await self._drain()
         looking.cancel()
-        if self._binding is not None:
-            self._binding.cancel()
+        self.stop_storage()
         ending.cancel()
         self.world.disks.close()
         self.world.close()
@@ -377,8 +390,9 @@ class Run:
         return self.was_rewound or self.was_corrupted or any(self.faults.injected[kind] for kind in DECEIT)
 
     def _is_settled(self) -> bool:
-        waiting = self.door.unbound_feasible() or self.not_set_aside()
-        return not waiting and not any(self._differences(p) or leftover(p.program) for p in self.processes)
+        if next(self.door.unbound_feasible(), None) is not None or self.not_set_aside():
+            return False
+        return not any(self._differences(p) or leftover(p.program) for p in self.processes)
 
     def not_set_aside(self) -> list[str]:
         """Pods that the API server always refuses, and that some leader may try all the same."""
@@ -390,7 +404,7 @@ class Run:
             for entry in worker.queue.entries()
             if entry.is_doomed and SET_ASIDE in self.door.policies.condition_of(entry.pod.name)
         }
-        return [pod.key for pod in self.door.refused_feasible() if pod.uid not in aside]
+        return [pod.key for pod in self.door.refused_feasible(aside)]
 
     def _differences(self, process: Process) -> list[str]:
         known = process.program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
@@ -399,7 +413,7 @@ class Run:
 
     def _check_rest(self) -> None:
         """Everything that must hold at rest."""
-        late = self.door.unbound_feasible()
+        late = list(self.door.unbound_feasible())
         if late:
             self.door.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self.door.check_events()

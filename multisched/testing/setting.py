@@ -17,7 +17,7 @@ import yaml
 from multisched import config
 from multisched.config_schema import Configuration
 from multisched.testing import configurations
-from multisched.testing.disruptions import HEAVY, LIGHT
+from multisched.testing.disruptions import HEAVY, LIGHT, RARE
 from multisched.testing.disruptions.scene import Disruption, Where
 
 REFUSED_TRIED = 3
@@ -26,6 +26,8 @@ LIGHT_KINDS = 11
 """Disruptions of a run that leave the processes alone."""
 HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
+RARE_SHARE = 0.25
+"""Of all runs: one rare disruption strikes in them."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
 ARRIVALS = (40, 80)
 WORKLOADS = (2, 3)
@@ -43,6 +45,7 @@ _ASKING_DOMAIN = """
       - {{name: "multisched.testing.plugins:SlowOracle", weight: {weight}}}
       - {{name: "multisched.testing.plugins:ReserveBooks"}}
       - {{name: "multisched.testing.plugins:HoldSome"}}
+      - {{name: "multisched.testing.plugins:HoldLonger"}}
 """
 _ASKING_WEIGHTS = {"forecast": 50, "gpu": 5, "job": 5}
 ASKING = f"""
@@ -105,7 +108,7 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
         arrivals=rng.randint(*ARRIVALS),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
-        kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, is_shipped=is_shipped, is_alone=is_alone),
+        kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, seed, is_shipped=is_shipped, is_alone=is_alone),
     )
 
 
@@ -123,14 +126,20 @@ def fault_of_refusals(seed: int) -> str:
     return next((fault for fault in found if fault), "")
 
 
-def _draw_kinds(rng: random.Random, *, is_shipped: bool, is_alone: bool) -> Sequence[str]:
-    """Light and heavy ones, in the order in which they strike. A process without a lease is not to be followed by another."""
+def _draw_kinds(rng: random.Random, seed: int, *, is_shipped: bool, is_alone: bool) -> Sequence[str]:
+    """Light and heavy ones, in the order in which they strike. A process without a lease is not to be followed by another.
+
+    Rare ones are drawn apart, so that the other runs stay as they are when one more is thought of.
+    """
     elsewhere = Where.ASKING if is_shipped else Where.SHIPPED
     found = [
         *_sample(rng, [one for one in LIGHT if one.where is not elsewhere], LIGHT_KINDS),
         *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], 0 if is_alone else HEAVY_KINDS),
     ]
     rng.shuffle(found)
+    apart = random.Random(f"{seed}/rare")  # noqa: S311 - a simulation
+    if not is_alone and apart.random() < RARE_SHARE:
+        found.append(apart.choice(RARE).name)
     return found
 
 

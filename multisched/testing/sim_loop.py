@@ -75,6 +75,9 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Stops every task of the process where it stands."""
         self._paused.setdefault(process, [])
 
+    def is_paused(self, process: str) -> bool:
+        return process in self._paused
+
     def resume(self, process: str) -> None:
         """Lets it go on; all that became ready meanwhile is ready now, timers included."""
         ready: Any = self._ready  # type: ignore[attr-defined]

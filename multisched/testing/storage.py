@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from multisched.cluster.controller_context import ControllerContext
@@ -18,7 +18,13 @@ from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, FakeProvisione
 from multisched.cluster.object_client import ObjectClient, WallClock
 from multisched.cluster.server import ApiServer
 from multisched.cluster.storage import Stored
-from multisched.model.cluster_objects import ClusterObject, PersistentVolume, PersistentVolumeClaim
+from multisched.model.cluster_objects import (
+    ClusterObject,
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    VolumeAttachment,
+)
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
@@ -51,7 +57,7 @@ class Storage:
         self._send = send
         self._seed = seed
         self._decode = decoders()
-        self._known: dict[str, tuple[Stored, ClusterObject]] = {}
+        self._known: dict[tuple[str, str], tuple[Stored, ClusterObject]] = {}
 
     async def build(self, nodes: int) -> None:
         """Classes, and disks in every fourth node."""
@@ -60,7 +66,7 @@ class Storage:
             await self._create(CLASSES_PATH, body)
         for number in range(0, nodes, 4):
             for disk in range(DISKS_PER_NODE):
-                await self._create(VOLUMES_PATH, _disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
+                await self._create(VOLUMES_PATH, local_disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
 
     async def run(self, transport: Transport, clock: WallClock) -> None:
         """The persistent volume controller and a provisioner, until cancelled."""
@@ -131,12 +137,14 @@ class Storage:
                 return f"{pod.key} was bound to {node.name}, out of reach of volume {volume.name}"
         return ""
 
-    def allows(self, pod: Pod, node: Node) -> bool:
+    def allows(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it.
 
-        Of volumes of other sorts (`disks`) it is not told whether a node takes them.
+        `there`: the pods on the node. Of volumes of other sorts (`disks`) it is not told whether a node takes them.
         """
         if ODD in pod.labels:
+            return False
+        if pod.spec.volumes and not self._can_attach(pod, node, there):
             return False
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
@@ -148,10 +156,30 @@ class Storage:
                     return False
             elif claim.class_name == LOCAL and (
                 # Two claims of a pod may be after one disk: such a pod is judged by its binding alone.
-                len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self._volumes())
+                len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self.volumes())
             ):
                 return False
         return True
+
+    def _can_attach(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """For certain: even if all volumes of its pods, and all that are attached, were of the driver that takes fewest."""
+        known = self._find("csinodes.storage.k8s.io", node.name, "CSINode")
+        drivers = known.drivers if isinstance(known, CsiNode) else ()
+        limits = [driver.volumes_max for driver in drivers if driver.volumes_max is not None]
+        if not limits:
+            return True
+        collection = "volumeattachments.storage.k8s.io"
+        keys = [*self._store.collection(collection).keys()]
+        attached = [self._find(collection, key, "VolumeAttachment") for key in keys]
+        used = sum(isinstance(one, VolumeAttachment) and one.node == node.name for one in attached)
+        used += sum(self._may_attach(one) for one in (pod, *there))
+        return used <= min(limits)
+
+    def _may_attach(self, pod: Pod) -> int:
+        """Volumes of the pod that may count against a driver's limit."""
+        claims = [self._claim(pod.namespace, name) for name in _claims_of(pod)]
+        local = sum(claim is not None and claim.class_name == LOCAL for claim in claims)
+        return len(pod.spec.volumes) - local
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         found = self._find("persistentvolumeclaims", f"{namespace}/{name}", "PersistentVolumeClaim")
@@ -161,7 +189,7 @@ class Storage:
         found = self._find("persistentvolumes", name, "PersistentVolume")
         return found if isinstance(found, PersistentVolume) else None
 
-    def _volumes(self) -> list[PersistentVolume]:
+    def volumes(self) -> list[PersistentVolume]:
         names = [*self._store.collection("persistentvolumes").keys()]
         return [volume for volume in map(self._volume, names) if volume is not None]
 
@@ -170,9 +198,9 @@ class Storage:
         stored = self._store.collection(kind).objects.get(key)
         if stored is None:
             return None
-        known = self._known.get(key)
+        known = self._known.get((kind, key))
         if known is None or known[0] is not stored:
-            known = self._known[key] = (stored, self._decode[decoder](stored.raw))
+            known = self._known[kind, key] = (stored, self._decode[decoder](stored.raw))
         return known[1]
 
 
@@ -191,7 +219,7 @@ def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node)
     return is_anybodys and is_large and volume.storage_class == LOCAL and _reaches(volume, node)
 
 
-def _disk(name: str, node: str, size: str) -> dict[str, Any]:
+def local_disk(name: str, node: str, size: str) -> dict[str, Any]:
     expression = {"key": HOSTNAME, "operator": "In", "values": [node]}
     return {
         "metadata": {"name": name, "labels": {"speed": "fast" if size == "1Gi" else "slow"}},

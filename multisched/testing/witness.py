@@ -11,9 +11,9 @@ from functools import partial
 
 import msgspec
 
-from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
+from multisched.framework.ports import Condition, ObjectRef
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
 from multisched.model.objects import PODS, Node, Pod
@@ -30,8 +30,9 @@ from multisched.testing.attempts import Attempts
 from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, would_do
 from multisched.testing.chances import Chances
 from multisched.testing.door import Door
-from multisched.testing.knowledge import Told
+from multisched.testing.knowledge import Homes, Told
 from multisched.testing.mirror import (
+    Alike,
     fault_of_cache,
     fault_of_emptiness,
     fault_of_ledgers,
@@ -39,9 +40,12 @@ from multisched.testing.mirror import (
     fault_of_rows,
     leftover,
 )
-from multisched.testing.plugins import ReserveBooks
+from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
 from multisched.testing.relations import allows
+from multisched.testing.scores import Scores
+from multisched.testing.sim_loop import SimLoop
+from multisched.testing.wakes import Wakes
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -55,22 +59,34 @@ class _Object(msgspec.Struct, gc=False):
 
 _decoder = msgspec.json.Decoder(_Object)
 DEEP_EVERY, ASKED_EVERY = 8, 4
-"""Looks between two that go through all books, and between two at what is parked."""
+"""Looks between two that go through all books, and between two at queues, at what is parked, and at what has not moved."""
+PACKING = "gpu"
+"""The domain whose default profile prefers full nodes."""
+LATE_S = 0.75
+"""What a timer of the program may be late."""
 
 
 class Witness:
     """Stands by one program from its start."""
 
     def __init__(
-        self, program: Program, configuration: Configuration, door: Door, identity: str, *, is_plain: bool
+        self,
+        program: Program,
+        configuration: Configuration,
+        door: Door,
+        identity: str,
+        loop: SimLoop,
+        *,
+        is_plain: bool,
+        is_steady: bool,
     ) -> None:
-        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone."""
+        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone. `is_steady`: none that
+        was drawn refuses or fails by itself."""
         self.program = program
         self._door = door
         self._identity = identity
-        self._router = NodeRouter(configuration)
         policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
-        self.told = door.told[identity] = Told(door.reader, self._router.usable_by, policies)
+        self.told = door.told[identity] = Told(door.reader, Homes(configuration).usable_by, policies)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._sees_all = not any(_leaves_out_nodes(domain) for domain in configuration.domains)
@@ -78,6 +94,8 @@ class Witness:
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
         self._was_rewound = False
+        self.may_hear_twice = False
+        """Some object is told as no watch does: anew, in the version that it had."""
         for plugin in self._reserve_books():
             plugin.on_bound = self.bound
         self._uids: dict[str, str] = {}
@@ -92,17 +110,30 @@ class Witness:
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
+        self._write = program.conditions.write
+        program.conditions.write = self.write  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
         self._looks = 0
-        chances = Chances(program, self.told, self._is_used_by) if is_plain else None
-        self._attempts = [
-            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances).begin()
-            for worker, domain in zip(program.router.workers(), configuration.domains, strict=True)
+        self._alike: Alike = {}
+        self._seen = (0, 0)
+        """What had been told, and written to rows, by the last look."""
+        self._is_stirred = True
+        """Some of that has moved since the last look through all books."""
+        chances = Chances(program, self.told, self._is_used_by) if is_steady else None
+        for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
+            judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
+            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances, judged).begin()
+        self._is_paused = partial(loop.is_paused, identity)
+        self._wakes = [
+            Wakes(program, worker, door.complain, self._is_paused, is_steady=is_steady)
+            for worker in program.router.workers()
         ]
         for worker in program.router.workers():
             if is_plain:
-                Afresh(worker, program.cache.nodes, program.router.rows_of(worker), door.complain)
+                table, rows = program.cache.nodes, program.router.rows_of(worker)
+                scores = Scores(self.told, table, door.complain, is_packing=worker.name == PACKING)
+                Afresh(worker, table, rows, scores, door.complain)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         door.believers[identity] = self.may_bind
 
@@ -121,6 +152,9 @@ class Witness:
             self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
         if version < self._versions.get(uid, 0) and not self._was_rewound:
             self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+        may_repeat = self.may_hear_twice or self._was_rewound or self.program.audit.statistics().lost
+        if version == self._versions.get(uid) and not may_repeat:
+            self._door.complain(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
             self._door.policies.heard_of(self._identity, uid)
         self._versions[uid] = version
@@ -149,6 +183,11 @@ class Witness:
         """A backup was restored: versions go back, and what was deleted may come again."""
         self._versions.clear()
         self._was_rewound = True
+
+    def write(self, pod: ObjectRef, condition: Condition) -> None:
+        """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
+        self.told.said[pod.uid] = condition.message
+        self._write(pod, condition)
 
     # -- each assumption -------------------------------------------------------------------------------------------
 
@@ -283,19 +322,44 @@ class Witness:
     def look(self) -> None:
         """I4, I5, I9 and I10 at this moment."""
         self._looks += 1
-        self._complain_of(fault_of_cache(self.program, self.told), fault_of_promises(self.program))
-        if not self._looks % DEEP_EVERY:
+        self._complain_of(fault_of_promises(self.program))
+        has_moved = self._has_moved()
+        self._is_stirred |= has_moved
+        if has_moved or not self._looks % ASKED_EVERY:
+            self._complain_of(fault_of_cache(self.program, self.told, self._alike))
+        if not self._looks % DEEP_EVERY and self._is_stirred:
+            self._is_stirred = False
             self._look_deep()
-        for attempts in self._attempts if self._looks % ASKED_EVERY == 0 else ():
-            attempts.look()
+        for worker in self.program.router.workers():
+            if worker.limit.in_flight > self._binds_max[worker.name]:
+                self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+        for worker in self.program.router.workers() if not self._is_paused() else ():
+            self._check_permits(worker)
+        for wakes in self._wakes:
+            wakes.look_for_work()
+            wakes.look()
+        if not self._looks % ASKED_EVERY:
+            self._look_at_queues()
+
+    def _has_moved(self) -> bool:
+        """Something was told, or some row was written, since the last look."""
+        before, self._seen = self._seen, (self.told.changes, self.program.cache.nodes.row_log.sequence)
+        return before != self._seen
+
+    def _look_at_queues(self) -> None:
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
                 statistics.in_flight_events and not statistics.in_flight
             ):
                 self._door.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
-            if worker.limit.in_flight > self._binds_max[worker.name]:
-                self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+
+    def _check_permits(self, worker: DomainWorker) -> None:
+        """I5: who waits at Permit is turned back when the first plugin's time is over, and bound when all have let it go."""
+        for plugin in worker.plugins.permit:
+            if isinstance(plugin, HoldLonger):
+                late = plugin.overdue(worker.waiting.holders, LATE_S)
+                self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
 
     def _look_deep(self) -> None:
         self._complain_of(fault_of_rows(self.program, self.told), fault_of_ledgers(self.program))
@@ -331,8 +395,10 @@ class Witness:
 
     def check_rest(self) -> None:
         """What must be over when all is done."""
-        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told))
+        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told, self._alike))
         self._look_deep()
+        for wakes in self._wakes:
+            wakes.check_rest()
 
     def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
         """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""

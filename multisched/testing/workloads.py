@@ -158,7 +158,7 @@ def _unfriendly(labels: Labels, rng: random.Random) -> Spec:
 def _levelled_anew(labels: Labels, rng: random.Random) -> Spec:
     """Every field of a constraint."""
     rule = _level(labels, ZONE, 2) | {
-        "minDomains": rng.randint(1, 3),
+        "minDomains": 2 * rng.randint(1, 3) - 1,  # there are three zones
         "nodeAffinityPolicy": rng.choice(("Honor", "Ignore")),
     }
     soft = _level(labels, HOSTNAME, 1, is_hard=False) | {"matchLabelKeys": ["role"], "nodeTaintsPolicy": "Honor"}

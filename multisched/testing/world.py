@@ -35,6 +35,8 @@ CROWDED = tuple(range(NODES - 10, NODES - 4))
 """Numbers of nodes that crowds want: plain ones of the forecast domain."""
 NAMESPACES = ("default", "team-a", "team-b")
 INFEASIBLE_CPU = "500"
+BEST_EFFORT = 0.05
+"""Of all pods that want no device: they ask for nothing."""
 LICENCE = "example.com/licence"
 """What virtual nodes have a few of; an extender may look after it (`configurations`)."""
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
@@ -45,6 +47,8 @@ PAIRS = ("pair-20", "pair-22", "pair-24")
 """Nodes that are wanted by twos: node-20 and node-21, and so on."""
 CROWD_S, STUBBORN_EVERY = 8.0, 5
 """How long the pods of a crowd wait; one in so many stays for ever."""
+RUN_S, ENDING_EVERY = 5.0, 4
+"""Of those that run, one in so many ends a while after it was made: what it held is what others wait for."""
 RESIZED_MAX_S = 6.0
 """How long a kubelet may take to resize a pod."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
@@ -201,10 +205,13 @@ class World:
         return names
 
     async def clear_crowds(self, now_s: float) -> None:
-        """Of crowds that have waited for CROWD_S in vain most give up: each of them is tried again at every event."""
+        """Of crowds that have waited for CROWD_S in vain most give up: each of them is tried again at every event. Some that run
+        end."""
         for pod in self.pods():
-            is_late = pod.created_s + CROWD_S < now_s and pod.name in self._crowded
-            if is_late and not pod.node and _drawn(pod.name) % STUBBORN_EVERY:
+            age_s = now_s - pod.created_s if pod.name in self._crowded else 0.0
+            is_tired = age_s > CROWD_S and not pod.node and _drawn(pod.name) % STUBBORN_EVERY
+            is_done = age_s > RUN_S and pod.node and not _drawn(pod.name) % ENDING_EVERY
+            if is_tired or is_done:
                 await self.delete_pod(pod)
 
     async def fill_some(self, bursts: int) -> None:
@@ -319,10 +326,11 @@ class World:
         milli: str = "",
         cpu: str = "50m",
         priority: str = "system-cluster-critical",
+        name: str = "",
     ) -> str:
         """A small pod for one node, or for any, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
         self._names += 1
-        name = f"contest-{self._names}"
+        name = name or f"contest-{self._names}"
         where = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
         plain = {**_small(scheduler, cpu), **where, **spec}
         if is_urgent:
@@ -339,6 +347,9 @@ class World:
             return (await self.send("DELETE", path)).status == 200
         return (await self.send("PATCH", path, {"metadata": {"labels": {"edited": "yes"}}}, MERGE_PATCH)).status == 200
 
+    async def delete_lease(self, name: str) -> None:
+        await self.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
+
     async def delete_pod(self, pod: Pod) -> None:
         await self.delete_named(pod.name, pod.namespace)
 
@@ -349,17 +360,29 @@ class World:
         answer = await self.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}", patch, MERGE_PATCH)
         return answer.status == 200
 
+    async def end_pod(self, pod: Pod, phase: str) -> None:
+        """Its containers have ended, and are not begun again."""
+        await self.send(
+            "PATCH", f"{pods_path(pod.namespace)}/{pod.name}/status", {"status": {"phase": phase}}, MERGE_PATCH
+        )
+
     async def end_pods(self) -> None:
         """The kubelets and the taint manager, until cancelled: pods that are asked to go end a moment later, and hold their
         room till then; who does not tolerate a NoExecute taint goes at once."""
         asked: dict[str, float] = {}
         loop = asyncio.get_running_loop()
+        nodes: Mapping[str, Node] = {}
+        pods: Mapping[str, Pod] = {}
         while True:
             await asyncio.sleep(KUBELET_S)
-            hostile = {node.name: node for node in self._door.nodes().values() if _drives_out(node)}
-            going = {pod.uid: pod for pod in self.pods() if pod.is_deleting}
+            has_moved = self._door.nodes() is not nodes or self._door.pods() is not pods
+            if not has_moved and not asked:
+                continue  # what is shown is another object whenever something was written
+            nodes, pods = self._door.nodes(), self._door.pods()
+            hostile = {node.name: node for node in nodes.values() if _drives_out(node)}
+            going = {pod.uid: pod for pod in pods.values() if pod.is_deleting}
             asked = {uid: asked.get(uid, loop.time()) for uid in going}
-            for pod in self.pods() if hostile else ():
+            for pod in list(pods.values()) if hostile else ():
                 if pod.node in hostile and not _tolerates(pod, hostile[pod.node]):
                     await self.delete_pod(pod)
             for uid, pod in going.items():
@@ -517,6 +540,8 @@ def _pod(name: str, rng: random.Random) -> dict[str, Any]:
         resources["limits"] = {"nvidia.com/gpu": "1"}
     elif domain == "gpu" and rng.random() < 0.5:
         annotations["multisched.io/gpu-milli"] = rng.choice(["250", "500"])
+    if not annotations and "limits" not in resources and rng.random() < BEST_EFFORT:
+        requests.clear()
     chance = rng.random()
     if chance < 0.04:
         requests["cpu"] = INFEASIBLE_CPU

@@ -1,10 +1,20 @@
-"""Defects that the program once had where production goes: each was found by hand first, and seeds are to find it again."""
+"""Defects that the program once had where production goes, and others that somebody planted: each was found by hand first, or
+by nobody, and seeds are to find it again."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from domains.gpu import gpu_share
+from domains.gpu.demand import GPU
+from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.reflector import Reflector
+from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.events import Hint
+from multisched.framework.status import SUCCESS
+from multisched.model.objects import Node
+from multisched.plugins import node_ports, node_unschedulable, taint_toleration
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.shell.audit import Audit
 from multisched.shell.ingest import PodIngest
@@ -98,3 +108,86 @@ def going_pods_spread_against() -> None:
         return True if pod.is_deleting else genuine(self, pod)
 
     put(ClusterCache, "revise", revise)
+
+
+# -- planted without knowing the simulation ----------------------------------------------------------------------------
+
+
+@defect
+def untainted_nodes_wake_nobody() -> None:
+    """A node whose taint goes is taken for one that could be used before."""
+    genuine = taint_toleration._after_node_change
+
+    def hint(pod: Any, old: Any, new: Any) -> Hint:
+        return Hint.SKIP if isinstance(old, Node) else genuine(pod, old, new)
+
+    put(taint_toleration, "_after_node_change", hint)
+
+
+@defect
+def uncordoned_nodes_wake_nobody() -> None:
+    """A node that is cordoned no more is taken for one that could be used before."""
+    genuine = node_unschedulable._after_node_change
+
+    def hint(pod: Any, old: Any, new: Any) -> Hint:
+        return Hint.SKIP if isinstance(old, Node) else genuine(pod, old, new)
+
+    put(node_unschedulable, "_after_node_change", hint)
+
+
+@defect
+def ports_of_other_addresses_wake_nobody() -> None:
+    """A port of all addresses comes free, and who waits for it on one address does not hear of it."""
+    put(node_ports, "_is_same_port", lambda want, held: want == held)
+
+
+@defect
+def devices_that_come_back_wake_nobody() -> None:
+    """Pods that wait for devices hear of a node that has fewer, and not of one that has more."""
+
+    def hint(pod: Any, old: Any, new: Any) -> Hint:
+        had = old.allocatable.get(GPU, 0) if isinstance(old, Node) else 1 << 30
+        return Hint.QUEUE if new is not None and new.allocatable.get(GPU, 0) < had else Hint.SKIP
+
+    put(gpu_share, "_after_node_change", hint)
+
+
+@defect
+def fractions_that_end_wake_nobody() -> None:
+    """Pods that wait for devices hear of the end of pods with whole ones alone."""
+
+    def hint(pod: Any, old: Any, new: Any) -> Hint:
+        return Hint.QUEUE if old.requests.get(GPU) else Hint.SKIP
+
+    put(gpu_share, "_after_pod_delete", hint)
+
+
+@defect
+def permit_waits_for_the_last() -> None:
+    """Of several plugins that hold a pod at Permit, the one with most time decides when that is over."""
+
+    def expire(self: WaitingPodTable, now_s: float) -> int:
+        late = [(uid, max(one.deadlines, key=one.deadlines.__getitem__)) for uid, one in self._waiting.items()]
+        late = [(uid, plugin) for uid, plugin in late if self._waiting[uid].deadlines[plugin] <= now_s]
+        return sum(self.reject(uid, plugin, "rejected due to timeout") for uid, plugin in late)
+
+    put(WaitingPodTable, "expire", expire)
+
+
+@defect
+def one_allow_is_enough() -> None:
+    """Who is allowed by one of several plugins that hold it is let go."""
+    put(WaitingPodTable, "allow", lambda self, uid, plugin: self.end(uid, SUCCESS))
+
+
+@defect
+def conditions_overtake() -> None:
+    """A pod's condition is written by two workers at once, the older one last."""
+    put(ApiConditionWriter, "_next_uid", lambda self: next(iter(self._pending), None))
+
+
+@defect
+def withdrawn_binds_forgotten() -> None:
+    """A bind that may not be sent again is taken for one that was never sent."""
+    refused = Action(Step.END, outcome=Outcome.REFUSED, message="withdrawn")
+    put(BindMachine, "withdraw", lambda self, message: refused)

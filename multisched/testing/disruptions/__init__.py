@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from multisched.testing.disruptions import devices, nodes, objects, pods, processes, questions, servers
+from multisched.testing.disruptions import devices, memory, nodes, objects, pods, processes, questions, servers, volumes
 
-LIGHT = (*nodes.TABLE, *pods.TABLE, *devices.TABLE, *servers.TABLE, *objects.TABLE, *questions.TABLE)
+LIGHT = (
+    *nodes.TABLE,
+    *pods.TABLE,
+    *devices.TABLE,
+    *servers.TABLE,
+    *objects.TABLE,
+    *questions.TABLE,
+    *memory.TABLE,
+    *volumes.TABLE,
+)
 """They leave the processes alone."""
 HEAVY = processes.TABLE
 
-BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY)}
+RARE = (*processes.RARE, *devices.RARE)
+"""One of them strikes in some runs, at the end, beside what is drawn of the others."""
+
+BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY, *RARE)}

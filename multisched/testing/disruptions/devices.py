@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multisched.testing.books import GPU, GPU_MILLI
+from multisched.testing.books import GPU, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.world import GPU_NODES, NODES
 
@@ -43,17 +43,23 @@ async def _lose_some(scene: Scene) -> bool:
     await scene.world.add_fractions(name, FRACTIONS)
     await scene.pause(0.0, 0.05)
     await scene.world.set_gpus(name, 2)
-    await scene.pause(1.0, 6.0)
+    await scene.pause(1.0, 5.0)
+    await scene.world.add_fractions(name, ["1000", "1000"])
+    await scene.pause(0.4, 0.9)
     await scene.world.set_gpus(name, 4)
     return True
 
 
 async def _fill(scene: Scene) -> bool:
-    """More fractions than a node's devices can hold, at once, then whole ones."""
+    """More fractions than a node's devices can hold, at once, then whole ones; and some of the first end."""
     name = f"node-{scene.rng.choice(GPU_NODES)}"
     await scene.world.add_fractions(name, [scene.rng.choice(FRACTIONS) for _ in range(14)])
     await scene.pause(0.0, 2.0)
     await scene.world.add_fractions(name, ["1000", "250"])
+    await scene.pause(0.5, 1.5)
+    for pod in [pod for pod in scene.world.pods() if pod.node == name and GPU_MILLI in pod.annotations][:3]:
+        await scene.world.delete_pod(pod)
+        await scene.pause(0.2, 0.6)
     return True
 
 
@@ -142,6 +148,19 @@ async def _whole_and_shared(scene: Scene) -> bool:
     return True
 
 
+async def _honour_indices(scene: Scene) -> bool:
+    """A node gets a device plugin that gives out what annotations name: whole devices and fractions may stand side by side."""
+    name = f"node-{scene.rng.choice(GPU_NODES)}"
+    if not await scene.world.patch_node(name, {"metadata": {"labels": {GPU_INDICES: HONOURED}}}):
+        return False
+    for _ in range(2):
+        await scene.world.add_fractions(name, [scene.rng.choice(FRACTIONS) for _ in range(3)])
+        await scene.world.crowd(name, 2, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
+        await scene.pause(0.5, 2.0)
+    return True
+
+
+RARE = (Disruption("GPU indices honoured", _honour_indices),)
 TABLE = (
     Disruption("GPUs flapped", _flap, 8),
     Disruption("GPUs lost", _lose_some),

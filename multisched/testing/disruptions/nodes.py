@@ -72,9 +72,18 @@ async def _change(scene: Scene, name: str, patch: dict[str, Any], back: dict[str
             return False
         await scene.world.crowd(name, 4, scheduler=scheduler)
         await scene.pause(0.5, 1.5)
-    await scene.pause(1.5, 6.5)
+    await scene.pause(1.5, 6.0)
+    await _make_room(scene, name, scheduler)
     await scene.world.patch_node(name, back)
     return True
+
+
+async def _make_room(scene: Scene, name: str, scheduler: str) -> None:
+    """Some pods of the node end, and others wait for it: to these it matters what is undone next, and nothing else helps them."""
+    for pod in [pod for pod in scene.world.pods() if pod.node == name][:3]:
+        await scene.world.delete_pod(pod)
+    await scene.world.crowd(name, 3, scheduler=scheduler)
+    await scene.pause(0.4, 0.9)
 
 
 async def _shrink(scene: Scene) -> bool:

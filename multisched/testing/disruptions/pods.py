@@ -19,6 +19,9 @@ PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
 INFEASIBLE_MILLI = 100_000
 EDITED = 12
+ENDED = 10
+WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
+"""Plain nodes: more than the program begins to keep promises for."""
 DEAR_PODS, DEAR_TERMS = 70, 60
 """Their product is more than an event may cost."""
 
@@ -240,15 +243,15 @@ def _averse() -> dict[str, Any]:
 
 async def _overflow_nominations(scene: Scene) -> bool:
     """Urgent pods want more nodes at once than are commonly promised to anybody."""
-    for number in range(20, 37):
+    for number in WANTED:
         await scene.world.crowd(f"node-{number}", 1, cpu="3500m")
     await scene.pause(0.5, 1.5)
-    for number in range(20, 37):
+    for number in WANTED:
         await scene.world.place_lowly(
             f"node-{number}", {"containers": [_LARGE]}, is_urgent=True, scheduler="forecast-scheduler"
         )
     await scene.pause(0.0, 0.2)
-    await _outbid(scene, [f"node-{number}" for number in scene.rng.sample(range(20, 37), 4)])
+    await _outbid(scene, [f"node-{number}" for number in scene.rng.sample(WANTED, 4)])
     return True
 
 
@@ -341,11 +344,22 @@ async def _mark_mistaken(scene: Scene) -> bool:
     ]
     terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in scene.rng.sample(wrong, 2)]
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}}
-    node = f"node-{scene.rng.choice(CROWDED)}"
-    name = await scene.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler")
-    await scene.pause(2.0, 5.0)
+    name = await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler")
+    await scene.pause(2.0, 5.0)  # it fits on several nodes: with one alone nobody reads its preferences
     await scene.world.delete_named(name)
     return True
+
+
+async def _complete(scene: Scene) -> bool:
+    """Pods end by themselves, as those of jobs do: their room comes free, and they stay on record."""
+    standing = [pod for pod in scene.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
+    ended = scene.rng.sample(standing, min(len(standing), ENDED))
+    for pod in ended:
+        await scene.world.end_pod(pod, scene.rng.choice(("Succeeded", "Succeeded", "Failed")))
+        await scene.pause(0.0, 0.3)
+    for node in sorted({pod.node for pod in ended[:3]}):
+        await scene.world.crowd(node, 3)
+    return bool(ended)
 
 
 _DISK = {"name": "v0", "gcePersistentDisk": {"pdName": "contested"}}
@@ -360,6 +374,7 @@ def is_ours_to_lose(pod: Pod) -> bool:
 TABLE = (
     Disruption("pod deleted", _delete),
     Disruption("pod recreated", _recreate),
+    Disruption("pods completed", _complete, 6),
     Disruption("pod deleted unseen", _delete_unseen),
     Disruption("pod deleted while decided", _delete_while_decided),
     Disruption("pod recreated while decided", _recreate_while_decided, 3),

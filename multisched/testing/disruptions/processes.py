@@ -61,7 +61,9 @@ async def _stop(scene: Scene) -> bool:
         name = await _fill_behind(scene, _others(scene, process), 2 * STALL_S)
         before, scene.run.faults.bind_max_s = scene.run.faults.bind_max_s, SLOW_S
         await _burst(scene, stalled=_others(scene, process))
+        odd, scene.run.faults.lease_odd = scene.run.faults.lease_odd, scene.rng.choice((0.0, 0.6))
         await scene.run.stop(process)
+        scene.run.faults.lease_odd = odd
         scene.run.faults.bind_max_s = before
         await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
         await scene.pause(0.0, STALL_S)  # before its container is there again
@@ -94,6 +96,23 @@ async def _lose_leases(scene: Scene) -> bool:
         process.transport.lost_leases = ()
 
     return await _disturb(scene, cut_off)
+
+
+async def _delete_leases(scene: Scene) -> bool:
+    """Somebody deletes the leases of a process, in half of the cases while it does not reach them and goes on binding."""
+
+    async def delete(process: Process) -> None:
+        if scene.rng.random() < 0.5:
+            process.transport.lost_leases = ("",)
+        await scene.pause(0.0, 2.0)
+        for name in scene.run.door.leases_of(process.identity):
+            await scene.world.delete_lease(name)
+        for _ in range(4):
+            await scene.world.fill_some(1)
+            await scene.pause(1.0, 2.5)
+        process.transport.lost_leases = ()
+
+    return await _disturb(scene, delete)
 
 
 async def _at_work(scene: Scene, process: Process) -> None:
@@ -174,3 +193,4 @@ TABLE = (
     Disruption("leases unreachable", _lose_leases),
     Disruption("memory corrupted", _remember_wrong, 2),
 )
+RARE = (Disruption("leases deleted", _delete_leases),)

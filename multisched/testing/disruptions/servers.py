@@ -119,6 +119,15 @@ async def _say_missing(scene: Scene) -> bool:
     return True
 
 
+async def _fail_leases(scene: Scene) -> bool:
+    """Half of all calls about leases go wrong for longer than one may go without: whoever leads may lose that, or give it back."""
+    scene.run.faults.lease_odd = 0.5
+    await scene.world.fill_some(2)
+    await scene.pause(4.0, 11.0)
+    scene.run.faults.lease_odd = 0.0
+    return True
+
+
 async def _restore(scene: Scene) -> bool:
     """Etcd comes back from a backup some seconds old, and its revisions with it; pods keep arriving."""
     version = scene.run.server.store.version
@@ -167,6 +176,7 @@ TABLE = (
     Disruption("answers lost", _lose_answers, 8),
     Disruption("binds said to be created", _say_created, 5),
     Disruption("binds said to be missing", _say_missing, 3),
+    Disruption("lease calls failing", _fail_leases, 5),
     Disruption("history restored", _restore, 5),
     Disruption("object garbled", _garble, 3),
     Disruption("objects malformed", _malform, 3),

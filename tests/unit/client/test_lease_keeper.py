@@ -465,6 +465,19 @@ async def test_a_lease_deleted_under_another_holder_counts_as_expired() -> None:
         assert keeper.may_bind_in_s() > 0
 
 
+async def test_a_deleted_lease_is_not_taken_while_its_holder_may_still_bind() -> None:
+    store = LeaseStore()
+    keepers = [make_keeper(store, name, seed=n) for n, name in enumerate("ab")]
+    async with running(keepers[0][0]):
+        await leading(keepers[0][0])
+        async with running(keepers[1][0]):
+            await _watch(keepers, 3)
+            keepers[0][1].respond = lambda _: ConnectFailedError("cut")
+            store.document = None
+            await _watch(keepers, 25)
+            assert keepers[1][0].may_bind()
+
+
 @pytest.mark.parametrize(
     "bad", [a_refusal(500), a_refusal(403), a_refusal(429), Response(200, b"{"), Response(200, b'{"spec":{"x":1}}')]
 )

@@ -428,7 +428,8 @@ TERMS = [
 ]
 
 CLAIMANT = pod(volumes=storage.uses("data"))
-EPHEMERAL = pod(volumes=[storage.ephemeral("scratch")])
+SCRATCH, OTHERS = [storage.ephemeral("scratch")], storage.uses("other")
+EPHEMERAL = pod(volumes=SCRATCH)
 MINE = thing(ObjectKind.PERSISTENT_VOLUME_CLAIM, storage.claim("data"))
 BOUND = thing(ObjectKind.PERSISTENT_VOLUME_CLAIM, storage.claim("data", volume="v"))
 NOT_MINE = thing(ObjectKind.PERSISTENT_VOLUME_CLAIM, storage.claim("other"))
@@ -504,6 +505,9 @@ VOLUMES = [
     Row("VolumeBinding", "another label", CLAIMANT, node(), node(labels={"a": "b"}), True),
     Row("VolumeBinding", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
     Row("VolumeBinding", "a pod that is gone", CLAIMANT, pod("x", node="n"), None, False),
+    Row("VolumeBinding", "a pod that gave its volume back", CLAIMANT, pod("x", node="n", volumes=OTHERS), None, True),
+    Row("VolumeBinding", "its ephemeral volume", CLAIMANT, pod("x", node="n", volumes=SCRATCH), None, True),
+    Row("VolumeBinding", "another disk", CLAIMANT, pod("x", node="n", volumes=OTHER_DISK), None, False),
     Row("VolumeRestrictions", "its claim", CLAIMANT, None, MINE, True),
     Row("VolumeRestrictions", "another claim", CLAIMANT, None, NOT_MINE, False),
     Row("VolumeRestrictions", "a node", CLAIMANT, None, node(), True),

@@ -131,6 +131,12 @@ class Stage:
     async def delete_pod(self, name: str) -> None:
         await self.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
 
+    async def keep_pod(self, name: str, *finalizers: str) -> None:
+        """By these finalizers; by none: it may go."""
+        body = orjson.dumps({"metadata": {"finalizers": finalizers}})
+        answer = await self.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE_PATCH)
+        assert answer.status < 300, answer.body
+
     async def label_pod(self, name: str, label: str, value: str) -> None:
         body = orjson.dumps({"metadata": {"labels": {label: value}}})
         answer = await self.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE_PATCH)
@@ -515,6 +521,31 @@ def test_so_many_answered_binds_are_read_in_one_audit_and_no_more(monkeypatch: p
             found = await stage.program.audit.once()
             assert [one.what.startswith("answered to be bound to '") for one in found] == [True] * (len(found))
             assert stage.found.unbound == unbound
+
+    play(scene)
+
+
+def test_a_pod_that_was_going_when_its_bind_was_answered_is_given_up_though_its_deletion_was_lost() -> None:
+    """It is pending no more, and confirmed nowhere: no list names it (seed 11 of 2026-11-23)."""
+
+    async def scene(stage: Stage) -> None:
+        stage.transport.false_answers = ["left"]
+        stage.transport.loses = lambda line: b'"left"' in line and b'"DELETED"' in line
+        await stage.add_pod("left", cpu="3500m")
+        await stage.keep_pod("left", "sim/keeper")
+        await asyncio.sleep(1.0)
+        uid = stage.uid("left")
+        assert stage.program.cache.is_assumed(uid)
+        await stage.delete_pod("left")
+        await asyncio.sleep(1.0)
+        assert uid not in stage.program.pods.pending
+        await stage.keep_pod("left")
+        assert stage.program.cache.is_assumed(uid)
+        await asyncio.sleep(TWO_PERIODS_S)
+
+        assert stage.program.cache.placed(uid) is None
+        assert stage.found.lost == 1
+        assert stage.is_true()
 
     play(scene)
 

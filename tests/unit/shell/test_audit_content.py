@@ -155,6 +155,7 @@ def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assume
         if is_assumed:
             assert cache.placed(shrunk.uid) is not None
             assert cache.is_assumed(shrunk.uid)
+            assert cluster.program.pods.pending[shrunk.uid].requests["cpu"] == 2000, "as it is decided by, turned back"
         else:
             assert next(iter(cache)).state is PodState.CONFIRMED
 

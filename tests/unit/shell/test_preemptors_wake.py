@@ -163,6 +163,30 @@ def test_a_watch_that_is_too_late_holds_a_preemptor_no_longer_than_its_bound() -
     assert [name for name, _ in server.posts] == ["high-0"]
 
 
+def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more() -> None:
+    """The server has not been told of the promise yet, so that no watch tells of its end."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str | None]:
+        house = House(loop, "n0")
+        high = house.see_pod("high", cpu="4", priority=100, schedulingGates=[{"name": "wait"}])
+        preemptor = house.worker.queue.pod(high)
+        assert preemptor is not None
+        house.domain.nominator.nominate(preemptor, "n0")
+        house.see_pod("low")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            await asyncio.sleep(1.0)
+            before = house.node_of("low")
+            house.see_pod("high", cpu="4", priority=100)
+            await asyncio.sleep(5.0)
+            tasks.cancel_scope.cancel()
+        return [before, house.node_of("low")]
+
+    assert simulate(main(), loop) == [None, "n0"]
+
+
 @given(
     nodes=st.integers(1, 3),
     per_node=st.integers(1, 2),

@@ -207,6 +207,43 @@ async def _release_too_early(stand: Stand) -> None:
     await stand.write_lease("")
 
 
+async def _bind_soon_after_a_deletion(stand: Stand) -> None:
+    """Of the lease: its last holder may bind for ten seconds, and has not heard."""
+    stand.door.told["successor"] = stand.hear()
+    await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
+    await stand.write_lease("successor")
+    stand.sent("first", "b")
+    await asyncio.sleep(7.0)
+    await stand.add_pod("second", cpu="100m")
+    stand.sent("second", "a", sender="successor")
+
+
+async def _bind_to_another_of_the_name(stand: Stand) -> None:
+    stand.hear().assumed(stand.uid("first"), "a")
+    await stand.api.request("DELETE", "/api/v1/nodes/a")
+    await stand.add_node("a")
+    stand.hear()
+    stand.sent("first", "a")
+
+
+def _write_condition(stand: Stand, message: str) -> None:
+    conditions = [{"type": "PodScheduled", "status": "False", "message": message}]
+    body = orjson.dumps({"metadata": {"uid": stand.uid("first")}, "status": {"conditions": conditions}})
+    stand.door.status_sent("me", body)
+
+
+async def _tell_the_older(stand: Stand) -> None:
+    stand.hear().said[stand.uid("first")] = "newer"
+    _write_condition(stand, "newer")
+    _write_condition(stand, "older")
+
+
+async def _tell_while_binding(stand: Stand) -> None:
+    stand.hear().said[stand.uid("first")] = "no room"
+    stand.sent("first", "a")
+    _write_condition(stand, "no room")
+
+
 @pytest.mark.parametrize(
     ("step", "invariant"),
     [
@@ -226,6 +263,10 @@ async def _release_too_early(stand: Stand) -> None:
         (_bind_beside_another, "I8: successor sent default/second to a, to which me may be binding"),
         (_believe_for_too_long, "I9: me believes that it may bind for forecast, 10.00 s after it renewed"),
         (_bind_too_many, "I10: 17 bindings of forecast on the wire"),
+        (_bind_soon_after_a_deletion, "I9: successor sent a binding for default/second 3.00 s before"),
+        (_bind_to_another_of_the_name, "I8: me sent default/first to a, which is another node than the one"),
+        (_tell_the_older, "I3: me tells the owner of"),
+        (_tell_while_binding, "I3: me tells the owner of"),
         (_release_too_early, "I11: me gave multisched-forecast back with 1 bindings on the wire"),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",

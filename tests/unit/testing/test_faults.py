@@ -31,6 +31,8 @@ class Watcher(Books):
 
     def claim_answered(self, sender: str, path: str, answer: object) -> None: ...
 
+    def status_sent(self, sender: str, body: bytes) -> None: ...
+
 
 def _wire(loop: SimLoop) -> tuple[DirectTransport, FaultyTransport, Watcher, Faults]:
     server = ApiServer(SimClock(loop), rbac=False)

@@ -1,0 +1,57 @@
+"""Where a pod that wants GPUs fits for certain, in plain arithmetic from requests and annotations.
+
+Which device a fraction gets is the scheduler's choice, so that a node may be full or not by how others were put there. But
+where each pod that stands had devices of its own, and as many are left as the pod wants, it fits whatever was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from multisched.model.objects import Node, Pod
+from multisched.testing.books import GPU, GPU_DEVICES, GPU_MILLI
+
+GPU_COUNT = "multisched.io/gpu-count"
+OURS = "multisched.io/gpu"
+"""What the annotations about devices begin with."""
+WHOLE_MILLI, DEVICES_MOST = 1000, 256
+
+
+def wants_devices(pod: Pod) -> bool:
+    return bool(pod.requests.get(GPU)) or any(key.startswith(OURS) for key in pod.annotations)
+
+
+def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+    """True if the node has devices for the pod, whichever the pods that stand there were given; of others nothing is said."""
+    whole, fraction, offered = pod.requests.get(GPU, 0), _fraction_wanted(pod.annotations), node.allocatable.get(GPU, 0)
+    if bool(whole) == bool(fraction) or (whole and any(key.startswith(OURS) for key in pod.annotations)):
+        return not wants_devices(pod)
+    used = 0
+    for other in there:
+        theirs, held = other.requests.get(GPU, 0), _fraction_held(other, offered)
+        if held is None or (whole and held) or (fraction and theirs):
+            return False
+        used += theirs + held
+    return used + whole + fraction <= offered
+
+
+def _fraction_wanted(annotations: Mapping[str, str]) -> int:
+    """Devices of which a part is wanted; 0 for none, and where the annotations are no amounts."""
+    milli, count = annotations.get(GPU_MILLI, ""), annotations.get(GPU_COUNT, "1")
+    is_amount = 0 < _number(milli) <= WHOLE_MILLI and 0 < _number(count) <= DEVICES_MOST
+    return _number(count) if is_amount else 0
+
+
+def _fraction_held(pod: Pod, offered: int) -> int | None:
+    """Devices of which a pod that stands, or is on its way, has a part; None where that cannot be said."""
+    if not pod.spec.scheduler_name.startswith("gpu") or pod.requests.get(GPU):
+        return 0
+    if GPU_DEVICES not in pod.annotations:
+        return _fraction_wanted(pod.annotations) if not pod.node else 0
+    devices = [_number(text) for text in pod.annotations[GPU_DEVICES].split(",")]
+    return len(devices) if all(0 <= device < offered for device in devices) else None
+
+
+def _number(text: str) -> int:
+    """-1 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else -1

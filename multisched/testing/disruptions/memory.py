@@ -1,0 +1,243 @@
+"""What a process remembers, made wrong: numbers of a row, a pod that no queue has, objects that were told otherwise than they are.
+
+No program does that to itself, so that only its audit can find it. It is asked at once, and everything has to be true again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import orjson
+
+from multisched.model.objects import CPU, Pod
+from multisched.queueing.transitions import Place
+from multisched.state.cluster_cache import PodState
+from multisched.state.node_table import SCORING
+from multisched.state.row_check import row_faults
+from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.faulty_plugin import FAULTY
+
+if TYPE_CHECKING:
+    from multisched.testing.scenario import Process
+
+MISTOLD_MAX: Final = 24
+"""Pods that are told otherwise: more differences than the audit names in the log."""
+AUDITS: Final = 2
+"""Of what may have changed meanwhile the first audit says nothing."""
+WRONG: Final = {"sim/told": "wrong"}
+PORT: Final = 9_977
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+async def _miscount(scene: Scene) -> bool:
+    """While the process stands still, so that nothing is decided by it."""
+    process = scene.run.leader()
+    if process is None:
+        return False
+    cache = process.program.cache
+    live = [row for row, _ in cache.nodes.live_rows()]
+    audits = process.program.audit.statistics().audits
+    scene.run.was_corrupted = True
+    with _standing_still(scene, process):
+        for row, make_wrong in zip(scene.rng.sample(live, min(len(live), len(_WRONGS))), _WRONGS, strict=False):
+            make_wrong(process, row)
+        lost = _lose_from_queue(scene, process)
+        for _ in range(AUDITS):
+            await process.program.audit.once(())
+    left = row_faults(cache.nodes, range(cache.nodes.size))
+    if left:
+        scene.run.door.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
+    is_whole = process.program.audit.statistics().audits == audits + AUDITS
+    if is_whole and lost is not None and process.program.pods.is_lost(lost):
+        scene.run.door.complain(f"I3: the audit leaves {lost.key} in no queue")
+    return True
+
+
+@contextmanager
+def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
+    scene.run.disturbed.add(process.identity)
+    scene.run.loop.pause(process.identity)
+    try:
+        yield
+    finally:
+        scene.run.loop.resume(process.identity)
+        scene.run.disturbed.discard(process.identity)
+
+
+def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
+    """Some pod that waits is taken out of its queue, and nobody is told. Of one that the server refuses the count is lost so."""
+    waiting = [
+        (worker, entry)
+        for worker in process.program.router.workers()
+        for entry in worker.queue.entries()
+        if entry.place in (Place.UNSCHEDULABLE, Place.BACKOFF, Place.ACTIVE)
+        and not scene.run.door.policies.policy_of(entry.pod.name)
+    ]
+    if not waiting:
+        return None
+    worker, entry = scene.rng.choice(waiting)
+    worker.queue.remove(entry.uid)
+    return process.program.pods.pending.get(entry.uid)
+
+
+def _add_ghost(process: Process, row: int) -> None:
+    """A pod that never was holds a port there."""
+    table = process.program.cache.nodes
+    ports = [{"containerPort": 80, "hostPort": PORT}]
+    spec = {"nodeName": table.node(row).name, "containers": [{"name": "main", "ports": ports}]}
+    table.add_pod(row, process.program.decoder.pod(_ghost("counted", spec)))
+
+
+def _forget_pod(process: Process, row: int) -> None:
+    """One that stands somewhere counts there no more."""
+    entries = (entry for entry in process.program.cache if entry.state is PodState.CONFIRMED and entry.row >= 0)
+    found = next(entries, None)
+    if found is not None:
+        process.program.cache.nodes.remove_pod(found.row, found.pod.uid)
+
+
+def _bar(process: Process, row: int) -> None:
+    flags = process.program.cache.nodes._unschedulable  # noqa: SLF001 - nobody but the table itself could make it wrong
+    flags[row] = not flags[row]
+
+
+def _shift_requested(process: Process, row: int) -> None:
+    table = process.program.cache.nodes
+    table._requested[table._resources[CPU], row] += 1  # noqa: SLF001
+
+
+def _shift_scored(process: Process, row: int) -> None:
+    process.program.cache.nodes._requested[SCORING.start, row] += 1  # noqa: SLF001
+
+
+def _shift_allocatable(process: Process, row: int) -> None:
+    table = process.program.cache.nodes
+    table._allocatable[table._resources[CPU], row] += 1  # noqa: SLF001
+
+
+def _forget_labels(process: Process, row: int) -> None:
+    for _, column in process.program.cache.nodes.label_columns():
+        column.codes[row] = 0
+
+
+def _shift_ledgers(process: Process, row: int) -> None:
+    """Whatever ledgers count for the row is more by one."""
+    for ledger in process.program.cache.ledgers:
+        for column in vars(ledger).values() if ledger.name != FAULTY else ():
+            if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "i" and row < len(column):
+                column[row] += 1
+
+
+_WRONGS: Final = (
+    _add_ghost,
+    _forget_pod,
+    _bar,
+    _forget_labels,
+    _shift_ledgers,
+    _shift_requested,
+    _shift_scored,
+    _shift_allocatable,
+)
+"""Each makes something of one row wrong."""
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+async def _tell_wrong(scene: Scene) -> bool:
+    """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
+    process = scene.run.leader()
+    if process is None or not process.witness.told.nodes:
+        return False
+    scene.run.was_corrupted = process.witness.may_hear_twice = True
+    _mistell_pods(scene, process)
+    _mistell_nodes(scene, process)
+    await scene.pause(0.0, 0.5)
+    for _ in range(AUDITS):
+        await process.program.audit.once()
+    return True
+
+
+def _mistell_pods(scene: Scene, process: Process) -> None:
+    told = process.witness.told
+    found = [
+        stored.document()
+        for _, stored in scene.run.server.store.collection("pods").items()
+        if stored.document()["metadata"]["uid"] in told.pods
+    ]
+    known = [
+        one for one in found if told.pods[one["metadata"]["uid"]].version == int(one["metadata"]["resourceVersion"])
+    ]
+    scene.rng.shuffle(known)
+    for document in known[:MISTOLD_MAX]:
+        metadata = document["metadata"]
+        metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
+        _tell(process, document)
+    moved = next((one for one in known if _is_plain(one)), None)
+    names = sorted(told.nodes)
+    if moved is not None:
+        moved["spec"]["nodeName"] = scene.rng.choice(names)
+        _tell(process, moved)
+        told.unknowable.add(moved["metadata"]["uid"])
+    spec = {"nodeName": scene.rng.choice(names), "schedulerName": "default-scheduler", "containers": [{"name": "main"}]}
+    _tell(process, orjson.loads(_ghost(f"told-{scene.rng.getrandbits(32):08x}", spec)))
+
+
+def _is_plain(pod: dict[str, Any]) -> bool:
+    """On a node, and nothing but room hangs on where that is."""
+    spec = pod["spec"]
+    return (
+        bool(spec.get("nodeName"))
+        and not {"volumes", "affinity"} & spec.keys()
+        and not pod["metadata"].get("annotations")
+    )
+
+
+def _tell(process: Process, document: dict[str, Any]) -> None:
+    metadata = document["metadata"]
+    process.program.pods.upsert(f"{metadata['namespace']}/{metadata['name']}", msgspec.Raw(orjson.dumps(document)))
+
+
+def _mistell_nodes(scene: Scene, process: Process) -> None:
+    """Each of some nodes looks as if it took less than it does."""
+    told = process.witness.told
+    stored = dict(scene.run.server.store.collection("nodes").items())
+    documents = [one.document() for one in stored.values()]
+    known = [
+        one
+        for one in documents
+        if one["metadata"]["name"] in told.nodes
+        and told.nodes[one["metadata"]["name"]].version == int(one["metadata"]["resourceVersion"])
+    ]
+    changes: tuple[dict[str, Any], ...] = (
+        {"metadata": {"labels": WRONG}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "sim/told", "value": "", "effect": "NoSchedule"}]}},
+        {"status": {"allocatable": {CPU: "1"}}},
+    )
+    for document, change in zip(scene.rng.sample(known, min(len(known), len(changes))), changes, strict=False):
+        process.program.nodes.upsert(document["metadata"]["name"], msgspec.Raw(orjson.dumps(_merged(document, change))))
+
+
+def _merged(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    found = dict(document)
+    for key, value in change.items():
+        found[key] = _merged(found.get(key, {}), value) if isinstance(value, dict) else value
+    return found
+
+
+def _ghost(name: str, spec: dict[str, Any]) -> bytes:
+    metadata = {"name": f"ghost-{name}", "namespace": "default", "uid": f"ghost-{name}", "resourceVersion": "1"}
+    return orjson.dumps({"metadata": metadata, "spec": spec})
+
+
+TABLE = (
+    Disruption("memory miscounted", _miscount, 3),
+    Disruption("objects told wrong", _tell_wrong, 3),
+)
