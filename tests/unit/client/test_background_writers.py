@@ -430,6 +430,34 @@ async def test_conditions_of_vanished_pods_and_lasting_faults_are_dropped_and_co
     assert statistics.retries == ATTEMPTS_MAX
 
 
+async def test_whatever_becomes_of_a_condition_is_counted_each_time() -> None:
+    def respond(asked: Asked) -> Answer:
+        return {"gone": a_refusal(404), "away": a_refusal(500)}.get(asked.body["metadata"]["uid"][:4]) or accept(asked)
+
+    writer, _, _ = make_writer(respond)
+    pods = {
+        name: replace(POD, name=name, uid=name)
+        for kind in ("gone", "away", "fine")
+        for name in (f"{kind}-1", f"{kind}-2")
+    }
+    async with at_work(writer):
+        for _ in range(3):
+            for name, pod in pods.items():
+                if name.startswith("fine"):
+                    writer.write(pod, UNSCHEDULABLE)
+            assert await drained(writer, 5)
+        for name, pod in pods.items():
+            if not name.startswith("fine"):
+                writer.write(pod, UNSCHEDULABLE)
+        assert await drained(writer, 60)
+        for _ in range(3):
+            writer.write(pods["fine-1"], replace(UNSCHEDULABLE, message="other"))
+        assert await drained(writer, 5)
+    found = writer.statistics()
+    assert (found.written, found.unchanged, found.superseded) == (2 + 1, 2 * 2, 2)
+    assert (found.dropped_refused, found.dropped_unreachable, found.retries) == (2, 2, 2 * ATTEMPTS_MAX)
+
+
 async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:
     faults: list[Answer] = [Response(403, b"")]
     writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))

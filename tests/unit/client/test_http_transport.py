@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from multisched.client import line_stream
 from multisched.client import transport as transport_module
 from multisched.client.auth import REREAD_INTERVAL_S
+from multisched.client.connection_pool import CONNECT_TIMEOUT_S
 from multisched.client.line_stream import HttpLineStream
 from multisched.client.transport import TransportStatistics
 from multisched.cluster.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError
-from tests.unit.client.servers import connected, raw_serving, read_head, serving
+from tests.unit.client.servers import connected, raw_serving, read_head, serving, write_kubeconfig
 
 
 @asynccontextmanager
@@ -341,6 +342,81 @@ async def test_a_proxy_is_asked_for_everything(tmp_path: Path) -> None:
     assert asked == ["http://api.invalid/x", "http://api.invalid/y"]
 
 
+async def test_an_answer_that_breaks_off_behind_a_proxy_is_lost_and_its_connection_too(tmp_path: Path) -> None:
+    served = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        served += 1
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        await writer.drain()
+
+    async with (
+        raw_serving(handle) as proxy,
+        connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
+    ):
+        for _ in range(2):
+            with pytest.raises(AnswerLostError, match=r"no complete answer to GET from http://api\.invalid"):
+                await transport.request("GET", "/x")
+        assert served == 2
+        assert transport.statistics() == TransportStatistics(requests=2, lost_answers=2, sessions=1)
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_an_oversized_answer_behind_a_proxy_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chunked: bool
+) -> None:
+    monkeypatch.setattr(transport_module, "ANSWER_BYTES_MAX", 1000)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        last = b"x" if str(request.raw_path).endswith("/fits") else b"xx"
+        if not is_chunked:
+            response.content_length = 999 + len(last)
+        await response.prepare(request)
+        await response.write(b"x" * 999)
+        await response.write(last)
+        return response
+
+    async with (
+        serving(handle) as proxy,
+        connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
+    ):
+        assert len((await transport.request("GET", "/fits")).body) == 1000
+        with pytest.raises(AnswerLostError, match="1000 bytes"):
+            await transport.request("GET", "/x")
+        assert len((await transport.request("GET", "/fits")).body) == 1000
+
+
+async def test_nobody_counts_what_is_under_way_behind_a_proxy(tmp_path: Path) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=b"x")
+
+    async with (
+        serving(handle) as proxy,
+        connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
+    ):
+        crowded = asyncio.ensure_future(transport.crowded(0))
+        await transport.request("GET", "/x")
+        assert not crowded.done()
+        crowded.cancel()
+
+
+async def test_timeouts_that_are_remembered_are_bounded(tmp_path: Path) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=b"x")
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        made = [transport._timeout(float(number)) for number in range(1, 65)]
+        assert [(one.total, one.connect) for one in made[:2]] == [(1.0, 0.8), (2.0, 1.6)]
+        assert made[-1].connect == made[-1].sock_connect == CONNECT_TIMEOUT_S
+        assert transport._timeout(1.0) is made[0]
+        assert len(transport._timeouts) == 64
+        transport._timeout(65.0)
+        assert len(transport._timeouts) == 1
+
+
 # ---- streams
 
 
@@ -444,4 +520,71 @@ async def test_leaving_a_watch_cuts_the_connection_at_once(tmp_path: Path) -> No
             pass
         async with asyncio.timeout(60):
             await gone.wait()
+        assert transport._channel.users == 0
+
+
+async def test_who_leaves_while_a_watch_is_opened_gives_its_connection_back(tmp_path: Path) -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        asked.set()
+        try:
+            await reader.read()
+        finally:
+            gone.set()
+
+    async def watch() -> None:
+        async with transport.stream("/x"):
+            raise AssertionError("nobody answers")
+
+    async with raw_serving(handle) as address, connected(tmp_path, address) as transport:
+        watching = asyncio.ensure_future(watch())
+        await asked.wait()
+        assert transport._channel.users == 1
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        await gone.wait()
+        assert transport._channel.users == 0
+
+
+async def test_a_refused_watch_is_opened_anew_with_a_new_token_or_tells_the_refusal(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        seen.append(request.headers["Authorization"].removeprefix("Bearer "))
+        return web.Response(status=200 if seen[-1] == "new" else 401, body=b"x\n")
+
+    async with serving(handle) as address, connected(tmp_path, address, user={"token": "old"}) as transport:
+        transport._credentials._forced_at = float("-inf")
+        async with transport.stream("/x") as stream:
+            assert stream.status == 401
+        write_kubeconfig(tmp_path, address, {"token": "new"})
+        transport._credentials._forced_at = float("-inf")
+        async with transport.stream("/x") as stream:
+            assert stream.status == 200
+            assert [line async for line in stream] == [b"x"]
+        assert seen == ["old", "old", "new"]
+        assert transport._channel.users == 0
+        assert transport.statistics() == TransportStatistics(streams=2, unauthorized=2, sessions=1)
+
+
+async def test_who_leaves_while_credentials_are_renewed_gives_the_refused_watch_back(tmp_path: Path) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=401)
+
+    async def watch() -> None:
+        async with transport.stream("/x"):
+            raise AssertionError("it is left before")
+
+    async with serving(handle) as address, connected(tmp_path, address) as transport:
+        async with transport._credentials._renewal:  # another request is renewing them
+            watching = asyncio.ensure_future(watch())
+            while not transport.statistics().unauthorized:  # noqa: ASYNC110 - an answer from a socket
+                await asyncio.sleep(0)
+            assert transport._channel.users == 1
+            watching.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await watching
         assert transport._channel.users == 0

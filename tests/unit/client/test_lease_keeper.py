@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState, micro_time
+from multisched.client.lease import RELEASE_TIMEOUT_S, LeaseKeeper, LeaseSettings, LeaseState, micro_time
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
@@ -210,6 +210,49 @@ async def test_a_release_that_reaches_nobody_is_tried_again_by_reading_first() -
     assert [asked.method for asked in transport.asked[seen:]] == ["PUT", "GET", "GET", "PUT"]
     assert store.document is not None
     assert store.document["spec"]["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("becomes", ["held by another", "deleted"])
+async def test_a_lease_that_is_no_longer_ours_is_not_given_back(becomes: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The first PUT of the release is lost; the read after it shows that there is nothing left to release."""
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        await leading(keeper)
+        seen = len(transport.asked)
+
+        def lose_to_others(asked: Asked, apply: Callable[[], Response]) -> Answer:
+            store.fault = None
+            if becomes == "deleted":
+                store.document = None
+            else:
+                store.write(holderIdentity="b")
+            return ConnectFailedError("PUT refused")
+
+        store.fault = lose_to_others
+        await keeper.release()
+    assert [asked.method for asked in transport.asked[seen:]] == ["PUT", "GET"]
+    assert (store.document or {"spec": {"holderIdentity": None}})["spec"]["holderIdentity"] in (None, "b")
+    assert not [record for record in caplog.records if "not released" in record.message]
+
+
+async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lease_runs_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        await leading(keeper)
+        store.fault = lambda asked, apply: a_refusal(503)
+        seen, began_s = len(transport.asked), asyncio.get_running_loop().time()
+        await keeper.release()
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(RELEASE_TIMEOUT_S, abs=0.001)
+        assert keeper.state is LeaseState.RELEASED
+    tried = [asked.method for asked in transport.asked[seen:]]
+    assert tried == ["PUT", *["GET"] * (len(tried) - 1)]
+    assert len(tried) > 2
+    (told,) = [record for record in caplog.records if record.message == "lease not released, it runs out"]
+    assert vars(told)["lease"] == "job"
 
 
 async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from multisched.client.known_objects import TOMBSTONES_MAX
-from multisched.client.reflector import IDLE_TIMEOUT_S, RESUMES_MAX, STALE_LISTS_MAX, Reflector
+from multisched.client.reflector import BATCH_ITEMS, IDLE_TIMEOUT_S, RESUMES_MAX, STALE_LISTS_MAX, Reflector
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import (
     Answer,
@@ -552,3 +552,32 @@ async def test_whatever_a_watch_brings_is_counted_each_time() -> None:
         assert (found.upserts, found.deletes, found.duplicates, found.synthetic_deletes) == (4 + 2 + 2, 2, 2, 4)
         assert (found.stale, found.objects, found.expired, found.watch_failures) == (4, 0, 0, 0)
         assert stage.mirror.objects == {}
+
+
+async def test_lists_of_the_past_are_counted_anew_after_one_of_the_present() -> None:
+    """One less than makes a restored backup, a list that is new enough, and as many again."""
+    past = [a_list(50, an_object("ghost", 40))] * (STALE_LISTS_MAX - 1)
+    present = [a_list(version, an_object("a", 90)) for version in (100, 120, 130)]
+    expired = a_refusal(410, "Expired")
+    lists = [present[0], *past, present[1], *past, present[2]]
+    async with staged(lists, [expired, expired, FOREVER]) as stage:
+        await asyncio.sleep(200)
+        assert ("upsert", "default/ghost") not in stage.mirror.calls
+        assert stage.mirror.replacements == ["100", "120", "130"]
+        assert stage.reflector.statistics().stale_lists == 2 * (STALE_LISTS_MAX - 1)
+
+
+async def test_a_long_watch_lets_other_tasks_run() -> None:
+    seen = [0]
+
+    async def look() -> None:
+        while seen[-1] < len(events):
+            if seen[-1] != len(stage.mirror.calls):
+                seen.append(len(stage.mirror.calls))
+            await asyncio.sleep(0)
+
+    events = [a_line("ADDED", an_object(f"p{n}", n + 20)) for n in range(1000)]
+    async with asyncio.TaskGroup() as tasks, staged([a_list(10)], [events, FOREVER]) as stage:
+        await tasks.create_task(look())
+    assert seen[-1] == 1000
+    assert max(after - before for before, after in pairwise(seen)) <= BATCH_ITEMS

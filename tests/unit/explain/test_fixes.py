@@ -12,6 +12,7 @@ from multisched import config
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
+from multisched.shell import fixes
 from tests.unit.explain.clusters import (
     ASKED,
     Document,
@@ -242,6 +243,17 @@ def test_victims_are_looked_for_only_where_removing_pods_may_help() -> None:
     view = explained(*documents, make_pod("late", cpu="500m", nodeSelector={"disk": "ssd"}))
     victims = [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"]
     assert victims == ["on-full"]
+
+
+def test_nodes_that_no_deletion_opens_do_not_crowd_out_one_that_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many nodes are looked at for victims and no more, those first that fewest plugins refuse."""
+    monkeypatch.setattr(fixes, "NODES_TRIED", 1)
+    twice = make_node("b", cpu="1")
+    twice["spec"]["unschedulable"] = True
+    documents = [tainted("a", "team"), twice, make_node("c", cpu="1")]
+    documents += [make_pod(f"on-{node}", cpu="1", node=node) for node in "abc"]
+    view = explained(*documents, make_pod("late", cpu="500m"))
+    assert [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"] == ["on-c"]
 
 
 def test_a_node_that_two_plugins_refuse_is_not_mended_for_one_of_them() -> None:

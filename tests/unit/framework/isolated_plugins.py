@@ -118,3 +118,14 @@ class Unbuildable:
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         return np.zeros(len(rows), np.uint8)
+
+
+class SlowToBuild(NodesOnly):
+    """Its process never gets ready; the one that configures it does at once."""
+
+    name = "SlowToBuild"
+
+    def __init__(self) -> None:
+        if "pytest" not in sys.modules:
+            time.sleep(600)
+        super().__init__()

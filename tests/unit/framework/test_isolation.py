@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -28,6 +30,7 @@ from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupErr
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
+from multisched.shell import plugin_processes
 from multisched.shell.object_watch import kinds_read_by
 from multisched.shell.plugin_processes import PROCESSES_MAX
 from multisched.shell.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
@@ -230,6 +233,38 @@ async def test_a_plugin_that_cannot_be_built_in_the_process_says_why(make: Make)
     plugin = make(Isolation.PROCESS, "Unbuildable")
     with pytest.raises(IsolatedError, match="cannot be built in its process: OSError: no licence on this machine"):
         await plugin.answer(plugin.ask(make_view(three_nodes()), make_pod("p"), np.arange(3)))
+
+
+async def test_a_process_that_is_not_ready_in_time_is_killed(make: Make, workers: PluginWorkers) -> None:
+    plugin = make(Isolation.PROCESS, "SlowToBuild")
+    question = plugin.ask(make_view(three_nodes()), make_pod("p"), np.arange(3))
+    with pytest.raises(IsolatedError) as failed:
+        await leaping_until_done(asyncio.ensure_future(plugin.answer(question)))
+    assert (failed.value.point, failed.value.text) == ("Filter", "its process was not ready within 20 s")
+    assert workers.processes[0].killed == 1
+
+
+async def test_an_answer_that_is_too_long_ends_its_process(
+    make: Make, workers: PluginWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin, cache = make(Isolation.PROCESS), three_nodes()
+    monkeypatch.setattr(plugin_processes, "ANSWER_BYTES_MAX", 64)
+    with pytest.raises(IsolatedError) as failed:
+        await asked(plugin, cache, make_pod("p"))
+    assert failed.value.point == "Filter"
+    assert re.fullmatch(r"its process answered \d{2,} bytes, more than 64", failed.value.text)
+    monkeypatch.undo()
+    assert (await asked(plugin, cache, make_pod("p")))[1] == [0, 50, 100]
+    assert workers.processes[0].killed == 1
+
+
+async def test_a_process_that_cannot_be_started_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin, cache = make(Isolation.PROCESS), three_nodes()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(IsolatedError, match="its process died: it could not be started"):
+        await asked(plugin, cache, make_pod("p"))
+    monkeypatch.undo()
+    assert (await asked(plugin, cache, make_pod("p")))[1] == [0, 50, 100]
 
 
 async def test_the_loop_goes_on_while_a_plugin_blocks(make: Make) -> None:

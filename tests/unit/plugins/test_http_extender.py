@@ -25,6 +25,7 @@ from multisched.framework.ports import BindAnswer, BindReply, BindRequest, Exten
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
+from multisched.plugins import http_extender
 from multisched.plugins.extender_messages import (
     ANSWER_BYTES_MAX,
     ANSWER_BYTES_MIN,
@@ -32,7 +33,15 @@ from multisched.plugins.extender_messages import (
     read_filter_answer,
     read_priorities,
 )
-from multisched.plugins.http_extender import NAME, REASONS_MAX, HTTPExtenders, Question, Verdict
+from multisched.plugins.http_extender import (
+    ANSWER_SLACK_S,
+    NAME,
+    READ_POD_S,
+    REASONS_MAX,
+    HTTPExtenders,
+    Question,
+    Verdict,
+)
 from tests.unit.plugins.extender_kit import (
     Extender,
     WholeObjects,
@@ -287,6 +296,57 @@ async def test_scorers_are_asked_at_once() -> None:
     assert one.verbs() == two.verbs() == ["prioritize"]
 
 
+async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="multisched.plugins.http_extender")
+
+    def told() -> list[str]:
+        found = [record.getMessage() for record in caplog.records]
+        assert all(vars(record)["extender"] == extender.url for record in caplog.records)
+        caplog.clear()
+        return found
+
+    async with (
+        extending(filter=keeping(*NODES), prioritize=scoring(n1=1)) as extender,
+        asking(settings_of(extender, prioritize_verb="prioritize", is_ignorable=True)) as plugin,
+    ):
+        await plugin.answer(QUESTION)
+        assert told() == []
+        extender.answers["filter"] = status(500)
+        for _ in range(2):
+            await plugin.answer(QUESTION)
+        assert told() == ["extender passed over"]
+        extender.answers["prioritize"] = status(500)
+        await plugin.answer(QUESTION)
+        assert told() == ["extender passed over"], "the other verb"
+        extender.answers["filter"] = keeping(*NODES)
+        for _ in range(2):
+            await plugin.answer(QUESTION)
+        assert told() == ["extender answers again"], "of one of the two"
+        extender.answers["prioritize"] = scoring(n1=1)
+        await plugin.answer(QUESTION)
+        assert told() == ["extender answers again"]
+        extender.answers["filter"] = status(500)
+        await plugin.answer(QUESTION)
+        assert told() == ["extender passed over"]
+
+
+@pytest.mark.parametrize(
+    ("verbs", "seconds"),
+    [
+        # Filters are asked in turn, scorers at once; a preemption reads the victims for each extender before it asks.
+        ([{"filter_verb": "f"}, {"filter_verb": "f"}], 1 + 2),
+        ([{"filter_verb": "f", "prioritize_verb": "p"}, {"filter_verb": "", "prioritize_verb": "p"}], 1 + 2),
+        ([{"filter_verb": "", "preempt_verb": "v"}, {"filter_verb": "f", "preempt_verb": "v"}], 2 * READ_POD_S + 1 + 2),
+        ([{"filter_verb": "", "bind_verb": "b"}, {"filter_verb": "", "bind_verb": "b"}], 0),
+    ],
+)
+def test_an_answer_may_take_as_long_as_all_that_is_asked_in_turn(verbs: list[dict[str, str]], seconds: float) -> None:
+    fields: list[dict[str, Any]] = [{"timeout_s": float(at), **one} for at, one in enumerate(verbs, 1)]
+    clients = [HttpExtenderClient(ExtenderSettings("http://x.invalid", **one)) for one in fields]
+    plugin = HTTPExtenders(clients, WholeObjects())
+    assert plugin.answer_timeout_s == READ_POD_S + seconds + ANSWER_SLACK_S
+
+
 # ---- what comes of it on the rows
 
 
@@ -311,6 +371,10 @@ def placed_on_rows(found: Verdict, totals: list[int]) -> tuple[list[bool], list[
     refuse(runner, plugin, view, pod, rows, feasible)
     total = np.where(feasible, np.array(totals, np.int32), NOWHERE)
     return feasible.tolist(), add_up(runner, plugin, view, pod, rows, feasible, total).tolist()
+
+
+def test_an_answer_without_a_score_leaves_the_totals() -> None:
+    assert placed_on_rows(Verdict({}, {}), [300, -1, 250]) == ([True, False, True], [300, -1, 250])
 
 
 def test_refused_rows_are_no_longer_feasible_and_the_others_get_their_scores() -> None:
@@ -428,6 +492,41 @@ async def test_an_answer_to_a_bind_that_cannot_be_read_names_its_extender() -> N
 async def test_an_ignorable_binder_that_fails_leaves_the_bind_to_the_profile() -> None:
     async with extending(bind=status(500)) as extender, binding(extender, is_ignorable=True) as plugin:
         assert await bound(plugin) is None
+    async with (
+        extending(bind=status(500)) as first,
+        extending(bind=lambda _: {}) as second,
+        asking(
+            *(settings_of(one, filter_verb="", bind_verb="bind", is_ignorable=True) for one in (first, second))
+        ) as both,
+    ):
+        assert await bound(both) is not None, "the next one binds it"
+
+
+async def test_pods_whose_resources_are_remembered_until_they_are_bound_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_extender, "BINDING_PODS_MAX", 2)
+    table = Scene([node_document("n1")], [], pod_document("p")).table
+    view = CycleView(table, CycleState())
+    pods = [decode_pod(pod_document(f"p{number}", container(extra={"example.com/fpga": 1}))) for number in range(4)]
+
+    async def is_its_to_bind(plugin: HTTPExtenders, pod: Pod) -> bool:
+        request = BindRequest(pod.namespace, pod.name, pod.uid, "n1")
+        return await plugin.bind(NoBinder(), request, timeout_s=ANSWERED_WITHIN_S) is not None
+
+    async with extending(bind=lambda _: {}) as extender:
+        managed = frozenset({"example.com/fpga"})
+        binder = settings_of(extender, filter_verb="", bind_verb="bind", managed_resources=managed)
+        async with asking(binder) as plugin, asking(settings_of(extender)) as other:
+            for pod in pods[:3]:
+                assert plugin.reserve(view, pod, "n1") == other.reserve(view, pod, "n1") == Status()
+            assert [await is_its_to_bind(plugin, pod) for pod in pods] == [False, True, True, False]
+            plugin.post_bind(view, pods[1], "n1")
+            plugin.unreserve(view, pods[2], "n1")
+            plugin.unreserve(view, pods[3], "n1")
+            assert [await is_its_to_bind(plugin, pod) for pod in pods] == [False] * 4
+            assert not plugin._resources
+            assert not other._resources, "it binds nothing"
 
 
 # ---- messages

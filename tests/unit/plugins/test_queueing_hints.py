@@ -165,6 +165,8 @@ FIT = [
     Row("NodeResourcesFit", "more CPU", BIG, node(cpu=500), node(cpu=1000), True),
     Row("NodeResourcesFit", "more CPU, still too little", BIG, node(cpu=500), node(cpu=900), False),
     Row("NodeResourcesFit", "less CPU", BIG, node(cpu=3000), node(cpu=2000), False),
+    Row("NodeResourcesFit", "the first GPU", GPU, node(), node(extra={"nvidia.com/gpu": 1}), True),
+    Row("NodeResourcesFit", "the last GPU goes", GPU, node(extra={"nvidia.com/gpu": 1}), node(), False),
     Row("NodeResourcesFit", "more of what the pod does not ask for", GPU, node(cpu=1), node(cpu=9), False),
     Row("NodeResourcesFit", "room for more pods", BIG, node(pods=1), node(pods=2), True),
     Row("NodeResourcesFit", "another label", BIG, node(), node(labels={"a": "b"}), False),

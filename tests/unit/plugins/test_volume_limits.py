@@ -21,7 +21,7 @@ from multisched.framework.status import Code
 from multisched.model.cluster_objects import CsiNode
 from multisched.model.objects import Pod
 from multisched.plugins import attached_volumes
-from multisched.plugins.attached_volumes import AttachedVolumes
+from multisched.plugins.attached_volumes import NO_LIMIT, AttachedVolumes
 from multisched.plugins.node_volume_limits import NodeVolumeLimits
 from multisched.state.overlay import Overlay
 from tests.unit.plugins.scenes import (
@@ -326,6 +326,35 @@ def test_what_is_counted_in_one_piece_is_bounded_by_volumes_and_attachments() ->
             while attached.catch_up():
                 calls += 1
         assert calls == pieces, units
+
+
+def test_what_was_counted_stays_when_the_table_grows() -> None:
+    """Two drivers: one has a limit on the old node and on the newest, the other on the old one alone."""
+    pods = [pod_document("p", node="n0", volumes=uses("a"))]
+    found = Scene([node_document("n0")], pods, pod_document("pending"))
+    put(found.objects, NODE, csi_node("n0", ebs__csi__aws__com=5, other=7))
+    put(found.objects, CLAIM, claim("a", volume="pv-a"))
+    put(found.objects, VOLUME, volume("pv-a", handle="vol-a"))
+    attached = AttachedVolumes(found.table, found.objects)
+    attached.renew()
+    capacity = len(found.table.pod_count)
+    names = [f"late-{number}" for number in range(2 * capacity)]
+    for name in names:
+        found.table.set_node(decode_node(node_document(name)))
+    assert len(found.table.pod_count) > capacity
+
+    rows = np.array([row for name in ("n0", names[-1]) if (row := found.table.row_of(name)) is not None], np.intp)
+    for driver, limit, used in ((EBS, 5, 1), ("other", 7, 0)):
+        room = attached.room(driver, rows)
+        assert room is not None
+        assert [side.tolist() for side in room] == [[limit, NO_LIMIT], [used, 0]], "not counted yet"
+    put(found.objects, NODE, csi_node(names[-1], ebs__csi__aws__com=9))
+    attached.renew()
+    for driver, limits, used in ((EBS, [5, 9], 1), ("other", [7, NO_LIMIT], 0)):
+        room = attached.room(driver, rows)
+        assert room is not None
+        assert [side.tolist() for side in room] == [limits, [used, 0]]
+    assert attached.room("unknown", rows) is None
 
 
 @given(volumes, st.lists(steps, max_size=25), st.lists(st.tuples(st.sampled_from(NODES), volumes), max_size=3))

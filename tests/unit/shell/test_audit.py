@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -56,12 +57,17 @@ class DeafTransport(DirectTransport):
         """Pods whose next binding is answered with 201 and never done."""
         self.after: Callable[[str, str], Awaitable[None]] | None = None
         """What passes between the server's answer to a request and its arrival."""
+        self.replays: dict[str, Response] = {}
+        """Beginning of a path -> an older answer, by a server that lags."""
 
     async def request(self, method: str, path: str, **options: Any) -> Response:
         name = path.removeprefix(f"{PODS}/").partition("/binding")[0]
         if "/binding" in path and name in self.false_answers:
             self.false_answers.remove(name)
             return Response(201, b"{}", {})
+        for beginning, old in self.replays.items():
+            if path.startswith(beginning):
+                return old
         answer = await super().request(method, path, **options)
         if self.after is not None:
             await self.after(method, path)
@@ -484,19 +490,37 @@ def test_a_bind_that_was_answered_and_never_done_is_found_by_the_next_audit() ->
     """A proxy may answer what the API server has never seen; no watch will ever say so."""
 
     async def scene(stage: Stage) -> None:
-        stage.transport.false_answers = ["lied", "deleted"]
-        await stage.add_pod("lied", cpu="3500m")
-        await stage.add_pod("deleted")
+        false = ["lied", "lied-too", "deleted"]
+        stage.transport.false_answers = list(false)
+        for name in false:
+            await stage.add_pod(name)
         await asyncio.sleep(1.0)
         assert stage.transport.false_answers == []
         assert stage.program.cache.is_assumed(stage.uid("lied"))
         await stage.delete_pod("deleted")
         await asyncio.sleep(130.0)
 
-        pod = orjson.loads((await stage.send("GET", f"{PODS}/lied")).body)
-        assert pod["spec"].get("nodeName") in ("a", "b")
-        assert (stage.found.unbound, stage.found.differences) == (1, 1)
+        for name in ("lied", "lied-too"):
+            pod = orjson.loads((await stage.send("GET", f"{PODS}/{name}")).body)
+            assert pod["spec"].get("nodeName")
+        assert (stage.found.unbound, stage.found.differences) == (2, 2)
         assert stage.is_true()
+
+    play(scene)
+
+
+def test_so_many_answered_binds_are_read_in_one_audit_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "READS_MAX", 1)
+
+    async def scene(stage: Stage) -> None:
+        stage.transport.false_answers = ["lied", "lied-too"]
+        for name in ("lied", "lied-too"):
+            await stage.add_pod(name)
+        await asyncio.sleep(6.0)
+        for unbound in (1, 2, 2):
+            found = await stage.program.audit.once()
+            assert [one.what.startswith("answered to be bound to '") for one in found] == [True] * (len(found))
+            assert stage.found.unbound == unbound
 
     play(scene)
 
@@ -534,6 +558,39 @@ def test_a_bind_whose_confirmation_is_late_is_not_undone() -> None:
 
         assert stage.found.unbound == 0
         assert stage.found.lost
+        assert stage.is_true()
+
+    play(scene)
+
+
+def test_a_list_of_a_server_that_lags_says_nothing_and_is_asked_for_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """The suspicion of the audit before, whose list was true when it was made, is not confirmed by the same old list."""
+
+    async def scene(stage: Stage) -> None:
+        old: list[Response] = []
+        lists = "/api/v1/pods?limit"
+
+        async def go_meanwhile(method: str, path: str) -> None:
+            if path.startswith(lists):
+                old.append(await stage.api.request("GET", path))
+                await stage.delete_pod("service")
+                await asyncio.sleep(1.0)
+
+        stage.transport.after = go_meanwhile
+        assert await stage.program.audit.once() == []
+        stage.transport.after = None
+        counted = stage.found
+        assert (counted.audits, counted.failures, counted.differences) == (1, 0, 0)
+
+        stage.transport.replays[lists] = old[0]
+        caplog.clear()
+        assert await stage.program.audit.once() == []
+        stage.transport.replays.clear()
+        counted = stage.found
+        assert (counted.audits, counted.failures, counted.differences) == (1, 1, 0)
+        (told,) = [record for record in caplog.records if record.message == "audit broke off"]
+        assert re.fullmatch(r"the list of /api/v1/pods is of version \d+, and \d+ was seen before", vars(told)["error"])
+        await asyncio.sleep(10.0)
         assert stage.is_true()
 
     play(scene)

@@ -218,7 +218,7 @@ class Watchman:
 def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> None:
     loop = SimLoop(3)
 
-    async def live() -> Program:
+    async def live() -> tuple[Program, str]:
         clock = SimClock(loop)
         api = DirectTransport(ApiServer(clock))
         amounts = {"cpu": "4", "pods": "10"}
@@ -232,11 +232,12 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
         running = loop.create_task(program.run())
         await asyncio.sleep(300.0)
         assert program.is_ready
+        told = health_of(program)
         program.stop()
         await running
-        return program
+        return program, told
 
-    program = simulate(live(), loop)
+    program, told_at_work = simulate(live(), loop)
     worker = next(worker for worker in program.router.workers() if worker.name == "forecast")
     (watchman,) = (built.plugin for built in worker.plugins.built if built.plugin.name == "Watchman")
     walks = watchman.walks  # type: ignore[attr-defined] # the class is imported a second time, by its path
@@ -248,6 +249,8 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
     assert (state.domain, state.plugin, state.failures) == ("forecast", "Watchman", 1)
     assert (state.last_error, state.is_running) == ("RuntimeError: fell, True", False)
     told = "forecast/Watchman: its duty has ended 1x, last "
+    assert told_at_work.startswith(told)
+    assert told_at_work.endswith(" s ago, and runs again: RuntimeError: fell, True")
     assert health_of(program).startswith(told)
     assert health_of(program).endswith(" s ago, and is begun again soon: RuntimeError: fell, True")
     assert read(program).duties[("Watchman", "forecast")].failures == 1

@@ -17,6 +17,7 @@ from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.queueing.transitions import Place
 from multisched.state.cluster_cache import ClusterCache
+from multisched.state.reservations import stand_in_of
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import WRITE_S, House
 
@@ -305,6 +306,72 @@ def test_lower_nominations_on_the_node_end_and_equal_ones_stay() -> None:
         await asyncio.sleep(0.5)
         assert {pod.name for pod in nominator.on("a")} == {"equal", "high"}
         assert house.desk.writes_sent[0] == ("clear", "middle")
+
+    play(scene)
+
+
+def test_a_nomination_that_cannot_be_taken_back_is_told_and_a_kept_place_is_nobodys_to_tell(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Pods go all the same: the node is promised to them no longer, whatever the server says of it."""
+
+    async def scene(house: House) -> None:
+        two_low(house)
+        nominator = house.domain.nominator
+        house.worker.is_leading = False
+        lower: dict[str, Any] = {"status": {"nominatedNodeName": "a"}}
+        standing = house.cache.placed("uid-low-1")
+        assert standing is not None
+        nominator.set(stand_in_of(standing.pod, "a"))
+        for name in ("middle-1", "middle-2"):
+            house.see_pod(name, cpu="2", priority=50, **lower)
+            house.worker.queue.remove(f"uid-{name}")
+            house.desk.writes[("clear", name)] = [REFUSED]
+        house.see_pod("high", cpu="2", priority=100)
+        house.worker.lead()
+        await asyncio.sleep(0.5)
+        assert [pod.name for pod in nominator.on("a")] == ["high"]
+        assert house.desk.writes_sent == [
+            *(("clear", name) for name in ("middle-1", "middle-2")),
+            *((what, name) for name in ("low-1", "low-2") for what in ("mark", "delete")),
+        ]
+        told = [vars(record)["error"] for record in caplog.records if record.getMessage() == "preemption"]
+        words = "the nomination of default/{} was not taken back: a webhook says no"
+        assert told == [words.format("middle-1"), words.format("middle-2")]
+        assert ("preemption", "error") in house.desk.ends
+
+    play(scene)
+
+
+def test_a_preemptor_that_waits_for_two_victims_goes_on_after_both() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(1.0)
+        assert house.preemptor.is_preempting("uid-high")
+        house.lose_pod("low-1")
+        assert place(house, "high") is Place.GATED
+        house.preemptor.saw_going("uid-low-1")  # a watch that begins anew may say so again
+        assert place(house, "high") is Place.GATED
+        house.lose_pod("low-2")
+        assert not house.preemptor.is_preempting("uid-high")
+        await asyncio.sleep(0.5)
+        assert house.desk.posts == [("high", "a")]
+
+    play(scene)
+
+
+def test_a_domain_that_ends_lets_go_of_pods_that_wait_for_their_victims() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(1.0)
+        assert (place(house, "high"), house.preemptor.is_preempting("uid-high")) == (Place.UNSCHEDULABLE, True)
+        house.worker.close_intake()
+        assert not house.preemptor.is_preempting("uid-high")
+        assert house.worker.is_drained
+        await asyncio.sleep(60.0)
+        assert house.desk.posts == []
 
     play(scene)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +12,13 @@ import pytest
 
 from domains.forecast.forecast import Forecast
 from multisched import config
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, Resource
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.plugin import CycleView, Dependency, PermitResult
+from multisched.framework.reasons import ReasonTable
 from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
 from multisched.shell.explain_source import QUESTIONS_MAX, ProgramExplanations
 from multisched.shell.repair_source import RepairPlans
@@ -132,6 +139,94 @@ def test_a_pod_on_its_way_is_told_so() -> None:
         assert slow.wakes == ()
 
     play(scene, prepare=two_nodes)
+
+
+class Moody:
+    """Refuses pods called silent, fails at those called broken; knows something of each node. Says not what would help."""
+
+    name = "Moody"
+    depends_on = Dependency.NODE
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._no = self.reasons.code(Code.UNSCHEDULABLE, "not today")
+
+    def sign(self, pod: Pod) -> str:
+        return pod.name
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        if pod.name == "broken":
+            raise RuntimeError("in a mood")
+        return np.full(len(rows), self._no if pod.name == "silent" else 0, np.uint8)
+
+    def tell(self, pod: Pod, row: int) -> str:
+        return f"{pod.name} or another" if pod.name != "held" else ""
+
+
+class Waits:
+    """Refuses pods called listens until a node changes; holds those called held for so many seconds."""
+
+    name = "Waits"
+    depends_on = Dependency.NODE
+
+    def __init__(self) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._no = self.reasons.code(Code.UNSCHEDULABLE, "not yet")
+
+    def sign(self, pod: Pod) -> str:
+        return pod.name
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.full(len(rows), self._no if pod.name == "listens" else 0, np.uint8)
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 100.0) if pod.name == "held" else PermitResult(SUCCESS)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        either = Action.ADD | Action.UPDATE_NODE_TAINT
+        return [
+            EventRegistration(ClusterEvent(Resource.NODE, Action.ALL, "AnyNode")),
+            EventRegistration(ClusterEvent(Resource.NODE, Action.ALL, "AnyNodeAgain")),
+            EventRegistration(ClusterEvent(Resource.NODE, either, "NodeOrTaint")),
+            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.DELETE, "CSINodeDelete")),
+        ]
+
+
+def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, config.parse(CONFIGURATION, "test"), in_thread=at_once)
+        for name in ("silent", "listens", "held", "broken"):
+            await cluster.add_pod(name, cpu="10m")
+        await cluster.settle(8.0)
+
+        async def view(name: str, node: str = "") -> PodView:
+            return await explanations.pod(ExplainQuery("default", name, node=node))
+
+        silent = await view("silent", "b")
+        assert silent.waiting_for == "an event that can help Moody"
+        assert [(wake.plugin, wake.events) for wake in silent.wakes] == [("Moody", ("anything happens",))]
+        assert silent.notes == ("Moody says of b: silent or another",)
+        listens = await view("listens")
+        events = ("a node comes, changes or goes", "a node comes or changes its taints", "a CSINode goes")
+        assert [(wake.plugin, wake.events) for wake in listens.wakes] == [("Waits", events)]
+        assert listens.notes == ()
+        held = await view("held")
+        assert (held.state, held.wakes, held.notes) == ("permit", (), ())
+        told = re.fullmatch(r"the permission of Waits \((\d+) s at most\), on node (.)", held.waiting_for)
+        assert told is not None
+        assert 85 < int(told[1]) < 100
+        assert told[2] == held.node
+        broken = await view("broken")
+        assert (broken.state, broken.waiting_for, broken.wakes) == ("backoff", "the end of its backoff", ())
+        stands = await view("stands", "a")
+        nodes = dict.fromkeys((stands.node, "a"))
+        assert stands.notes == tuple(f"Moody says of {node}: stands or another" for node in nodes)
+
+    moody = ", ".join(f"{{name: '{__name__}:{plugin.name}'}}" for plugin in (Moody, Waits))
+    with_plugins = CONFIGURATION.replace(
+        "- name: forecast", f"- name: forecast\n  profile: {{plugins: {{enabled: [{moody}]}}}}"
+    )
+    play(scene, prepare=two_nodes, configuration=with_plugins)
 
 
 def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:

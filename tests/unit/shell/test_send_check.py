@@ -20,6 +20,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
+from tests.unit.state.state_kit import Tickets
 
 GPU_MILLI = "multisched.io/gpu-milli"
 NO_EXECUTE = [{"key": "maintenance", "effect": "NoExecute"}]
@@ -250,6 +251,26 @@ def test_what_a_binding_writes_is_no_change_of_its_pod(milli: str) -> None:
             tasks.cancel_scope.cancel()
 
     simulate(main(), loop)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_node_that_offers_something_else_is_decided_anew_for_who_holds_numbered_things_of_it(holds: bool) -> None:
+    """Its devices may be the ones that went, though the node still has as many as are needed."""
+
+    async def scene(house: House) -> None:
+        house.cache.ledgers.register(Tickets(4))
+        house.see_pod("permit", metadata={"annotations": {"tickets": "1"} if holds else {}})
+        await asyncio.sleep(0.1)
+        house.see_node("a", cpu="4", labels={"moved": "no"})
+        await asyncio.sleep(0.1)
+        assert house.node_of("permit") == "a", "a label is no device"
+        house.see_node("a", cpu="3", labels={"moved": "no"})
+        await asyncio.sleep(0.1)
+        assert house.node_of("permit") == (None if holds else "a")
+        assert house.told("permit") == ["what node a offers changed before the pod was bound"] * holds
+        assert house.worker.queue.where("uid-permit") is (Place.BACKOFF if holds else Place.IN_FLIGHT)
+
+    play(scene)
 
 
 class KeepsOffSlowDisks:

@@ -1,0 +1,118 @@
+"""What is remembered of whom a class of pods displaces, and when it is forgotten: row by row, or all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from multisched.cycle import displacement
+from multisched.cycle.displacement import RowMemory
+from multisched.framework.status import Status
+from multisched.state import change_log
+from multisched.state.node_table import NodeTable
+from multisched.state.nominator import CHANGES_KEPT as NOMINATIONS_KEPT
+from multisched.state.nominator import Nominator
+from tests.unit.cycle.cycle_kit import make_node, make_pod
+
+FULL, SHUT = Status.unschedulable("full"), Status.unschedulable("shut")
+
+
+class Known:
+    """A memory that knows all rows of a table of four nodes."""
+
+    def __init__(self) -> None:
+        self.table, self.nominator = NodeTable(), Nominator()
+        for number in range(4):
+            self.table.set_node(make_node(f"n{number}"))
+        self.standing = make_pod("standing", started_s=1.0)
+        self.table.add_pod(3, self.standing)
+        self.memory = RowMemory(2, 4)
+        self.memory.renew(self.table, self.nominator)
+        self.memory.known[:] = True
+        for status in (FULL, SHUT):
+            self.memory.number(status)
+
+    def forgotten(self) -> list[int]:
+        """Rows, since the last time it was asked."""
+        self.memory.renew(self.table, self.nominator)
+        found = np.flatnonzero(~self.memory.known).tolist()
+        self.memory.known[:] = True
+        return found
+
+
+def test_nothing_is_forgotten_while_nothing_changes() -> None:
+    known = Known()
+    assert known.forgotten() == known.forgotten() == []
+    assert known.memory.statuses == [FULL, SHUT]
+
+
+def test_rows_are_forgotten_on_which_pods_start_times_or_nominations_changed() -> None:
+    known = Known()
+    known.table.add_pod(1, make_pod("p"))
+    assert known.forgotten() == [1]
+    known.table.replace_pod(3, replace(known.standing, started_s=2.0))
+    assert known.forgotten() == [3]
+    known.nominator.nominate(make_pod("q"), "n2")
+    assert known.forgotten() == [2]
+    known.nominator.nominate(make_pod("q"), "n0")
+    assert known.forgotten() == [0, 2]
+    known.nominator.nominate(make_pod("q"), "nowhere")
+    assert known.forgotten() == [0], "a node that is not there has no row"
+    known.table.set_node(make_node("n1", cpu=1, version=2))
+    known.table.remove_pod(3, "uid-standing")
+    known.nominator.nominate(make_pod("r"), "n2")
+    assert known.forgotten() == [1, 2, 3]
+    assert known.forgotten() == []
+    assert known.memory.statuses == [FULL, SHUT]
+
+
+def test_a_memory_that_has_not_begun_has_nothing_to_forget() -> None:
+    known = Known()
+    fresh = RowMemory(2, 4)
+    fresh.known[:] = True
+    fresh.renew(known.table, known.nominator)
+    assert fresh.known.all()
+
+
+@pytest.mark.parametrize("what", ["pods", "start times", "nominations", "statuses"])
+def test_all_is_forgotten_where_nobody_knows_any_more_what_changed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, row = Known(), 3
+    match what:
+        case "pods":
+            for _ in range(change_log.CHANGES_KEPT + 1):
+                known.table.row_log.note(row)
+        case "start times":
+            for _ in range(change_log.CHANGES_KEPT + 1):
+                known.table.start_log.note(row)
+        case "nominations":
+            for _ in range(NOMINATIONS_KEPT + 1):
+                known.nominator.nominate(make_pod("q"), "n3")
+        case _:
+            monkeypatch.setattr(displacement, "STATUSES_MAX", 1)
+    assert known.forgotten() == [0, 1, 2, 3]
+    assert known.memory.statuses == []
+    assert known.memory.number(SHUT) == 0, "numbers begin anew with the statuses"
+    assert known.forgotten() == []
+
+
+def test_so_many_statuses_are_kept_apart_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(displacement, "STATUSES_MAX", 2)
+    known = Known()
+    assert known.forgotten() == []
+    assert [known.memory.number(one) for one in (FULL, SHUT, Status.unschedulable("third"))] == [0, 1, 2]
+    assert known.forgotten() == [0, 1, 2, 3]
+
+
+def test_refusals_are_told_of_rows_where_somebody_could_go() -> None:
+    memory = Known().memory
+    memory.has_lower[:] = [True, True, True, False]
+    memory.refusal[:] = [1, -1, 1, 0]
+    assert memory.tell(np.arange(4)) == Counter({SHUT: 2})
+    assert memory.tell(np.array([0, 1, 3])) == Counter({SHUT: 1})
+    memory.forget(None)
+    assert memory.known.all()
+    memory.forget(2)
+    assert memory.known.tolist() == [True, True, False, True]

@@ -1,0 +1,171 @@
+"""Preemption whose candidates an extender looks at before one is taken: what becomes of its answer, its silence, its failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.framework.extender import ExtenderPlugin, Offer
+from multisched.framework.node_view import Rows, Scores
+from multisched.framework.plugin import CycleView
+from multisched.framework.runner import PluginFailure
+from multisched.framework.status import Code, Status
+from multisched.model.objects import CPU, Pod, PodSpec
+from tests.unit.cycle.cycle_kit import Domain, Waiting, make_node, make_pod
+
+URGENT = PodSpec(requests={CPU: 1000}, priority=10)
+FULL = "0/2 nodes are available: 2 Insufficient cpu."
+
+
+class Negotiator:
+    """Looks at the candidates of pods with `urgent` in their name: the answer says which of them it leaves."""
+
+    name = "Negotiator"
+    answer_timeout_s = 1.0
+
+    def __init__(self, show: Callable[..., object] | None = None, left: Callable[..., Any] | None = None) -> None:
+        self._show = show or (lambda offers: {offer.node: [pod.name for pod in offer.victims] for offer in offers})
+        self._left = left or (lambda offers, answer: [offer for offer in offers if offer.node in answer])
+        self.seen: list[tuple[str, int]] = []
+        """(pod or point, the attempt that it was told)."""
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return None
+
+    async def answer(self, question: object) -> object:
+        raise AssertionError("the test answers")
+
+    def verdicts(self, cycle: CycleView, pod: Pod, rows: Rows) -> Mapping[int, Status]:
+        raise AssertionError("it asked about no rows")
+
+    def add_up(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        raise AssertionError("it asked about no rows")
+
+    def negotiates(self, pod: Pod) -> bool:
+        return "urgent" in pod.name
+
+    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
+        self.seen.append((pod.name, cycle.attempt))
+        return self._show(offers)
+
+    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+        self.seen.append(("left", cycle.attempt))
+        found: Sequence[Offer] = self._left(offers, answer)
+        return found
+
+
+def full(judge: Negotiator) -> Domain:
+    """Two nodes, each full of one pod; the one on `a` is the cheaper victim."""
+    assert isinstance(judge, ExtenderPlugin)
+    nodes = [make_node(name, cpu=1000) for name in ("a", "b")]
+    domain = Domain(*nodes, in_tree=("NodeResourcesFit", "DefaultPreemption"), plugins=[judge])
+    for priority, node in enumerate(("a", "b")):
+        domain.cache.place(make_pod(f"low-{node}", cpu=1000, priority=priority, node=node))
+    return domain
+
+
+def told(result: object) -> tuple[str | None, list[str], str]:
+    """Where the pod is nominated, its victims, and what is said after the refusal."""
+    assert isinstance(result, Unplaced), result
+    assert not result.is_error
+    assert result.message.startswith(FULL)
+    return result.nominated_node, [victim.name for victim in result.victims], result.message.removeprefix(FULL).strip()
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"Negotiator": {"a", "b"}}, ("a", ["low-a"], "")),
+        ({"Negotiator": {"b"}}, ("b", ["low-b"], "")),
+        ({"Negotiator": set()}, (None, [], "preemption: no candidate node for preemption")),
+        ({}, ("a", ["low-a"], "")),  # a trial asks nobody
+        (
+            {"Negotiator": PluginFailure(Status.error("the extender is down").by("Negotiator"))},
+            (None, [], "preemption: the extender is down"),
+        ),
+    ],
+)
+def test_what_an_extender_leaves_of_the_candidates_is_chosen_from(
+    answers: Mapping[str, object | PluginFailure], expected: tuple[str | None, list[str], str]
+) -> None:
+    judge = Negotiator()
+    domain = full(judge)
+    waiting = Waiting.begin(domain, make_pod("urgent", spec=URGENT), attempt=3)
+    (asked,) = waiting.asked
+    assert asked.plugin is judge
+    assert asked.question == {"a": ["low-a"], "b": ["low-b"]}
+    assert told(waiting.answer(answers)) == expected
+    is_read = isinstance(answers.get("Negotiator"), set)
+    assert judge.seen == [("urgent", 3)] + [("left", 3)] * is_read
+    assert domain.heard.failures == []
+
+
+def _raises(*_: object) -> Any:
+    raise RuntimeError("it fell")
+
+
+def test_an_answer_that_cannot_be_read_removes_nobody() -> None:
+    domain = full(Negotiator(left=_raises))
+    waiting = Waiting.begin(domain, make_pod("urgent", spec=URGENT))
+    nominated, victims, words = told(waiting.answer({"Negotiator": {"a"}}))
+    assert (nominated, victims) == (None, [])
+    assert "it fell" in words
+    assert domain.heard.failures == [("Negotiator", "PostFilter", "it fell")]
+
+
+def test_a_question_that_fails_costs_the_pod_its_attempt() -> None:
+    domain = full(Negotiator(show=_raises))
+    result = domain.schedule(make_pod("urgent", spec=URGENT))
+    assert isinstance(result, Unplaced)
+    assert (result.is_error, result.victims) == (True, ())
+    assert domain.heard.failures == [("Negotiator", "Ask", "it fell")]
+
+
+def test_pods_that_the_extender_does_not_look_after_preempt_without_it() -> None:
+    judge = Negotiator()
+    assert told(full(judge).schedule(make_pod("high", spec=URGENT))) == ("a", ["low-a"], "")
+    assert judge.seen == []
+
+
+def test_nobody_is_asked_where_there_is_no_candidate() -> None:
+    judge = Negotiator()
+    domain = full(judge)
+    spec = replace(URGENT, can_preempt=False)
+    words = "preemption: not eligible due to preemptionPolicy=Never."
+    assert told(domain.schedule(make_pod("urgent", spec=spec))) == (None, [], words)
+    (preemption,) = domain.plugins.post_filter
+    assert (getattr(preemption, "preemption_attempts", None), judge.seen) == (1, [])
+
+
+@pytest.mark.parametrize("point", ["offers", "accept", "spoiled"])
+def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
+    class Falls:
+        name = "Falls"
+
+        def post_filter(self, cycle: CycleView, pod: Pod, refusals: object) -> Any:
+            raise AssertionError("the extender is asked first")
+
+        def offers(self, cycle: CycleView, pod: Pod, refusals: object) -> Any:
+            return _raises() if point == "offers" else [Offer("a", (), 0)]
+
+        def accept(self, offers: Sequence[Offer]) -> Any:
+            return _raises()
+
+        def spoiled(self, why: str) -> Any:
+            return _raises()
+
+    domain = Domain(make_node("a", cpu=500), in_tree=("NodeResourcesFit",), plugins=[Negotiator(), Falls()])
+    pod = make_pod("urgent", spec=URGENT)
+    if point == "offers":
+        result = domain.schedule(pod)
+    else:
+        failure = PluginFailure(Status(Code.ERROR, "Negotiator", ("down",)))
+        result = Waiting.begin(domain, pod).answer({"Negotiator": {"a"} if point == "accept" else failure})
+    assert isinstance(result, Unplaced)
+    assert (result.victims, result.nominated_node) == ((), None)
+    assert "it fell" in result.message
+    assert domain.heard.failures == [("Falls", "PostFilter", "it fell")]

@@ -1,0 +1,83 @@
+"""What kept classes are asked again, and on which rows: groups of rows that are alike, and rows of other domains."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from multisched.cycle.scheduling_cycle import Placed
+from multisched.framework.node_view import Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency
+from multisched.model.objects import CPU, Pod, PodSpec
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+
+
+class Zones:
+    """Goes by the zone alone, and normalises by itself, with a look at its view."""
+
+    name = "Zones"
+    depends_on = Dependency.STAMP
+
+    def __init__(self) -> None:
+        self.marks = {"east": 10, "west": 20}
+        self.seen: list[tuple[int, list[int]]] = []
+        """(nodes there are, raw scores) at each NormalizeScore."""
+
+    def sign(self, pod: Pod) -> str:
+        return ""
+
+    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+        return ("zone",)
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        return tuple(self.marks.items())
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        zones = (cycle.nodes.node(row).labels["zone"] for row in rows.tolist())
+        return np.array([self.marks[zone] for zone in zones], np.int64)
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        self.seen.append((cycle.nodes.node_count, raw.tolist()))
+        return raw * 100 // int(raw.max())
+
+
+def test_a_plugin_that_goes_by_zones_normalises_one_score_of_each_zone_with_its_own_view() -> None:
+    zones = Zones()
+    nodes = [make_node(f"{zone}-{number}", labels={"zone": zone}) for number in range(4) for zone in zones.marks]
+    shut = {"west-0", "west-1", "west-2", "west-3"}
+    never = FilterBy(
+        "Never",
+        lambda pod, name: "no" if pod.name == "east-only" and name in shut else "",
+        sign=lambda pod: pod.name == "east-only",
+    )
+    domain = Domain(*nodes, plugins=[zones, never])
+
+    def goes_to(name: str, attempt: int) -> str:
+        result = domain.schedule(make_pod(name), attempt)
+        assert isinstance(result, Placed)
+        return result.node.partition("-")[0]
+
+    assert goes_to("p1", 1) == "west"
+    assert zones.seen == [(8, [10, 20])]
+    zones.marks["east"] = 40
+    assert goes_to("p2", 2) == "east"
+    assert zones.seen[1:] == [(8, [40, 20])]
+    assert goes_to("p3", 3) == "east", "nothing has changed"
+    assert len(zones.seen) == 2
+    assert goes_to("east-only", 4) == "east"
+    assert zones.seen[2:] == [(8, [40])], "the other zone has no feasible row"
+
+
+def test_changes_on_rows_of_other_domains_beyond_what_this_one_knows_are_none_of_its() -> None:
+    """The domain's own rows are not the table's first, and their positions are not told anew for foreign nodes."""
+    theirs = {"domain": "other"}
+    domain = Domain(make_node("theirs", labels=theirs), make_node("a", cpu=100_000))
+    spec = PodSpec(requests={CPU: 10})
+    known = len(domain.rows.position)
+    for number in range(known + 2):
+        domain.cache.set_node(make_node(f"theirs-{number}", labels=theirs))
+        result = domain.schedule(make_pod(f"p{number}", spec=spec))
+        assert isinstance(result, Placed)
+        assert result.node == "a"
+    assert len(domain.rows.position) == known < len(domain.rows.members())
