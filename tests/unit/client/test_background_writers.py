@@ -471,7 +471,9 @@ async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:
 
 @pytest.mark.parametrize("lost", [AnswerLostError("reset"), a_refusal(504, "Timeout")], ids=["no answer", "504"])
 @pytest.mark.parametrize("pause_s", [0.1, 60.0], ids=["before it is sent again", "when it was given up"])
-async def test_after_a_write_of_unknown_effect_the_condition_before_it_is_written_anew(lost: Answer, pause_s: float) -> None:
+async def test_after_a_write_of_unknown_effect_the_condition_before_it_is_written_anew(
+    lost: Answer, pause_s: float
+) -> None:
     """It may stand there by now: what was written before it need not be there any more."""
     newer = replace(UNSCHEDULABLE, message="0/2 nodes are available")
 
