@@ -48,7 +48,6 @@ FIRST: dict[str, int] = {
     "freed_room_tells_nobody": 1,
     "freed_rows_keep_their_use": 2,
     "gates_open": 2,
-    "going_pods_spread_against": 55,
     "gone_pods_counted": 1,
     "gone_pods_decided": 59,
     "joined_rows_used_at_once": 6,
@@ -107,6 +106,7 @@ UNSHOWN = frozenset(
     {
         # What a pod was given stands in annotations that the scheduler alone may write; worlds edit what authors may.
         "edits_take_devices_back",
+        "going_pods_spread_against",
         "lease_ignored",
         "lease_not_checked_before_deletion",
         "restored_history_forgets_first",
