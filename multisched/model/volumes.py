@@ -74,6 +74,11 @@ class PodVolume(msgspec.Struct, frozen=True, gc=False):
     disk: Disk | None = None
     migrated: MigratedDisk | None = None
 
+    @property
+    def has_claim(self) -> bool:
+        """There is a claim behind it, or will be: of an ephemeral volume it is made for the pod."""
+        return self.claim is not None or self.is_ephemeral
+
     def claim_of(self, pod_name: str) -> str | None:
         """Name of the claim behind this volume of that pod, None if there is none."""
         return f"{pod_name}-{self.name}" if self.is_ephemeral else self.claim

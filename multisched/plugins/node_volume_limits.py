@@ -149,7 +149,7 @@ class NodeVolumeLimits:
 
 
 def _may_count(volume: PodVolume) -> bool:
-    return volume.claim is not None or volume.is_ephemeral or volume.migrated is not None
+    return volume.has_claim or volume.migrated is not None
 
 
 def _is_untranslatable(volume: PodVolume) -> bool:

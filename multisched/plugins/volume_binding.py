@@ -298,7 +298,5 @@ def _after_capacity(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 def _after_promise(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     """A pod with claims left its node: as long as it was on its way there, volumes were promised to it. Upstream keeps such
     promises too, and tells nobody of their end."""
-    if not isinstance(old, Pod):
-        return Hint.SKIP
-    had_claims = any(one.claim is not None or one.is_ephemeral for one in old.spec.volumes)
+    had_claims = isinstance(old, Pod) and any(volume.has_claim for volume in old.spec.volumes)
     return Hint.QUEUE if had_claims else Hint.SKIP

@@ -104,8 +104,7 @@ class VolumeLedger:
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
     def concerns(self, pod: Pod) -> bool:
-        volumes = pod.spec.volumes
-        return bool(volumes) and any(volume.claim is not None or volume.is_ephemeral for volume in volumes)
+        return any(volume.has_claim for volume in pod.spec.volumes)
 
     def version(self, row: int) -> int:
         return self._changes + sum(self._objects.versions(*READ_KINDS))
