@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import orjson
 
+from multisched.cluster.patch import merge
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
 from multisched.state.cluster_cache import PodState
@@ -222,14 +223,7 @@ def _mistell_nodes(scene: Scene, process: Process) -> None:
         {"status": {"allocatable": {CPU: "1"}}},
     )
     for document, change in zip(scene.rng.sample(known, min(len(known), len(changes))), changes, strict=False):
-        process.program.nodes.upsert(document["metadata"]["name"], msgspec.Raw(orjson.dumps(_merged(document, change))))
-
-
-def _merged(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    found = dict(document)
-    for key, value in change.items():
-        found[key] = _merged(found.get(key, {}), value) if isinstance(value, dict) else value
-    return found
+        process.program.nodes.upsert(document["metadata"]["name"], msgspec.Raw(orjson.dumps(merge(document, change))))
 
 
 def _ghost(name: str, spec: dict[str, Any]) -> bytes:
