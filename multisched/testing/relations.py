@@ -59,7 +59,7 @@ def bears_not(pod: Pod, other: Pod) -> bool:
     """The pod has a rule that keeps the other off its host."""
     affinity = pod.spec.pod_affinity
     return affinity is not None and any(
-        term.topology_key == HOSTNAME and _is_about(term, pod, other) for term in affinity.anti_required
+        term.topology_key == HOSTNAME and is_about(term, pod, other) for term in affinity.anti_required
     )
 
 
@@ -85,14 +85,14 @@ def allows(
     """
     own = pod.spec.pod_affinity
     for term in own.anti_required if own is not None else ():
-        if any(_share(term.topology_key, node, there) and _is_about(term, pod, one) for one, there in standing):
+        if any(_share(term.topology_key, node, there) and is_about(term, pod, one) for one, there in standing):
             return False
     for one, there in standing:
         theirs = one.spec.pod_affinity
         if theirs is None:
             continue
         for term in theirs.anti_required:
-            if _share(term.topology_key, node, there) and _is_about(term, one, pod):
+            if _share(term.topology_key, node, there) and is_about(term, one, pod):
                 return False
     if own is not None and own.required and not _has_company(pod, node, standing, own.required):
         return False
@@ -107,11 +107,11 @@ def allows(
 def _has_company(pod: Pod, node: Node, standing: Collection[Standing], terms: Collection[PodAffinityTerm]) -> bool:
     if any(term.topology_key not in node.labels for term in terms):
         return False
-    company = [there for one, there in standing if all(_is_about(term, pod, one) for term in terms)]
+    company = [there for one, there in standing if all(is_about(term, pod, one) for term in terms)]
     if all(any(_share(term.topology_key, node, there) for there in company) for term in terms):
         return True
     is_first = not any(term.topology_key in there.labels for there in company for term in terms)
-    return is_first and all(_is_about(term, pod, pod) for term in terms)
+    return is_first and all(is_about(term, pod, pod) for term in terms)
 
 
 def _is_level(
@@ -135,7 +135,7 @@ def _share(key: str, node: Node, other: Node) -> bool:
     return key in node.labels and node.labels[key] == other.labels.get(key)
 
 
-def _is_about(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
+def is_about(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     """Namespaces are selected by their names here, or all together."""
     if term.selector is None or not term.selector.matches(other.labels):
         return False

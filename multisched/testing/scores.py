@@ -1,24 +1,24 @@
 """What nodes score, in plain arithmetic by the documentation of each plugin: a wrong score puts pods where they may well be, and
 nobody would notice.
 
-Of NodeResourcesFit (LeastAllocated and MostAllocated over CPU and memory), NodeAffinity, TaintToleration and ImageLocality, from
-what the process was told. Sizes of an image that nodes do not agree on are left out.
+Of NodeResourcesFit (LeastAllocated and MostAllocated) and NodeResourcesBalancedAllocation over CPU and memory, NodeAffinity,
+TaintToleration, ImageLocality and, in `relation_scores`, InterPodAffinity and PodTopologySpread, from what the process was told.
+Sizes of an image that nodes do not agree on are left out. A plugin that has nothing to say leaves all nodes alike.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
 
 from multisched.cycle.pod_class import PodClass
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE
 from multisched.state.node_table import NodeTable
-from multisched.testing.knowledge import Told
+from multisched.testing.knowledge import Told, wants
+from multisched.testing.relation_scores import MOST, by_affinity, by_spread
 
-MOST: Final = 100
 IMAGE_MIN, IMAGE_MAX = 23 << 20, 1000 << 20
 """Bytes of the images of a pod that count for nothing, and of each container that count for all."""
 
@@ -32,6 +32,9 @@ class Scores:
     complain: Callable[[str], None]
     is_packing: bool
     """The domain's NodeResourcesFit prefers full nodes, as that of the default configuration does for GPUs."""
+    domain: str
+    plugins: Set[str]
+    """Names of those that score in the domain."""
 
     def check(self, entry: PodClass, pod: Pod) -> None:
         """Every feasible row of a class that was scored just now."""
@@ -41,18 +44,25 @@ class Scores:
             return
         judges = {
             "NodeResourcesFit": self._of_resources,
+            "NodeResourcesBalancedAllocation": self._of_balance,
             "NodeAffinity": self._of_affinity,
             "TaintToleration": self._of_taints,
             "ImageLocality": self._of_images,
+            "InterPodAffinity": self._of_relations,
+            "PodTopologySpread": self._of_spread,
         }
         for column in entry.scores:
-            judge = judges.get(column.plugin.name)
+            judge = judges.pop(column.plugin.name, None)
             wanted = judge(pod, nodes) if judge is not None else None
             given = column.final[entry.feasible].tolist()
             if wanted is not None and given != wanted:
                 at = next(at for at, score in enumerate(wanted) if score != given[at])
                 told = f"{given[at]} by {column.plugin.name}, not {wanted[at]}"
                 self.complain(f"I3: {nodes[at].name} scores {told} for {pod.key}")
+                return
+        for name in sorted(judges.keys() & self.plugins) if entry.scores else ():
+            if len(set(judges[name](pod, nodes) or ())) > 1:
+                self.complain(f"I3: {name} has not scored {pod.key}, to which nodes differ")
                 return
 
     def _name(self, row: int) -> str:
@@ -74,6 +84,28 @@ class Scores:
                 counted = min(used[resource], most)
                 scores.append(MOST * (counted if self.is_packing else most - counted) // most)
         return sum(scores) // len(scores) if scores else 0
+
+    def _of_balance(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
+        """By what is asked for, without the defaults of those who ask for nothing."""
+        more = Counter({of: pod.spec.requests.get(of, 0) for of in (CPU, MEMORY)})
+        if not any(more.values()):
+            return None
+        found = []
+        for node in nodes:
+            used: Counter[str] = Counter()
+            for one in self.told.standing_on(node.name):
+                used.update({of: one.requests.get(of, 0) for of in (CPU, MEMORY)})
+            change = _evenness(node.allocatable, used + more) - _evenness(node.allocatable, used)
+            found.append(MOST // 2 + (MOST // 2 + change) // 2)
+        return found
+
+    def _of_relations(self, pod: Pod, nodes: Sequence[Node]) -> list[int]:
+        return by_affinity(pod, nodes, self.told.standing())
+
+    def _of_spread(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
+        is_usable = self.told.is_usable(self.domain)
+        reach = [node for node in self.told.nodes.values() if is_usable(node) and wants(pod, node)]
+        return by_spread(pod, nodes, reach, self.told.standing())
 
     def _of_affinity(self, pod: Pod, nodes: Sequence[Node]) -> list[int]:
         preferred = pod.spec.affinity.preferred
@@ -104,3 +136,9 @@ class Scores:
                 held[name] += int(float(sizes[name]) * share)
         most = IMAGE_MAX * len(spec.images)
         return [MOST * (min(max(one, IMAGE_MIN), most) - IMAGE_MIN) // (most - IMAGE_MIN) for one in held.values()]
+
+
+def _evenness(offered: Mapping[str, int], used: Mapping[str, int]) -> int:
+    """50..100, by how near to each other the used parts of CPU and memory are."""
+    parts = [min(used[of] / offered[of], 1.0) for of in (CPU, MEMORY) if offered.get(of, 0)]
+    return int((1 - abs(parts[0] - parts[-1]) / 2) * MOST) if parts else MOST

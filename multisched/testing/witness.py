@@ -96,6 +96,8 @@ class Witness:
         self._was_rewound = False
         self.may_hear_twice = False
         """Some object is told as no watch does: anew, in the version that it had."""
+        self.is_tampered_with = False
+        """Its memory has been made wrong, and the audit is at it: what it holds is no fault of its own."""
         for plugin in self._reserve_books():
             plugin.on_bound = self.bound
         self._uids: dict[str, str] = {}
@@ -132,7 +134,15 @@ class Witness:
         for worker in program.router.workers():
             if is_plain:
                 table, rows = program.cache.nodes, program.router.rows_of(worker)
-                scores = Scores(self.told, table, door.complain, is_packing=worker.name == PACKING)
+                scoring = {bound.name for bound in worker.plugins.score}
+                scores = Scores(
+                    self.told,
+                    table,
+                    door.complain,
+                    is_packing=worker.name == PACKING,
+                    domain=worker.name,
+                    plugins=scoring,
+                )
                 Afresh(worker, table, rows, scores, door.complain)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         door.believers[identity] = self.may_bind
@@ -321,6 +331,8 @@ class Witness:
 
     def look(self) -> None:
         """I4, I5, I9 and I10 at this moment."""
+        if self.is_tampered_with:
+            return
         self._looks += 1
         self._complain_of(fault_of_promises(self.program))
         has_moved = self._has_moved()

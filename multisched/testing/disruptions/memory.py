@@ -51,10 +51,10 @@ async def _miscount(scene: Scene) -> bool:
         lost = _lose_from_queue(scene, process)
         for _ in range(AUDITS):
             await process.program.audit.once(())
-    left = row_faults(cache.nodes, range(cache.nodes.size))
-    if left:
-        scene.run.door.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
     is_whole = process.program.audit.statistics().audits == audits + AUDITS
+    left = row_faults(cache.nodes, range(cache.nodes.size))
+    if is_whole and left:
+        scene.run.door.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
     if is_whole and lost is not None and process.program.pods.is_lost(lost):
         scene.run.door.complain(f"I3: the audit leaves {lost.key} in no queue")
     return True
@@ -64,9 +64,11 @@ async def _miscount(scene: Scene) -> bool:
 def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
     scene.run.disturbed.add(process.identity)
     scene.run.loop.pause(process.identity)
+    process.witness.is_tampered_with = True
     try:
         yield
     finally:
+        process.witness.is_tampered_with = False
         scene.run.loop.resume(process.identity)
         scene.run.disturbed.discard(process.identity)
 
