@@ -63,6 +63,13 @@ def bears_not(pod: Pod, other: Pod) -> bool:
     )
 
 
+def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
+    """The pod, which stands on the node, has a rule that keeps the other off some nodes."""
+    affinity = pod.spec.pod_affinity
+    terms = affinity.anti_required if affinity is not None else ()
+    return any(term.topology_key in node.labels and is_about(term, pod, other) for term in terms)
+
+
 def clash(pod: Pod, other: Pod) -> HostPort | None:
     """A port that both want of their host, on an address that both want; None: there is none."""
     pairs = ((ours, theirs) for ours in pod.spec.host_ports for theirs in other.spec.host_ports)

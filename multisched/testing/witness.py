@@ -6,7 +6,7 @@ Beside the API server's door it sees what never leaves the process: an assumptio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -42,7 +42,7 @@ from multisched.testing.mirror import (
 )
 from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
-from multisched.testing.relations import allows
+from multisched.testing.relations import Standing, allows, keeps_off
 from multisched.testing.scores import Scores
 from multisched.testing.sim_loop import SimLoop
 from multisched.testing.wakes import Wakes
@@ -299,11 +299,8 @@ class Witness:
             return
         cache = self.program.cache
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
-        there = [(entry.pod, entry.node) for entry in cache if not entry.pod.is_terminal]
-        for name in nodes:
-            promised = [p for p in self.program.nominator.on(name) if p.uid != pod.uid and not cache.placed(p.uid)]
-            there += [(p, name) for p in promised if p.spec.priority >= pod.spec.priority]
-        standing = [(other, nodes[name]) for other, name in there if name in nodes]
+        standing = [(e.pod, nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
+        standing += self._promised_before(pod, nodes, standing)
         is_usable = self._is_used_by(self._domain_of[pod.spec.scheduler_name])
         if preemption.node in nodes:
             fault = fault_of_victims(
@@ -320,6 +317,21 @@ class Witness:
                     f"I7: {pod.key} is to break the budget {broken} on {preemption.node}, and need not on {node.name}"
                 )
                 return
+
+    def _promised_before(self, pod: Pod, nodes: Mapping[str, Node], standing: Sequence[Standing]) -> Sequence[Standing]:
+        """Pods that are promised a node before this one, which has no rules about others itself.
+
+        As upstream, their own rules count where some pod that stands has one about this pod: else InterPodAffinity skips it.
+        """
+        cache, found = self.program.cache, []
+        is_kept_off = any(keeps_off(other, there, pod) for other, there in standing)
+        for name, node in nodes.items():
+            for other in self.program.nominator.on(name):
+                if other.uid == pod.uid or cache.placed(other.uid) or other.spec.priority < pod.spec.priority:
+                    continue
+                spec = other.spec if is_kept_off else msgspec.structs.replace(other.spec, pod_affinity=None)
+                found.append((msgspec.structs.replace(other, spec=spec), node))
+        return found
 
     def bound(self, pod: Pod, node: str) -> None:
         """What counts as bound is bound, and just there (I2); it may be deleted already."""

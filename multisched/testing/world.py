@@ -357,6 +357,8 @@ class World:
         await self.send("DELETE", f"{pods_path(namespace)}/{name}?gracePeriodSeconds=0")
 
     async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:
+        """As its owner does."""
+        self._door.policies.pod_changed(pod.uid)
         answer = await self.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}", patch, MERGE_PATCH)
         return answer.status == 200
 
@@ -398,7 +400,6 @@ class World:
 
     async def heed_policy(self, pod: Pod) -> bool:
         """The pod is changed so that its policy refuses it no longer."""
-        self._door.policies.pod_changed(pod.uid)
         return await self.patch_pod(pod, {"metadata": {"labels": {POLICY: HEEDED}}})
 
     async def trust_namespace(self) -> None:
