@@ -1,8 +1,8 @@
 """Writes the PodScheduled condition of pods that could not be placed, in the background.
 
 Owns the newest unwritten condition per pod and what was last written. Promises that `write` never waits, that only the
-newest condition of a pod is sent, an unchanged one never, and that the pod's uid is a precondition. The shell runs
-`run()`; everybody else sees `ports.ConditionWriter`.
+newest condition of a pod is sent, an unchanged one never, none by a process that does not lead the pod's domain any more, and
+that the pod's uid is a precondition. The shell runs `run()`; everybody else sees `ports.ConditionWriter`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
-from multisched.framework.ports import Clock, Condition, ObjectRef
+from multisched.framework.ports import Clock, Condition, LeaseHolder, ObjectRef
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class ApiConditionWriter:
         self._transport = transport
         self._limiter = limiter
         self._clock = clock
-        self._pending: OrderedDict[str, tuple[ObjectRef, Condition]] = OrderedDict()
+        self._pending: OrderedDict[str, tuple[ObjectRef, Condition, LeaseHolder]] = OrderedDict()
         self._writing: set[str] = set()
         self._dropped: set[str] = set()
         """Of those being written: not to be sent again, nor at all if that has not been done yet."""
@@ -70,8 +70,11 @@ class ApiConditionWriter:
         self._wakeup = asyncio.Event()
         self._counters = ConditionStatistics()
 
-    def write(self, pod: ObjectRef, condition: Condition) -> None:
-        """Queues the condition, instead of an older unwritten one of the same pod. Never waits; drops and counts when full."""
+    def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
+        """Queues the condition, instead of an older unwritten one of the same pod. Never waits; drops and counts when full.
+
+        `lease`: of the pod's domain; nothing is sent while it is not held.
+        """
         uid = pod.uid
         older = self._pending.get(uid)
         if older is not None:
@@ -83,7 +86,7 @@ class ApiConditionWriter:
         elif len(self._pending) >= PENDING_MAX:
             self._counters.dropped_full += 1
             return
-        self._pending[uid] = (pod, condition)
+        self._pending[uid] = (pod, condition, lease)
         self._wakeup.set()
 
     def drop(self, uid: str) -> None:
@@ -119,10 +122,10 @@ class ApiConditionWriter:
                 self._wakeup.clear()
                 await self._wakeup.wait()
                 continue
-            pod, condition = self._pending.pop(uid)
+            pod, condition, lease = self._pending.pop(uid)
             self._writing.add(uid)
             try:
-                await self._write(pod, condition)
+                await self._write(pod, condition, lease)
             finally:
                 self._writing.discard(uid)
                 self._dropped.discard(uid)
@@ -133,20 +136,20 @@ class ApiConditionWriter:
         """The longest waiting pod that no other worker is writing: two writes for one pod must not overtake each other."""
         return next((uid for uid in self._pending if uid not in self._writing), None)
 
-    async def _write(self, pod: ObjectRef, condition: Condition) -> None:
+    async def _write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         if self._is_written(pod.uid, condition):
             self._counters.unchanged += 1
             return
         since = self._since(pod.uid, condition)
         for attempt in range(ATTEMPTS_MAX):
-            await self._limiter.admit_background()
+            await self._admit(lease)
             if pod.uid in self._dropped:
                 self._counters.superseded += 1
                 return
             newer = self._pending.get(pod.uid)
             if newer is not None:
                 self._counters.superseded += 1
-                self._pending[pod.uid] = (pod, _with_node_of(condition, newer[1]))
+                self._pending[pod.uid] = (pod, _with_node_of(condition, newer[1]), lease)
                 return
             try:
                 response = await self._patch(pod, condition, since)
@@ -169,6 +172,15 @@ class ApiConditionWriter:
             self._counters.retries += 1
             await asyncio.sleep(wait_s)
         self._counters.dropped_unreachable += 1
+
+    async def _admit(self, lease: LeaseHolder) -> None:
+        """Returns when a write may be sent. Without the lease another process may have told the pod's owner something newer.
+
+        It may come back, and this process be the one that leads; one that has lost it ends, and whatever waits here with it.
+        """
+        await self._limiter.admit_background()
+        while not lease.may_bind():  # noqa: ASYNC110 - the clock alone ends a lease
+            await anyio.sleep(RETRY_DELAY_S)
 
     def _since(self, uid: str, condition: Condition) -> str:
         written = self._written.get(uid)

@@ -143,7 +143,9 @@ class Condition(msgspec.Struct, frozen=True):
 class ConditionWriter(Protocol):
     """Writes pod conditions in the background, newest per pod only; droppable, counted, never slowing a bind."""
 
-    def write(self, pod: ObjectRef, condition: Condition) -> None: ...
+    def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
+        """`lease`: of the pod's domain; nothing is sent while it is not held."""
+        ...
 
     def drop(self, uid: str) -> None:
         """What has not been written of this pod is not true any more: it has a node."""

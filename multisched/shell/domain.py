@@ -356,7 +356,8 @@ class DomainWorker:
 
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
         """The condition and the event a refused pod gets; `nominated_node` as in `Condition`."""
-        self._outside.conditions.write(_ref(pod), Condition("False", reason, message, nominated_node=nominated_node))
+        condition = Condition("False", reason, message, nominated_node=nominated_node)
+        self._outside.conditions.write(_ref(pod), condition, self._outside.lease)
         if reason != "SchedulingGated":
             self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.ports import Condition, ObjectRef
+from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
 from multisched.model.objects import PODS, Node, Pod
@@ -194,10 +194,10 @@ class Witness:
         self._versions.clear()
         self._was_rewound = True
 
-    def write(self, pod: ObjectRef, condition: Condition) -> None:
+    def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
         self.told.said[pod.uid] = condition.message
-        self._write(pod, condition)
+        self._write(pod, condition, lease)
 
     # -- each assumption -------------------------------------------------------------------------------------------
 

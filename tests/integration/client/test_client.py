@@ -23,7 +23,7 @@ from multisched.client.reflector import Reflector
 from multisched.framework.ports import BindAnswer, BindRequest, Condition, Event, ObjectRef
 from tests.integration.client.conftest import Scene, WallClock
 from tests.real.admin import until
-from tests.unit.client.scripted import Mirror
+from tests.unit.client.scripted import Lease, Mirror
 
 LIMIT_S = 40.0
 
@@ -217,10 +217,10 @@ async def test_a_condition_lands_on_the_right_pod_only(scene: Scene) -> None:
     condition = Condition("False", "Unschedulable", "0/1 nodes are available")
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())
-        writer.write(ObjectRef("Pod", scene.namespace, "a", "uid-of-its-predecessor"), condition)
+        writer.write(ObjectRef("Pod", scene.namespace, "a", "uid-of-its-predecessor"), condition, Lease())
         await written(writer)
         assert writer.statistics().dropped_refused == 1
-        writer.write(ObjectRef("Pod", scene.namespace, "a", uid), condition)
+        writer.write(ObjectRef("Pod", scene.namespace, "a", uid), condition, Lease())
         await written(writer)
         task.cancel()
     pod = orjson.loads((await scene.transport.request("GET", f"{scene.pods}/a")).body)

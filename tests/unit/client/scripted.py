@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import orjson
 
+from multisched.framework.ports import LeaseHolder
 from multisched.model.wire import JSON, AnswerLostError, LineStream, Response
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -183,3 +184,13 @@ def answer(status: int, document: Any, **headers: str) -> Response:
 
 def a_refusal(code: int, reason: str = "", message: str = "", **headers: str) -> Response:
     return answer(code, a_status(code, reason, message), **headers)
+
+
+class Lease(LeaseHolder):
+    """Held as long as the test says."""
+
+    def __init__(self) -> None:
+        self.is_held = True
+
+    def may_bind(self) -> bool:
+        return self.is_held

@@ -18,7 +18,7 @@ from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEv
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
 from multisched.framework.ports import Condition, Event, ObjectRef
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
-from tests.unit.client.scripted import Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
+from tests.unit.client.scripted import Answer, Asked, Lease, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime
 
@@ -28,6 +28,7 @@ FAILED = Event(
     POD, "Warning", "FailedScheduling", "Scheduling", "0/1 nodes are available: 1 Too many pods.", "job-scheduler"
 )
 UNSCHEDULABLE = Condition("False", "Unschedulable", "0/1 nodes are available: 1 Too many pods.")
+LEASE = Lease()
 
 
 def accept(asked: Asked) -> Answer:
@@ -261,7 +262,7 @@ def test_a_long_note_ends_as_kube_schedulers_does(length: int, cut: str) -> None
 async def test_a_condition_is_patched_with_the_uid_as_precondition() -> None:
     writer, transport, _ = make_writer()
     async with at_work(writer):
-        writer.write(POD, UNSCHEDULABLE)
+        writer.write(POD, UNSCHEDULABLE, LEASE)
         assert await drained(writer, 5)
     (asked,) = transport.asked
     assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/team/pods/web-1/status")
@@ -285,13 +286,13 @@ async def test_a_condition_is_patched_with_the_uid_as_precondition() -> None:
 async def test_only_the_newest_condition_of_a_pod_is_written_and_an_unchanged_one_never() -> None:
     writer, transport, _ = make_writer()
     for number in range(100):
-        writer.write(POD, replace(UNSCHEDULABLE, message=f"{number}"))
+        writer.write(POD, replace(UNSCHEDULABLE, message=f"{number}"), LEASE)
     async with at_work(writer):
         assert await drained(writer, 5)
-        writer.write(POD, replace(UNSCHEDULABLE, message="99"))
+        writer.write(POD, replace(UNSCHEDULABLE, message="99"), LEASE)
         assert await drained(writer, 5)
         await asyncio.sleep(100)
-        writer.write(POD, UNSCHEDULABLE)
+        writer.write(POD, UNSCHEDULABLE, LEASE)
         assert await drained(writer, 5)
     messages = [asked.body["status"]["conditions"][0]["message"] for asked in transport.asked]
     since = {asked.body["status"]["conditions"][0]["lastTransitionTime"] for asked in transport.asked}
@@ -303,9 +304,9 @@ async def test_only_the_newest_condition_of_a_pod_is_written_and_an_unchanged_on
 async def test_a_condition_written_while_an_older_one_is_on_its_way_comes_second() -> None:
     writer, transport, _ = make_writer()
     async with at_work(writer):
-        writer.write(POD, replace(UNSCHEDULABLE, message="old"))
+        writer.write(POD, replace(UNSCHEDULABLE, message="old"), LEASE)
         await asyncio.sleep(0.001)
-        writer.write(POD, replace(UNSCHEDULABLE, message="new"))
+        writer.write(POD, replace(UNSCHEDULABLE, message="new"), LEASE)
         assert await drained(writer, 5)
     first, second = transport.asked
     assert second.at >= first.at + transport.latency_s
@@ -315,11 +316,11 @@ async def test_a_condition_written_while_an_older_one_is_on_its_way_comes_second
 async def test_a_nomination_is_written_with_the_condition_and_outlives_a_newer_one() -> None:
     writer, transport, _ = make_writer()
     async with at_work(writer):
-        writer.write(POD, replace(UNSCHEDULABLE, nominated_node="n1"))
-        writer.write(POD, replace(UNSCHEDULABLE, message="newer"))
+        writer.write(POD, replace(UNSCHEDULABLE, nominated_node="n1"), LEASE)
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer"), LEASE)
         assert await drained(writer, 5)
-        writer.write(POD, replace(UNSCHEDULABLE, message="newer"))
-        writer.write(POD, replace(UNSCHEDULABLE, message="newer", nominated_node=""))
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer"), LEASE)
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer", nominated_node=""), LEASE)
         assert await drained(writer, 5)
     written = [
         (asked.body["status"]["conditions"][0]["message"], asked.body["status"].get("nominatedNodeName", "as it was"))
@@ -332,9 +333,9 @@ async def test_a_condition_that_could_not_be_written_gives_way_to_a_newer_one_bu
     faults: list[Answer] = [a_refusal(503, "ServiceUnavailable")]
     writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))
     async with at_work(writer):
-        writer.write(POD, replace(UNSCHEDULABLE, message="old", nominated_node="n1"))
+        writer.write(POD, replace(UNSCHEDULABLE, message="old", nominated_node="n1"), LEASE)
         await asyncio.sleep(0.1)
-        writer.write(POD, replace(UNSCHEDULABLE, message="new"))
+        writer.write(POD, replace(UNSCHEDULABLE, message="new"), LEASE)
         assert await drained(writer, 30)
     written = [
         (asked.body["status"]["conditions"][0]["message"], asked.body["status"]["nominatedNodeName"])
@@ -351,15 +352,15 @@ async def test_what_is_kept_of_conditions_is_bounded(monkeypatch: pytest.MonkeyP
     writer, transport, _ = make_writer()
     pods = [replace(POD, name=f"p{number}", uid=f"u{number}") for number in range(3)]
     for pod in pods:
-        writer.write(pod, UNSCHEDULABLE)
+        writer.write(pod, UNSCHEDULABLE, LEASE)
     assert (writer.statistics().dropped_full, writer.statistics().backlog) == (1, 2)
     async with at_work(writer):
         assert await drained(writer, 5)
-        writer.write(pods[1], UNSCHEDULABLE)
-        writer.write(pods[2], UNSCHEDULABLE)
+        writer.write(pods[1], UNSCHEDULABLE, LEASE)
+        writer.write(pods[2], UNSCHEDULABLE, LEASE)
         assert await drained(writer, 5)
-        writer.write(pods[1], UNSCHEDULABLE)
-        writer.write(pods[0], UNSCHEDULABLE)  # that it was written is no longer known
+        writer.write(pods[1], UNSCHEDULABLE, LEASE)
+        writer.write(pods[0], UNSCHEDULABLE, LEASE)  # that it was written is no longer known
         assert await drained(writer, 5)
     assert [asked.path.split("/")[-2] for asked in transport.asked] == ["p0", "p1", "p2", "p0"]
     counted = writer.statistics()
@@ -379,7 +380,7 @@ async def test_a_condition_is_sent_again_after_a_passing_fault(fault: Answer, wa
     faults: list[Answer] = [fault]
     writer, transport, limiter = make_writer(lambda asked: faults.pop() if faults else accept(asked))
     async with at_work(writer):
-        writer.write(POD, UNSCHEDULABLE)
+        writer.write(POD, UNSCHEDULABLE, LEASE)
         assert await drained(writer, 30)
     first, second = transport.asked
     assert first.body == second.body
@@ -399,10 +400,10 @@ async def test_what_was_not_written_of_a_pod_is_not_written_once_it_has_a_node()
     writer, transport, _ = make_writer(busy)
     other = replace(POD, uid="uid-2")
     async with at_work(writer):
-        writer.write(POD, UNSCHEDULABLE)
+        writer.write(POD, UNSCHEDULABLE, LEASE)
         await asyncio.sleep(0.1)
         writer.drop(POD.uid)
-        writer.write(other, UNSCHEDULABLE)
+        writer.write(other, UNSCHEDULABLE, LEASE)
         writer.drop(other.uid)
         assert await drained(writer, 30)
     assert [asked.body["metadata"]["uid"] for asked in transport.asked] == ["uid-1"]
@@ -422,8 +423,8 @@ async def test_an_event_names_the_other_object_it_is_about() -> None:
 async def test_conditions_of_vanished_pods_and_lasting_faults_are_dropped_and_counted() -> None:
     writer, _, _ = make_writer(lambda asked: a_refusal(404 if "web-1" in asked.path else 500))
     async with at_work(writer):
-        writer.write(POD, UNSCHEDULABLE)
-        writer.write(replace(POD, name="other", uid="uid-2"), UNSCHEDULABLE)
+        writer.write(POD, UNSCHEDULABLE, LEASE)
+        writer.write(replace(POD, name="other", uid="uid-2"), UNSCHEDULABLE, LEASE)
         assert await drained(writer, 60)
     statistics = writer.statistics()
     assert (statistics.dropped_refused, statistics.dropped_unreachable, statistics.backlog) == (1, 1, 0)
@@ -444,14 +445,14 @@ async def test_whatever_becomes_of_a_condition_is_counted_each_time() -> None:
         for _ in range(3):
             for name, pod in pods.items():
                 if name.startswith("fine"):
-                    writer.write(pod, UNSCHEDULABLE)
+                    writer.write(pod, UNSCHEDULABLE, LEASE)
             assert await drained(writer, 5)
         for name, pod in pods.items():
             if not name.startswith("fine"):
-                writer.write(pod, UNSCHEDULABLE)
+                writer.write(pod, UNSCHEDULABLE, LEASE)
         assert await drained(writer, 60)
         for _ in range(3):
-            writer.write(pods["fine-1"], replace(UNSCHEDULABLE, message="other"))
+            writer.write(pods["fine-1"], replace(UNSCHEDULABLE, message="other"), LEASE)
         assert await drained(writer, 5)
     found = writer.statistics()
     assert (found.written, found.unchanged, found.superseded) == (2 + 1, 2 * 2, 2)
@@ -463,7 +464,7 @@ async def test_a_write_that_was_dropped_is_not_taken_for_written() -> None:
     writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))
     async with at_work(writer):
         for _ in range(2):
-            writer.write(POD, UNSCHEDULABLE)
+            writer.write(POD, UNSCHEDULABLE, LEASE)
             assert await drained(writer, 5)
     assert len(transport.asked) == 2
     assert writer.statistics().written == 1
@@ -482,12 +483,12 @@ async def test_after_a_write_of_unknown_effect_the_condition_before_it_is_writte
 
     writer, transport, _ = make_writer(lossy)
     async with at_work(writer):
-        writer.write(POD, UNSCHEDULABLE)
+        writer.write(POD, UNSCHEDULABLE, LEASE)
         assert await drained(writer, 5)
         await asyncio.sleep(10)
-        writer.write(POD, newer)
+        writer.write(POD, newer, LEASE)
         await asyncio.sleep(pause_s)
-        writer.write(POD, UNSCHEDULABLE)
+        writer.write(POD, UNSCHEDULABLE, LEASE)
         assert await drained(writer, 60)
     told = [asked.body["status"]["conditions"][0] for asked in transport.asked]
     assert told[-1]["message"] == UNSCHEDULABLE.message
@@ -500,6 +501,34 @@ async def test_conditions_trickle_while_binds_are_many() -> None:
         await limiter.enter_bind()
     async with at_work(writer):
         for number in range(1000):
-            writer.write(replace(POD, name=f"p{number}", uid=f"u{number}"), UNSCHEDULABLE)
+            writer.write(replace(POD, name=f"p{number}", uid=f"u{number}"), UNSCHEDULABLE, LEASE)
         await asyncio.sleep(5)
         assert 50 <= len(transport.asked) <= 110
+
+
+async def test_who_leads_no_more_tells_nobody_anything() -> None:
+    lease = Lease()
+    writer, transport, _ = make_writer()
+    lease.is_held = False  # a process that stood still for a minute, and does not know yet
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE, lease)
+        assert not await drained(writer, 60)
+        assert not transport.asked
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer"), lease)
+        lease.is_held = True  # nobody had taken it
+        assert await drained(writer, 5)
+    assert [asked.body["status"]["conditions"][0]["message"] for asked in transport.asked] == ["newer"]
+
+
+async def test_a_condition_is_not_sent_again_once_the_lease_is_lost() -> None:
+    lease = Lease()
+
+    def lost(_: Asked) -> Answer:
+        lease.is_held = False
+        return AnswerLostError("cut")
+
+    writer, transport, _ = make_writer(lost)
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE, lease)
+        assert not await drained(writer, 60)
+    assert len(transport.asked) == 1

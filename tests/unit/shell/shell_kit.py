@@ -21,6 +21,7 @@ from multisched.framework.ports import (
     BindRequest,
     Condition,
     Event,
+    LeaseHolder,
     ObjectRef,
     PodTruth,
     UnreachableError,
@@ -103,7 +104,7 @@ class Desk:
     def record(self, event: Event) -> None:
         self.events.append(event)
 
-    def write(self, pod: ObjectRef, condition: Condition) -> None:
+    def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         self.conditions.append((pod.name, condition))
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.plugin import PluginContext
-from multisched.framework.ports import BindReply, BindRequest, Condition, ObjectRef, WriteAnswer, WriteReply
+from multisched.framework.ports import (
+    BindReply,
+    BindRequest,
+    Condition,
+    LeaseHolder,
+    ObjectRef,
+    WriteAnswer,
+    WriteReply,
+)
 from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.queueing.pod_queue import LEFTOVER_S
 from multisched.shell.preemptor import SEEN_MAX_S
@@ -75,8 +83,8 @@ class LaggingServer(Desk):
         self._later(self._go, pod.name)
         return WriteReply(WriteAnswer.DONE)
 
-    def write(self, pod: ObjectRef, condition: Condition) -> None:
-        super().write(pod, condition)
+    def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
+        super().write(pod, condition, lease)
         if condition.nominated_node:
             self._later(self._nominate, pod.name, condition.nominated_node)
 
