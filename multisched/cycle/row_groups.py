@@ -77,5 +77,5 @@ class RowGroupBook:
                 return None
         order = firsts.argsort()
         number = np.empty(len(order), np.intp)
-        number[order] = np.arange(len(order), dtype=np.intp)
+        number[order] = np.arange(len(order))
         return RowGroups(number.take(of), firsts.take(order))

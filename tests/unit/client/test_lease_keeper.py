@@ -109,6 +109,7 @@ async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None
         ({"renew_deadline_s": 2.4, "retry_period_s": 2.0}, "retry period"),
         ({"retry_period_s": 0.0}, "retry period"),
         ({"duration_s": 15.5}, "whole seconds"),
+        ({"duration_s": 0.0, "renew_deadline_s": -1.0}, "at least 1"),
         ({"bind_deadline_s": 6.0}, "bind deadline"),
         ({"bind_deadline_s": -1.0}, "bind deadline"),
     ],
@@ -116,6 +117,21 @@ async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None
 def test_settings_that_cannot_be_safe_are_refused(values: dict[str, float], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         LeaseSettings(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"bind_deadline_s": 0.0},
+        {"bind_deadline_s": 0.5},
+        {"bind_deadline_s": 5.0},
+        {"duration_s": 1.0, "renew_deadline_s": 0.5, "retry_period_s": 0.25, "bind_deadline_s": 0.5},
+        {"renew_deadline_s": 2.5, "retry_period_s": 2.0},
+    ],
+)
+def test_settings_at_the_edge_of_what_is_safe_are_taken(values: dict[str, float]) -> None:
+    settings = LeaseSettings(**values)
+    assert {name: getattr(settings, name) for name in values} == values
 
 
 def test_times_are_written_as_utc_micro_time() -> None:

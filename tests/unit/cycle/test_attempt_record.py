@@ -320,6 +320,8 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.picture is not None
     assert not first.picture.is_kept
     assert sum(score.weight * score.final for score in first.scores) == first.total
+    arrays = (first.picture.rows, first.picture.feasible, first.picture.total)
+    assert [(len(array), array.base) for array in arrays] == [(0, None)] * 3, "and holds on to nothing larger"
     latest, dropped = (domain.cycle.records.read(f"uid-large-{number}") for number in (99, 97))
     assert latest[-1].picture is not None
     assert latest[-1].picture.is_kept

@@ -201,6 +201,28 @@ def test_room_kept_for_a_nominated_pod_is_refused_in_the_words_and_name_of_the_p
     assert result.rejectors == {"NodeResourcesFit"}
 
 
+@pytest.mark.parametrize("pods_max", [0, 1, 2], ids=["full", "kept for the nominated", "enough"])
+def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_is(pods_max: int) -> None:
+    attempts: list[int] = []
+
+    class Counts:
+        name = "Counts"
+        depends_on = Dependency.ROW
+        reasons = ReasonTable(name)
+
+        def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+            attempts.append(cycle.attempt)
+            full = self.reasons.code(Code.UNSCHEDULABLE, "full")
+            return np.array([full if len(cycle.nodes.pods_on(r)) >= pods_max else 0 for r in rows.tolist()], np.uint8)
+
+    domain = Domain(make_node("a"), in_tree=(), plugins=[Counts()])
+    domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
+    result = domain.schedule(make_pod("p", spec=ONE_CPU), 7)
+    assert isinstance(result, Placed) == (pods_max == 2)
+    assert len(attempts) >= 2, "alone and beside the nominated pod"
+    assert set(attempts) == {7}
+
+
 def test_a_pod_of_higher_priority_or_the_nominated_one_itself_takes_the_room() -> None:
     domain = Domain(make_node("a", cpu=1000))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))

@@ -479,6 +479,20 @@ def test_affinity_follows_pods_that_come_and_go_in_thought() -> None:
     assert [code != 0 for code in codes_with(scene, plugin, {}, ["uid-cache2"]).values()] == [True, True]
 
 
+def test_affinity_goes_by_the_pods_of_the_view_that_it_is_asked_with() -> None:
+    scene = Scene([node("a", "x"), node("b", "y")], [], pod("new"))
+    plugin, runner = relating(scene), Runner(FailuresAreFatal(), lambda: 0.0)
+    assert plugin.pre_filter(scene.view(), scene.pod).status.code is Code.SKIP
+
+    thought = OverlayCycle(scene.table, scene.view().state, scene.pod, [], runner, 1)
+    hostile = decode_pod(pod("q", app="db", affinity=far(term())))
+    assert thought.add_pod(hostile, int(scene.rows(["b"])[0])).is_success
+    assert plugin.pre_filter(thought.view, scene.pod).status.is_success
+    codes = plugin.filter(thought.view, scene.pod, scene.rows(scene.names)).tolist()
+    assert [plugin.reasons.status(code).reasons if code else () for code in codes] == [(), UNWANTED[1]]
+    assert plugin.groups_by(thought.view, scene.pod) == (ZONE,)
+
+
 def test_scores_are_int64_and_codes_bytes() -> None:
     waiting = pod("new", topologySpreadConstraints=[spread(), spread(2, HOST, hard=False)], affinity=far(term()))
     scene = Scene([node("a", "x"), node("b")], [], waiting)
