@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from multisched import config
+from multisched.client.lease import LeaseState
 from multisched.client.lease_record import Holding
 from multisched.config_nodes import NodeSelection
 from multisched.shell import handover as handover_module
@@ -222,3 +224,32 @@ def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> Non
         assert new.program.handover.waiting() == "1 nodes wait for another leader, for instance n"
 
     play(scene)
+
+
+def test_a_node_that_joins_while_this_process_waits_for_a_former_holders_binds_waits_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The former holder may have the node still, and a bind to it on its way."""
+
+    async def scene(site: Site) -> None:
+        gone = site.start(["forecast"], TWO)
+        await asyncio.sleep(5.0)
+        heir = site.start(["gpu", "forecast"], TWO)
+        await asyncio.sleep(10.0)
+        await site.kill(gone)
+        keeper = heir.program.handover._keepers["forecast"]
+        while keeper.state is not LeaseState.LEADING:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+        assert not keeper.may_bind()
+        await site.add_node("late", gpus=4)
+        await asyncio.sleep(2.0)
+        assert len(rows_of(heir, "gpu").withheld) == 1
+        (told,) = [vars(record) for record in caplog.records if record.message == "node waits"]
+        who = "this process, which waits for the former holder's binds"
+        assert (told["node"], told["domain"]) == ("late", "gpu")
+        assert told["why"].startswith(f"the lease of forecast is held by {who}, ")
+        await asyncio.sleep(20.0)
+        assert not rows_of(heir, "gpu").withheld
+
+    with caplog.at_level(logging.INFO):
+        play(scene)

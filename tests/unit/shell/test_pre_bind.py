@@ -40,8 +40,10 @@ class SlowVolumes:
     def __init__(self) -> None:
         self.takes_s = 600.0
         self.at_work = 0
+        self.looked_at: list[tuple[str, str]] = []
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self.looked_at.append((pod.name, node))
         return SUCCESS if pod.name.startswith("slow") else SKIP
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
@@ -79,6 +81,8 @@ def test_pods_that_wait_for_volumes_keep_no_bind_worker_from_others() -> None:
         await asyncio.sleep(1.0)
         assert volumes.at_work == BIND_WORKERS + 3
         assert house.desk.posts == [("quick", "a")]
+        assert ("quick", "a") in volumes.looked_at
+        assert {node for _, node in volumes.looked_at} == {"a"}
         await asyncio.sleep(600.0)
         assert len(house.desk.posts) == BIND_WORKERS + 4
         assert house.worker.is_drained
