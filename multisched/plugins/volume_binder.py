@@ -212,7 +212,7 @@ def _may_take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: Version) -> None:
     """Waits until the watch has brought what a write met; not for ever, the next write will tell."""
     with anyio.move_on_after(NEWS_MAX_S):
-        while (item := find()) is not None and item.version == version:
+        while (item := find()) is not None and item.version == version:  # noqa: ASYNC110 - a view, which tells nobody
             await asyncio.sleep(POLL_FIRST_S)
 
 

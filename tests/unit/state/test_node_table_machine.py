@@ -280,3 +280,13 @@ def test_of_a_resource_that_no_node_has_every_row_has_none_and_so_it_stays_as_ro
             assert len(column) >= table.size
             assert not column.any()
         table.set_node(make_node(f"n{number}", cpu=1))
+
+
+def test_pods_that_stand_on_a_node_before_anybody_has_what_some_of_them_use_count_when_it_does() -> None:
+    """A device plugin that starts late, or again: some of the node's pods have its devices, others never asked for one."""
+    table = NodeTable()
+    row = table.set_node(make_node("n"))
+    for number, gpus in enumerate((2, 0, 1)):
+        table.add_pod(row, make_pod(f"p{number}", make_spec(100, gpu=gpus)))
+    table.set_node(make_node("n", version=2, extra={GPU: 8}))
+    assert (table.requested(GPU)[row], table.allocatable(GPU)[row]) == (3, 8)
