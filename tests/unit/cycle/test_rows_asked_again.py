@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import numpy as np
+import pytest
 
 from multisched.cycle.scheduling_cycle import Placed
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.status import Status
 from multisched.model.objects import CPU, Pod, PodSpec
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 
@@ -81,3 +83,34 @@ def test_changes_on_rows_of_other_domains_beyond_what_this_one_knows_are_none_of
         assert isinstance(result, Placed)
         assert result.node == "a"
     assert len(domain.rows.position) == known < len(domain.rows.members())
+
+
+class Tastes:
+    """Prefers large nodes or small ones: which, the pod says when its scores are normalised."""
+
+    name = "Tastes"
+    depends_on = Dependency.NODE
+
+    def sign(self, pod: Pod) -> Hashable:
+        return pod.labels["likes"]
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        return cycle.nodes.allocatable(CPU)[rows] // 1000
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        return raw if pod.labels["likes"] == "large" else 100 - raw
+
+
+@pytest.mark.parametrize(("shut", "large", "small"), [("", "n3", "n1"), ("n3", "n2", "n1"), ("n1", "n3", "n2")])
+def test_scores_are_normalised_for_the_pod_whether_it_may_go_to_all_nodes_or_to_some(
+    shut: str, large: str, small: str
+) -> None:
+    never = FilterBy("Never", lambda pod, name: "no" if name == shut else "")
+    nodes = [make_node(f"n{cpu}", cpu=cpu * 1000) for cpu in (1, 2, 3)]
+    domain = Domain(*nodes, plugins=[Tastes(), never], in_tree=())
+    for _ in range(2):
+        for likes, node in (("large", large), ("small", small)):
+            result = domain.schedule(make_pod(likes, labels={"likes": likes}))
+            assert isinstance(result, Placed)
+            assert result.node == node
+            assert domain.cycle.give_up(result, Status.error("only looking"))
