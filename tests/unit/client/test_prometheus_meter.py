@@ -14,7 +14,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from multisched.client.prometheus import PrometheusMeter
+from multisched.client.prometheus import WARNINGS_KEPT, PrometheusMeter
 from multisched.cluster.certificates import Authority, server_context
 from multisched.cluster.request import UserInfo
 from multisched.framework.measures import (
@@ -221,6 +221,15 @@ async def test_a_partial_answer_is_used_and_told(more: dict[str, object]) -> Non
     report, found, _ = await asked(answer)
     assert found == {("a", 0): 1.0}
     assert report.warnings == {"store-1 is down" if "warnings" in more else "the answer is partial": 1}
+
+
+async def test_of_many_warnings_the_first_are_told_with_how_often_they_came() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        told = [f"store-{number} is down" for number in range(WARNINGS_KEPT + 2)]
+        return matrix(series([[START_S, "1"]], pod="a"), warnings=[*told, told[0], told[-1]])
+
+    report, _, _ = await asked(answer)
+    assert report.warnings == {f"store-{number} is down": 1 + (number == 0) for number in range(WARNINGS_KEPT)}
 
 
 async def test_a_gigabyte_is_refused_at_the_cap() -> None:

@@ -201,8 +201,11 @@ def test_room_kept_for_a_nominated_pod_is_refused_in_the_words_and_name_of_the_p
     assert result.rejectors == {"NodeResourcesFit"}
 
 
+@pytest.mark.parametrize("is_promised_too", [False, True])
 @pytest.mark.parametrize("pods_max", [0, 1, 2], ids=["full", "kept for the nominated", "enough"])
-def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_is(pods_max: int) -> None:
+def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_is(
+    pods_max: int, is_promised_too: bool
+) -> None:
     attempts: list[int] = []
 
     class Counts:
@@ -217,7 +220,7 @@ def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_i
 
     domain = Domain(make_node("a"), in_tree=(), plugins=[Counts()])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
-    result = domain.schedule(make_pod("p", spec=ONE_CPU), 7)
+    result = domain.schedule(make_pod("p", spec=ONE_CPU, nominated_node="a" if is_promised_too else ""), 7)
     assert isinstance(result, Placed) == (pods_max == 2)
     assert len(attempts) >= 2, "alone and beside the nominated pod"
     assert set(attempts) == {7}

@@ -99,6 +99,12 @@ def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
         ("n1", ("default/low",)),
         ("", ()),
     ]
+    assert [one.ties for one in view.placements] == [0, 0, 0], "nobody is compared with a node that was promised"
+
+
+def test_how_many_nodes_were_as_good_is_told() -> None:
+    view = dump_of(make_node("n1"), make_node("n2"), make_node("n3", cpu="200m")).what_if({"spec": SPEC}, 2)
+    assert [one.ties for one in view.placements] == [2, 1]
 
 
 def test_the_priority_class_of_a_dump_counts() -> None:
