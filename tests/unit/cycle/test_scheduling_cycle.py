@@ -759,7 +759,8 @@ def test_a_filters_error_about_a_row_that_is_left_fails_the_attempt_in_upstreams
     broken, full = {"b"}, {"b"}
     rule = FilterBy("Broken", lambda pod, name: "odd disk" if name in broken else "", code=Code.ERROR)
     earlier = FilterBy("Earlier", lambda pod, name: "full" if name in full else "", depends_on=Dependency.ROW)
-    domain = Domain(make_node("a"), make_node("b"), plugins=[earlier, rule])
+    silent = FilterBy("Silent", lambda pod, name: "", code=Code.ERROR)
+    domain = Domain(make_node("a"), make_node("b"), plugins=[earlier, silent, rule])
     assert isinstance(domain.schedule(make_pod("p")), Placed)
 
     full.clear()
