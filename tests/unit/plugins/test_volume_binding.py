@@ -140,7 +140,8 @@ def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_d
         node = csi_node(name)
         node["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
         storage.put(CSI_NODE, node)
-    assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}
+    storage.put(CSI_NODE, csi_node("n3"))
+    assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}, "on n3 the driver has not taken it over"
 
 
 def test_answers_about_a_volume_that_a_driver_may_take_over_hang_on_what_the_nodes_drivers_are() -> None:
