@@ -455,14 +455,14 @@ async def test_a_relist_that_is_requested_before_the_watch_begins_is_made_in_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with staged([a_list(10), a_list(11)], [FOREVER]) as stage:
-        replaced = stage.mirror.replaced
+        replaced = Mirror.replaced
 
-        def request_once(version: str) -> None:
-            replaced(version)
+        def request_once(mirror: Mirror, version: str) -> None:
+            replaced(mirror, version)
             if version == "10":
                 stage.reflector.request_relist()
 
-        monkeypatch.setattr(stage.mirror, "replaced", request_once)
+        monkeypatch.setattr(Mirror, "replaced", request_once)
         await asyncio.sleep(5)
         assert stage.mirror.replacements == ["10", "11"]
         assert stage.versions_watched == ["11"]

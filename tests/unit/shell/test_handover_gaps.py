@@ -115,20 +115,23 @@ def test_a_domain_that_another_leader_has_never_heard_of_uses_no_node_beside_it(
     play(scene)
 
 
-def test_many_nodes_that_change_their_domain_at_once_are_used_soon() -> None:
-    """More than are listed one by one. The list that is made for all of them keeps none of them waiting."""
+@pytest.mark.parametrize("count", [NODES_LISTED_MAX, NODES_LISTED_MAX + 1, 2 * NODES_LISTED_MAX])
+def test_many_nodes_that_change_their_domain_at_once_are_used_soon(count: int) -> None:
+    """If more than are listed one by one, the list that is made for all of them keeps none of them waiting."""
 
     async def scene(site: Site) -> None:
-        count = 2 * NODES_LISTED_MAX
+        await site.send("DELETE", "/api/v1/nodes/n")
         for number in range(count):
             await site.add_node(f"node-{number}", gpus=4)
         _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
+        lists = new.program.reflectors["pods"].statistics().lists
         for number in range(count):
             await site.set_gpus(f"node-{number}", 0)
         await asyncio.sleep(6.0)
         assert not rows_of(new, "forecast").withheld
         assert len(rows_of(new, "forecast").rows) == count
+        assert (new.program.reflectors["pods"].statistics().lists > lists) == (count > NODES_LISTED_MAX)
 
     play(scene)
 
