@@ -223,6 +223,23 @@ async def test_a_partial_answer_is_used_and_told(more: dict[str, object]) -> Non
     assert report.warnings == {"store-1 is down" if "warnings" in more else "the answer is partial": 1}
 
 
+@pytest.mark.parametrize(("batch_bytes", "batches"), [(1, [1, 1, 1]), (10**6, [3])])
+async def test_an_answer_is_taken_in_batches_of_some_bytes(
+    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, batches: list[int]
+) -> None:
+    monkeypatch.setattr("multisched.client.prometheus.BATCH_BYTES", batch_bytes)
+    taken: list[int] = []
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        return matrix(*(series([[START_S, "1"]], pod=pod) for pod in "abc"))
+
+    async with serving(handler) as url:
+        meter = PrometheusMeter(MeterSettings(url), random.Random(1))
+        await meter.ranges("up", GRID, lambda piece: taken.append(len(piece.labels)))
+        await meter.close()
+    assert taken == batches
+
+
 async def test_of_many_warnings_the_first_are_told_with_how_often_they_came() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         told = [f"store-{number} is down" for number in range(WARNINGS_KEPT + 2)]

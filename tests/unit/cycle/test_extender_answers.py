@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from multisched.client.extender_client import HttpExtenderClient
+from multisched.cycle.extender_answers import recorded
+from multisched.cycle.pod_class import NOWHERE
 from multisched.cycle.scheduling_cycle import Placed, Unplaced
 from multisched.framework.ports import ExtenderSettings
 from multisched.framework.status import Code, Status
@@ -60,3 +65,29 @@ def test_a_preemption_that_nobody_is_asked_about_is_chosen_from_all_offers() -> 
     assert isinstance(result, Unplaced)
     assert result.nominated_node == "a"
     assert [victim.name for victim in result.victims] == ["low"]
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ([0, 0, 0], (1, [0, 0, 0])),
+        ([0, 30, 70], (10, [0, 3, 7])),
+        ([7, 0, 0], (7, [1, 0, 0])),
+        ([255, 254, 0], (1, [255, 254, 0])),
+        ([256, 255, 0], None),
+        ([-1, 5, 0], None),
+        ([], None),
+    ],
+)
+def test_what_extenders_added_is_told_as_a_score_and_its_weight_if_it_can_be(
+    part: list[int], told: tuple[int, list[int]] | None
+) -> None:
+    before = np.full(len(part), 100, np.int32)
+    feasible = np.ones(len(part), np.bool_)
+    if part:  # what happened to a row that is not feasible says nothing
+        feasible[-1] = False
+    after = before + np.array(part, np.int32)
+    if part:
+        after[-1] = NOWHERE
+    found = recorded("Extenders", before, after, feasible)
+    assert [(one.plugin, one.weight, one.final.tolist()) for one in found] == ([("Extenders", *told)] if told else [])

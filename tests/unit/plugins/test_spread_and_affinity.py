@@ -236,6 +236,15 @@ def test_spreading_by_default_goes_by_the_services_as_they_are_now() -> None:
     assert verdicts == [[True, False], [False, False], [True, False]]
 
 
+@pytest.mark.parametrize(("min_domains", "verdict"), [(None, None), (1, None), (2, SKEWED)])
+def test_a_default_constraint_wants_one_domain_unless_it_says_more(min_domains: int | None, verdict: Any) -> None:
+    scene = Scene([node("a", "x")], [pod("p", on="a")], pod("new"))
+    rule = DefaultConstraint(1, ZONE, "DoNotSchedule", min_domains=min_domains)
+    service = {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}}
+    put(scene.objects, ObjectKind.SERVICE, service)
+    assert scene.statuses(spreading(scene, PodTopologySpreadArgs((rule,), False))) == {"a": verdict}
+
+
 def test_a_pod_that_asks_for_what_is_the_default_is_of_another_class_than_one_that_asks_for_nothing() -> None:
     """Where the system's defaults hold a row without a zone is scored by its host; a pod's own constraints leave it out."""
     defaults = [spread(3, HOST, hard=False), spread(5, ZONE, hard=False)]

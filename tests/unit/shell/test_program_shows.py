@@ -17,7 +17,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.telemetry import ProgramQueues, health_of, read
-from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
+from tests.unit.shell.program_kit import CONFIGURATION, PODS, Cluster, play
 
 
 async def one_node(cluster: Cluster) -> None:
@@ -254,3 +254,30 @@ def test_without_the_setting_nobody_judges() -> None:
         assert read(cluster.program).judge is None
 
     play(scene)
+
+
+def test_a_program_has_those_removed_whom_a_pod_displaces_and_tells_them_why() -> None:
+    """Through the API, by its own writers; there is no kubelet here to end them."""
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("low", cpu="3")
+        await cluster.settle()
+        await cluster.send(
+            "POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "urgent"}, "value": 100}
+        )
+        await cluster.add_pod("high", cpu="3", priorityClassName="urgent")
+        await cluster.settle()
+        low = await cluster.send("GET", f"{PODS}/low")
+        assert low["metadata"]["deletionTimestamp"]
+        told = {one["type"]: one for one in low["status"]["conditions"]}["DisruptionTarget"]
+        assert (told["status"], told["reason"]) == ("True", "PreemptionByScheduler")
+        assert (await cluster.send("GET", f"{PODS}/high"))["status"]["nominatedNodeName"] == "a"
+        await cluster.delete_pod("low")
+        await cluster.settle()
+        assert await cluster.nodes_of_pods() == {"high": "a"}
+        events = await cluster.send("GET", "/apis/events.k8s.io/v1/namespaces/default/events")
+        said = {(one["reason"], one["regarding"]["name"]): one["note"] for one in events["items"]}
+        assert said["Preempted", "low"].startswith("Preempted by")
+        assert said["Scheduled", "high"] == "Successfully assigned default/high to a"
+
+    play(scene, prepare=one_node)
