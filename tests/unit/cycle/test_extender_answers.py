@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from multisched.client.extender_client import HttpExtenderClient
+from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.extender_answers import recorded
-from multisched.cycle.pod_class import NOWHERE
 from multisched.cycle.scheduling_cycle import Placed, Unplaced
 from multisched.framework.ports import ExtenderSettings
 from multisched.framework.status import Code, Status
@@ -71,7 +71,7 @@ def test_a_preemption_that_nobody_is_asked_about_is_chosen_from_all_offers() -> 
     ("part", "told"),
     [
         ([0, 0, 0], (1, [0, 0, 0])),
-        ([0, 30, 70], (10, [0, 3, 7])),
+        ([30, 70, 0], (10, [3, 7, 0])),
         ([7, 0, 0], (7, [1, 0, 0])),
         ([255, 254, 0], (1, [255, 254, 0])),
         ([256, 255, 0], None),
