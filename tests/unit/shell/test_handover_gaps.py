@@ -216,6 +216,32 @@ def test_other_configurations_and_what_was_told_are_remembered_within_bounds(mon
     play(scene)
 
 
+def test_each_node_that_waits_is_told_once_and_those_that_were_told_are_remembered_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handover_module, "TOLD_MAX", 3)
+
+    async def scene(site: Site) -> None:
+        for name in ("o", "p", "q"):
+            await site.add_node(name, gpus=4)
+        old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        old.cable.deaf_until_s = site.loop.time() + 60.0
+        caplog.clear()
+        for name in ("o", "p", "q"):
+            await site.set_gpus(name, 0)
+        await asyncio.sleep(5.0)
+        told = [vars(record) for record in caplog.records if record.message == "node waits"]
+        assert sorted((one["node"], one["domain"]) for one in told) == [(name, "forecast") for name in "opq"]
+        assert len(new.program.handover._told) == 3
+        await site.set_gpus("n", 0)
+        await asyncio.sleep(0.6)
+        assert 1 <= len(new.program.handover._told) <= 3
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+
+
 def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> None:
     async def scene(site: Site) -> None:
         old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
