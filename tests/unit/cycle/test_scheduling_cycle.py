@@ -408,6 +408,52 @@ def test_a_cycle_that_asks_decides_by_the_answer() -> None:
     assert domain.cycle.conflicts.true == domain.cycle.conflicts.false == 0
 
 
+def test_answers_put_no_node_before_the_one_that_the_pod_is_nominated_to() -> None:
+    domain = Domain(make_node("a"), make_node("b"), plugins=[Service()])
+    pod = make_pod("p", spec=ONE_CPU, nominated_node="a")
+    result = Waiting.begin(domain, pod).answer({"Service": {"a": 1, "b": 100}})
+    assert isinstance(result, Placed)
+    assert result.node == "a"
+    other = make_pod("q", spec=ONE_CPU, nominated_node="a")
+    result = Waiting.begin(domain, other).answer({"Service": {"b": 1}})
+    assert isinstance(result, Placed)
+    assert result.node == "b", "the service refuses the other"
+
+
+def test_scores_that_were_answered_are_normalised_among_the_nodes_that_are_left() -> None:
+    class Ranks(Service):
+        def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+            assert pod.name == "p"
+            return 100 - raw * 100 // max(1, int(raw.max()))
+
+    domain = Domain(make_node("a"), make_node("b"), make_node("c"), plugins=[Ranks()])
+    result = Waiting.begin(domain, make_pod("p")).answer({"Service": {"a": 5_000, "b": 1_000}})
+    assert isinstance(result, Placed)
+    assert result.node == "b"
+    record = domain.cycle.records.read("uid-p")[-1]
+    assert record.scores[-1] == ("Service", 1, 80)
+
+
+def test_a_post_filter_hears_who_refused_a_node_last() -> None:
+    seen: dict[str, Status] = {}
+
+    class Preempts:
+        name = "Preempts"
+
+        def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+            seen.update({node: refusals.status_of(node) for node in ("a", "b", "nowhere")})
+            return PostFilterResult(Status.unschedulable("nobody goes"))
+
+    domain = Domain(make_node("a", cpu=500), make_node("b"), plugins=[Service(), Preempts()])
+    result = Waiting.begin(domain, make_pod("p", spec=ONE_CPU)).answer({"Service": {}})
+    assert isinstance(result, Unplaced)
+    assert {node: (status.plugin, status.code) for node, status in seen.items()} == {
+        "a": ("NodeResourcesFit", Code.UNSCHEDULABLE_AND_UNRESOLVABLE),
+        "b": ("Service", Code.UNSCHEDULABLE),
+        "nowhere": ("", Code.UNSCHEDULABLE_AND_UNRESOLVABLE),
+    }
+
+
 def test_two_cycles_of_a_class_that_wait_at_once_keep_their_own_state_and_never_overcommit() -> None:
     service = Service()
     domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=2000), plugins=[service])
