@@ -11,7 +11,8 @@ from multisched.cycle.scheduling_cycle import Placed
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.status import Status
-from multisched.model.objects import CPU, Pod, PodSpec
+from multisched.model.objects import CPU, Node, Pod, PodSpec
+from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 
 
@@ -114,3 +115,16 @@ def test_scores_are_normalised_for_the_pod_whether_it_may_go_to_all_nodes_or_to_
             assert isinstance(result, Placed)
             assert result.node == node
             assert domain.cycle.give_up(result, Status.error("only looking"))
+
+
+def test_a_node_that_changes_is_scored_anew_though_the_largest_score_stays() -> None:
+    def node(name: str, count: int) -> Node:
+        return make_node(name, taints=tuple(Taint(f"t{n}", effect=PREFER_NO_SCHEDULE) for n in range(count)))
+
+    domain = Domain(node("a", 1), node("b", 2), node("c", 0), in_tree=("TaintToleration",))
+    for count, best in ((0, "c"), (2, "a"), (0, "c")):
+        domain.cache.set_node(node("c", count))
+        result = domain.schedule(make_pod("p"))
+        assert isinstance(result, Placed)
+        assert result.node == best
+        assert domain.cycle.give_up(result, Status.error("only looking"))

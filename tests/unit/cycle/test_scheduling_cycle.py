@@ -830,3 +830,38 @@ def test_a_failure_status_is_kept_for_the_answer_of_the_plugin_that_gave_it() ->
     assert failure.status == Status(
         Code.ERROR, "NodeResourcesFit", ('running Filter plugin "NodeResourcesFit": ValueError: odd',)
     )
+
+
+def _counting(**points: Callable[..., Any]) -> Any:
+    """A plugin that keeps count beside nominated pods and in dry runs."""
+    return _broken(
+        **{
+            "pre_filter": lambda self, cycle, pod: PreFilterResult(),
+            "filter": lambda self, cycle, pod, rows: np.zeros(len(rows), np.uint8),
+            "add_pod": lambda self, cycle, pod, other, row: SUCCESS,
+            "remove_pod": lambda self, cycle, pod, other, row: SUCCESS,
+            **points,
+        }
+    )
+
+
+def test_a_plugin_may_keep_a_row_for_the_pods_that_are_nominated_there_as_it_counts_them() -> None:
+    plugin = _counting(add_pod=lambda self, cycle, pod, other, row: Status.unschedulable(f"{other.name} comes"))
+    domain = Domain(make_node("a"), plugins=[plugin])
+    domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
+    result = domain.schedule(make_pod("p", spec=ONE_CPU))
+    assert isinstance(result, Unplaced)
+    assert (result.message, result.is_error) == ("0/1 nodes are available: 1 urgent comes.", False)
+    assert domain.cycle.refusal_of_move(None, make_pod("q", spec=ONE_CPU), "a") == "Broken: urgent comes"
+
+
+def test_a_plugin_that_cannot_count_a_pod_as_gone_says_why_that_does_not_make_room() -> None:
+    plugin = _counting(remove_pod=lambda self, cycle, pod, other, row: Status.unschedulable(f"{other.name} stays"))
+    domain = Domain(make_node("a", cpu=1000), plugins=[plugin], in_tree=("NodeResourcesFit", "DefaultPreemption"))
+    low = make_pod("low", cpu=1000, node="a", phase="Running")
+    domain.cache.place(low)
+    assert domain.cycle.refusal_of_move(low, make_pod("q", spec=URGENT), "a") == "Broken: low stays"
+    result = domain.schedule(make_pod("p", spec=URGENT))
+    assert isinstance(result, Unplaced)
+    assert (result.nominated_node, result.victims) == (None, ())
+    assert "low stays" in result.message

@@ -105,6 +105,11 @@ CASES = {
     "a node comes with pods on it": Case(
         AWAY, lambda h: others(h, "x", "late", **LEADER), lambda h: relabel_node(h, "late", "z1")
     ),
+    "more comes than is remembered, and somebody who keeps away from it": Case(
+        labelled(app="ours"),
+        NOTHING,
+        lambda h: [others(h, "x", **AWAY_FROM_US), *(others(h, f"n{number}", "far") for number in range(NEWS_MAX + 1))],
+    ),
     "more comes and goes than is remembered": Case(
         AWAY,
         NOTHING,
@@ -242,6 +247,26 @@ def test_a_pod_with_rules_is_asked_about_again_for_those_alone_whom_they_are_abo
         await asyncio.sleep(0.1)
         asked = counting.asked
         change(house)
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == [("permit", "a")]
+        assert counting.asked == asked
+
+    play(scene, counting)
+
+
+def test_of_those_that_came_elsewhere_a_plain_pod_has_those_alone_read_that_keep_others_away() -> None:
+    """However many came: one of them keeps away from somebody else."""
+    counting = Counting()
+
+    async def scene(house: House) -> None:
+        house.see_pod("permit", **labelled(app="ours"))
+        await asyncio.sleep(0.1)
+        asked = counting.asked
+        others(house, "x", **AWAY)
+        for number in range(NEWS_READ_MAX + 1):
+            others(house, f"n{number}", "far")
         house.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
