@@ -20,7 +20,7 @@ from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Resp
 from multisched.testing import traits
 from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.budgets import Budgets
-from multisched.testing.disks import Disks
+from multisched.testing.disks import NOBODYS, Disks
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN, MALFORMED, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
@@ -355,6 +355,12 @@ class World:
 
     async def delete_named(self, name: str, namespace: str = NAMESPACE) -> None:
         await self.send("DELETE", f"{pods_path(namespace)}/{name}?gracePeriodSeconds=0")
+
+    async def delete_unprovided(self) -> None:
+        """Pods that wait for a volume that nobody makes: they had gone, and came back with a backup."""
+        for pod in self.pods():
+            if not pod.node and any((one.claim or "").startswith(NOBODYS) for one in pod.spec.volumes):
+                await self.delete_pod(pod)
 
     async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:
         """As its owner does."""
