@@ -355,7 +355,9 @@ class DomainWorker:
         self.wake()
 
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
-        """The condition and the event a refused pod gets; `nominated_node` as in `Condition`."""
+        """The condition and the event a refused pod gets; `nominated_node` as in `Condition`. Who does not lead tells nothing."""
+        if not self.is_leading:
+            return
         condition = Condition("False", reason, message, nominated_node=nominated_node)
         self._outside.conditions.write(_ref(pod), condition, self._outside.lease)
         if reason != "SchedulingGated":

@@ -305,6 +305,15 @@ class PodIngest:
         self.malformed += 1
         worker.report(pod, "Unschedulable", refusal)
 
+    def tell_owners(self, worker: DomainWorker) -> None:
+        """The domain is led from now on: owners of pods that no attempt will speak of are told why they wait."""
+        for entry in list(worker.queue.entries(Place.GATED)):
+            if not entry.pod.gates:
+                worker.report(entry.pod, "SchedulingGated", entry.message)
+        for refused in self._refused.values():
+            if refused.domain == worker.name:
+                worker.report(refused.pod, "Unschedulable", refused.message)
+
     def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
         pod = self._pending.pop(uid, None)
         self._nominator.remove(uid)
