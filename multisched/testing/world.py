@@ -41,6 +41,8 @@ LICENCE = "example.com/licence"
 """What virtual nodes have a few of; an extender may look after it (`configurations`)."""
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
 """Where there is such a domain, one pod in so many is its."""
+SHUNNED = {1: 1, 2: 2}
+"""Number of a node modulo 4 -> how many taints keep those off who may as well go elsewhere."""
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
@@ -525,6 +527,9 @@ def _node(number: int) -> dict[str, Any]:
         allocatable = {"cpu": "32", "memory": "64Gi", "pods": "60"}
     elif number % 3 == 0:
         labels["lend"] = "yes"
+    if number % 4 in SHUNNED:
+        keys = ["sim/rather", "sim/rather-not"][: SHUNNED[number % 4]]
+        spec.setdefault("taints", []).extend({"key": key, "effect": "PreferNoSchedule"} for key in keys)
     if number % 10 == 9:
         allocatable |= {LICENCE: "6"}
     images = [
