@@ -150,7 +150,8 @@ class Door(Books):
         self._check_lease(sender, domain, f"a binding for {key}")
         if told is not None:
             self._grounds[uid, node] = told.ground(sender, pod, node)
-            fault = told.fault_of_bind(pod, domain, node) if is_first else ""
+            # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
+            fault = told.fault_of_bind(pod, domain, node) if is_first and pod.node != node else ""
             if fault:
                 self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
         self._open[sender, uid] = domain
