@@ -365,7 +365,7 @@ class Program:
             cycles=domain.concurrency.cycles,
             bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
             bind_timeout_s=self._configuration.client.bind_timeout_s,
-            tell_all=self._tell_all,
+            listeners=self.router,
             preemptor=self.preemptor,
         )
         self.router.add(worker, rows, domain.scheduler_names)
@@ -530,11 +530,12 @@ class Program:
             self._is_ready = True
             self._outside.on_ready()
         keeper = self.leases.get(worker.name)
-        if keeper is None:
-            worker.lead()
-            return
-        await self._open(worker, keeper)
+        if keeper is not None:
+            await self._open(worker, keeper)
         worker.lead()
+        self.pods.tell_owners(worker)
+        if keeper is None:
+            return
         await self._lost[self._groups[worker.name]].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")

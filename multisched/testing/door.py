@@ -107,8 +107,12 @@ class Door(Books):
         self._terms: dict[str, _Term] = {}
         self._deleted: dict[str, _Deleted] = {}
         """By name of the lease."""
+        self._unaware: set[str] = set()
+        """Processes that took a lease which had been deleted before they were started."""
         self._lied_about: set[str] = set()
         """uids of pods of whose bind the next answer is false."""
+        self.misled_about: set[str] = set()
+        """Nodes of which some process was told that a pod of theirs is elsewhere."""
         self._strangers: set[str] = set()
         """uids of pods that somebody else bound."""
         self.told: dict[str, Told] = {}
@@ -148,7 +152,8 @@ class Door(Books):
         self._check_lease(sender, domain, f"a binding for {key}")
         if told is not None:
             self._grounds[uid, node] = told.ground(sender, pod, node)
-            fault = told.fault_of_bind(pod, domain, node) if is_first else ""
+            # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
+            fault = told.fault_of_bind(pod, domain, node) if is_first and pod.node != node else ""
             if fault:
                 self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
         self._open[sender, uid] = domain
@@ -200,7 +205,7 @@ class Door(Books):
         now_s = self._now_s()
         posts = [post for post in self._posts.get(uid, ()) if not post.is_definite and post.deadline_s > now_s]
         for post in posts:
-            if post.node != node:
+            if post.node != node and self._may_know(sender, post):
                 age_s = now_s - post.sent_s
                 self.complain(f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)")
         self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
@@ -224,9 +229,13 @@ class Door(Books):
         for uid, posts in self._posts.items():
             for post in posts:
                 is_live = not post.is_definite and post.deadline_s > now_s and self.bound.get(uid) != node
-                if post.node == node and post.sender != sender and is_live:
+                if post.node == node and post.sender != sender and is_live and self._may_know(sender, post):
                     self.complain(f"I8: {sender} sent {key} to {node}, to which {post.sender} may be binding {uid}")
                     return
+
+    def _may_know(self, sender: str, post: _Post) -> bool:
+        """There was a lease to tell the sender that another process may be binding."""
+        return post.sender == sender or sender not in self._unaware
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
         """The pod's own domain, and those that may use its node as the sender was told of it."""
@@ -289,6 +298,8 @@ class Door(Books):
         wait_s = self._bind_deadline_s if after_expiry else 0.0
         deleted = self._deleted.get(name)
         is_unaware = deleted is not None and holder not in deleted.known_to
+        if is_unaware:
+            self._unaware.add(holder)
         last_s = deleted.until_s if deleted is not None else 0.0
         self._terms[name] = _Term(holder, now_s if is_unaware else max(now_s + wait_s, last_s), renewed_s)
 
@@ -353,7 +364,7 @@ class Door(Books):
             self._check_domain(pod, decision_of(body)[1])
         for finding in self._judge.findings(pod.uid):
             # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
-            if finding.rule not in SHARED and not self.was_rewound:
+            if finding.rule not in SHARED and not self.was_rewound and finding.node not in self.misled_about:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def written(self) -> None:

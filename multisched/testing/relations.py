@@ -14,8 +14,9 @@ from multisched.model.objects import HostPort, Node, Pod
 from multisched.model.placement import PodAffinityTerm, SpreadConstraint
 from multisched.testing.knowledge import Standing as Standing
 
-LONERS, LEVELLED, COMPANIONS, INCLINED = 0.05, 0.05, 0.03, 0.06
-"""Shares of all pods: no second of its app on a host; level over zones; in a zone with its app; with preferences."""
+LONERS, LEVELLED, COMPANIONS, INCLINED, FUSSY = 0.05, 0.05, 0.03, 0.06, 0.12
+"""Shares of all pods: no second of its app on a host; level over zones; in a zone with its app; with preferences about pods,
+and about nodes."""
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
 
@@ -48,11 +49,27 @@ class Relations:
                     "topologySpreadConstraints": [{**spread, "whenUnsatisfiable": "ScheduleAnyway"}],
                 },
             ),
+            (FUSSY, _tastes(rng)),
         ):
             if drawn < share:
                 pod["spec"].update(rules)
                 return
             drawn -= share
+
+
+def _tastes(rng: random.Random) -> dict[str, Any]:
+    """What a pod likes of nodes, which it need not get: few have all of it, and those may be full."""
+    likes = [
+        {"key": ZONE, "operator": "In", "values": [f"z{rng.randrange(3)}"]},
+        {"key": "rank", "operator": rng.choice(("Gt", "Lt")), "values": [str(rng.randrange(40))]},
+        {"key": HOSTNAME, "operator": "In", "values": [f"node-{rng.randrange(12)}" for _ in range(2)]},
+    ]
+    terms = [{"weight": rng.randint(1, 100), "preference": {"matchExpressions": [one]}} for one in rng.sample(likes, 2)]
+    bears = {"key": "sim/rather", "operator": "Exists", **rng.choice(({}, {"effect": "PreferNoSchedule"}))}
+    return {
+        "affinity": {"nodeAffinity": {_PREFERRED: terms}},
+        "tolerations": [bears] if rng.random() < 0.5 else [],
+    }
 
 
 def bears_not(pod: Pod, other: Pod) -> bool:

@@ -20,7 +20,7 @@ from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Resp
 from multisched.testing import traits
 from multisched.testing.books import GPU, GPU_MILLI
 from multisched.testing.budgets import Budgets
-from multisched.testing.disks import Disks
+from multisched.testing.disks import NOBODYS, Disks
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN, MALFORMED, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
@@ -41,6 +41,8 @@ LICENCE = "example.com/licence"
 """What virtual nodes have a few of; an extender may look after it (`configurations`)."""
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
 """Where there is such a domain, one pod in so many is its."""
+SHUNNED = {1: 1, 2: 2}
+"""Number of a node modulo 4 -> how many taints keep those off who may as well go elsewhere."""
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
@@ -327,6 +329,8 @@ class World:
         cpu: str = "50m",
         priority: str = "system-cluster-critical",
         name: str = "",
+        namespace: str = NAMESPACE,
+        labels: Mapping[str, str] | None = None,
     ) -> str:
         """A small pod for one node, or for any, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
         self._names += 1
@@ -335,10 +339,17 @@ class World:
         plain = {**_small(scheduler, cpu), **where, **spec}
         if is_urgent:
             plain |= {"priorityClassName": priority}
-        labels = {ODD: "yes"} if "volumes" in spec else {}
-        metadata = {"name": name, "labels": labels, "annotations": {GPU_MILLI: milli} if milli else {}}
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "labels": {**(labels or {}), **({ODD: "yes"} if "volumes" in spec else {})},
+            "annotations": {GPU_MILLI: milli} if milli else {},
+        }
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
         return name
+
+    async def label_namespace(self, name: str, labels: Mapping[str, str | None]) -> None:
+        await self.send("PATCH", f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}}, MERGE_PATCH)
 
     async def edit_kept(self, name: str, *, is_deleted: bool) -> bool:
         """Somebody writes the ConfigMap in which a program keeps what it does, or deletes it."""
@@ -355,6 +366,12 @@ class World:
 
     async def delete_named(self, name: str, namespace: str = NAMESPACE) -> None:
         await self.send("DELETE", f"{pods_path(namespace)}/{name}?gracePeriodSeconds=0")
+
+    async def delete_unprovided(self) -> None:
+        """Pods that wait for a volume that nobody makes: they had gone, and came back with a backup."""
+        for pod in self.pods():
+            if not pod.node and any((one.claim or "").startswith(NOBODYS) for one in pod.spec.volumes):
+                await self.delete_pod(pod)
 
     async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:
         """As its owner does."""
@@ -405,9 +422,7 @@ class World:
     async def trust_namespace(self) -> None:
         """One policy does not hold in this namespace any more."""
         self._door.policies.namespace_changed()
-        await self.send(
-            "PATCH", f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": {TRUSTED: "yes"}}}, MERGE_PATCH
-        )
+        await self.label_namespace(NAMESPACE, {TRUSTED: "yes"})
 
     async def resize(self, pod: Pod, cpu: str) -> bool:
         """In place, whether it is bound or waits. Some kubelets take their time: until then the pod has what it had."""
@@ -519,6 +534,9 @@ def _node(number: int) -> dict[str, Any]:
         allocatable = {"cpu": "32", "memory": "64Gi", "pods": "60"}
     elif number % 3 == 0:
         labels["lend"] = "yes"
+    if number % 4 in SHUNNED:
+        keys = ["sim/rather", "sim/rather-not"][: SHUNNED[number % 4]]
+        spec.setdefault("taints", []).extend({"key": key, "effect": "PreferNoSchedule"} for key in keys)
     if number % 10 == 9:
         allocatable |= {LICENCE: "6"}
     images = [

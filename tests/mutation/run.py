@@ -83,7 +83,10 @@ def failed_test(tests: Sequence[str], mutant: Mutant | None) -> str:
         mutant.put_in()
     first = FirstFailure()
     options = ["-x", "-q", *HERE, f"--hypothesis-profile={PROFILE}", f"--timeout={TEST_MAX_S}"]
-    code = pytest.main([*options, *tests], plugins=[first])
+    try:
+        code = pytest.main([*options, *tests], plugins=[first])
+    except Exception as error:  # noqa: BLE001 - a thread that the mutant has broken may end pytest itself
+        return first.test or f"pytest: {type(error).__name__}: {error}"
     if code == pytest.ExitCode.OK:
         return ""
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:

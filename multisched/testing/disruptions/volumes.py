@@ -100,7 +100,7 @@ async def _lose_controllers(scene: Scene) -> bool:
     for claim in claims:
         await disks.add_claim(claim, LOCAL, size="3221225471500m")
     await disks.add_claim(f"aside-{key}", LOCAL)
-    late = [f"nobodys-{key}-{at}" for at in range(4)]
+    late = [f"{NOBODYS}-{key}-{at}" for at in range(4)]
     for claim in late:
         await disks.add_claim(claim, IN_TREE if claim == late[-1] else NOBODYS)
     claims += [f"aside-{key}", *late]

@@ -38,9 +38,11 @@ from tests.unit.shell.shell_kit import House
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    """Two nodes and nobody at work."""
+    """Two nodes, and a domain that is led; nobody at work."""
     with closing(SimLoop(seed=1)) as loop:
-        yield House(loop, "a", "b")
+        house = House(loop, "a", "b")
+        house.worker.lead()
+        yield house
 
 
 def place_of(house: House, uid: str) -> Place | None:
@@ -241,6 +243,7 @@ def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_to
     }
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, filters=("NodePorts", "InterPodAffinity"))
+        house.worker.lead()
         house.see_node("a", labels={"zone": "z"})
         house.see_pod("standing", nodeName="a", **over)
         wanted = house.worker.cycle
@@ -464,12 +467,29 @@ class Quota:
 def test_a_pod_that_a_plugin_holds_back_is_told_by_whom_and_one_with_gates_of_its_own_is_not() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", plugins=[Quota()])
+        house.worker.lead()
         house.see_pod("held")
         house.see_pod("held", metadata={"labels": {"a": "b"}})
         house.see_pod("gated", schedulingGates=[{"name": "g"}])
     assert [(pod, one.reason, one.message) for pod, one in house.desk.conditions] == [
         ("held", "SchedulingGated", "quota is used up")
     ]
+
+
+def test_who_does_not_lead_tells_nobody_and_the_next_leader_tells_all_who_would_not_hear_otherwise() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a", plugins=[Quota()])
+        house.see_pod("held")
+        house.see_pod("gated", schedulingGates=[{"name": "g"}])
+        house.see_pod("bad", cpu="lots")
+        assert not house.desk.conditions
+        house.worker.lead()
+        house.pods.tell_owners(house.worker)
+    told = {pod: (one.reason, one.message) for pod, one in house.desk.conditions}
+    assert told.keys() == {"held", "bad"}
+    assert told["held"] == ("SchedulingGated", "quota is used up")
+    assert told["bad"][0] == "Unschedulable"
+    assert "cpu" in told["bad"][1]
 
 
 def test_of_pods_that_cannot_be_scheduled_the_latest_are_remembered(

@@ -131,11 +131,11 @@ class Site:
         status = {"allocatable": amounts, "capacity": amounts}
         await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "status": status})
 
-    async def add_pod(self, name: str, cpu: str = "500m", *, is_guaranteed: bool = False) -> None:
+    async def add_pod(self, name: str, cpu: str = "500m", *, is_guaranteed: bool = False, **spec: Any) -> None:
         amounts = {"cpu": cpu, "memory": "64Mi"}
         resources = {"requests": amounts, "limits": amounts if is_guaranteed else {}}
         containers = [{"name": "main", "image": "app", "resources": resources}]
-        spec = {"schedulerName": "forecast-scheduler", "containers": containers}
+        spec = {"schedulerName": "forecast-scheduler", "containers": containers, **spec}
         await self.send("POST", PODS, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
     async def node_of(self, name: str) -> str:
@@ -261,10 +261,13 @@ def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() ->
         waiting = site.loop.create_task(second.run())
         for number in range(3):
             await site.add_pod(f"p{number}")
+        await site.add_pod("bad", tolerations=[{"key": f"k{number}"} for number in range(257)])
         await asyncio.sleep(20.0)
         assert standby.bindings == 0
         assert all(worker.is_leading for worker in first.router.workers())
         assert not any(worker.is_leading for worker in second.router.workers())
+        assert (first.conditions.statistics().written, second.conditions.statistics().written) == (1, 0)
+        assert second.conditions.statistics().backlog == 0
 
         first.stop()
         await leading
@@ -272,6 +275,7 @@ def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() ->
         await asyncio.sleep(4.0)
         assert await site.node_of("next") == "a"
         assert standby.bindings == 1
+        assert second.conditions.statistics().written == 1  # of the bad one: nobody else will tell its owner any more
         second.stop()
         await waiting
 
