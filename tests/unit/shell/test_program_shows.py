@@ -11,7 +11,7 @@ import orjson
 
 from multisched.framework.events import ASSIGNED_POD_ADD, EventObject, EventRegistration, Hint
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PluginMetric
+from multisched.framework.plugin import CycleView, Dependency, PermitResult, PluginMetric
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
@@ -281,3 +281,27 @@ def test_a_program_has_those_removed_whom_a_pod_displaces_and_tells_them_why() -
         assert said["Scheduled", "high"] == "Successfully assigned default/high to a"
 
     play(scene, prepare=one_node)
+
+
+class Waits:
+    """Keeps pods called wait-… at Permit."""
+
+    name = "Waits"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 60.0) if pod.name.startswith("wait") else PermitResult(SUCCESS)
+
+
+def test_pods_at_permit_and_binds_on_their_way_are_shown_apart() -> None:
+    async def scene(cluster: Cluster) -> None:
+        cluster.transport.bind_s = 30.0
+        for name in ("wait-1", "wait-2", "slow"):
+            await cluster.add_pod(name)
+        await cluster.settle()
+        forecast = read(cluster.program).domains["forecast"]
+        assert (forecast.in_flight, forecast.permit_waiting, forecast.binds_in_flight) == (3, 2, 1)
+        counts = ProgramQueues(cluster.program, "me").queue(domain="forecast", limit=10).domains[0].counts
+        assert (counts["permit"], counts["binding"]) == (2, 1)
+
+    profile = f"- name: forecast\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Waits'}}]}}}}\n"
+    play(scene, prepare=one_node, configuration=CONFIGURATION.replace("- name: forecast\n", profile))
