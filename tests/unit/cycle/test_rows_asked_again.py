@@ -7,6 +7,8 @@ from collections.abc import Hashable
 import numpy as np
 import pytest
 
+from multisched.cycle import row_groups
+from multisched.cycle.row_groups import RowGroupBook
 from multisched.cycle.scheduling_cycle import Placed
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency
@@ -128,3 +130,27 @@ def test_a_node_that_changes_is_scored_anew_though_the_largest_score_stays() -> 
         assert isinstance(result, Placed)
         assert result.node == best
         assert domain.cycle.give_up(result, Status.error("only looking"))
+
+
+def test_groupings_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as many as are kept at most: none of them makes another one be made anew."""
+    monkeypatch.setattr(row_groups, "GROUPINGS_MAX", 2)
+    labels = [{"zone": f"z{number % 2}", "rack": f"r{number % 3}"} for number in range(60)]
+    domain = Domain(*(make_node(f"n{number}", labels=one) for number, one in enumerate(labels)))
+    book = RowGroupBook(domain.cache.nodes, domain.rows)
+    zones, racks = book.by_labels(("zone",)), book.by_labels(("rack",))
+    assert zones is not None
+    assert racks is not None
+    assert (zones.count, racks.count) == (2, 3)
+    for _ in range(2):
+        assert book.by_labels(("zone",)) is zones
+        assert book.by_labels(("rack",)) is racks
+    both = book.by_labels(("rack", "zone"))
+    assert both is not None
+    assert both.count == 6
+    assert len(book._known) == 1
+    assert book.by_labels(("zone",)) is not zones
+    domain.cache.set_node(make_node("n0", version=2, labels={"zone": "z9", "rack": "r0"}))
+    renewed = book.by_labels(("zone",))
+    assert renewed is not None
+    assert renewed.count == 3
