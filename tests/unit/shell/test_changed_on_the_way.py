@@ -287,3 +287,18 @@ def test_a_pod_that_asks_for_other_devices_before_anything_was_sent_is_decided_a
         house.cache.validate()
 
     simulate(main(), loop)
+
+
+def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_is_tried_again() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("p", cpu="3")
+        await asyncio.sleep(0.1)
+        house.worker.hold()
+        house.see_pod("standing", cpu="3", scheduler="them", nodeName="a", phase="Running")
+        await asyncio.sleep(HELD_S + 0.1)
+        entry = house.worker.queue.entry("uid-p")
+        assert entry is not None
+        assert (entry.place, entry.message) == (Place.ACTIVE, "its node was taken")
+        assert house.told("p") == [], "it is tried again at once"
+
+    play(scene, plugins=[Remote()])
