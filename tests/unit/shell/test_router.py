@@ -10,7 +10,7 @@ import pytest
 
 from multisched.framework.events import EventRegistration
 from multisched.framework.plugin import CycleView, PreFilterResult
-from multisched.framework.status import Status
+from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest import UNSCHEDULED_POD_ADD
@@ -205,6 +205,37 @@ def test_a_pod_that_comes_wakes_those_whose_plugin_waits_for_one_and_nobody_else
         house.see_pod("second")
         await asyncio.sleep(PATIENCE_S)
         assert attempts(house, "first") == before + is_heard
+        task.cancel()
+
+    simulate(main(), loop)
+
+
+class Quota:
+    """Lets pods into the queue as long as it is open."""
+
+    name = "Quota"
+    is_open = True
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return SUCCESS if self.is_open else Status.unresolvable("the quota is used up")
+
+
+def test_a_pod_that_an_event_wakes_and_a_plugin_does_not_let_in_is_told_so() -> None:
+    quota, loop = Quota(), SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, "a", plugins=[quota])
+        task = asyncio.ensure_future(house.worker.run())
+        house.worker.lead()
+        house.see_pod("first", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        before = len(house.told("first"))
+        quota.is_open = False
+        house.see_node("big", cpu="64")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-first") is Place.GATED
+        assert house.told("first")[before:] == ["the quota is used up"]
+        assert house.node_of("first") is None
         task.cancel()
 
     simulate(main(), loop)
