@@ -834,15 +834,13 @@ def test_a_failure_status_is_kept_for_the_answer_of_the_plugin_that_gave_it() ->
 
 def _counting(**points: Callable[..., Any]) -> Any:
     """A plugin that keeps count beside nominated pods and in dry runs."""
-    return _broken(
-        **{
-            "pre_filter": lambda self, cycle, pod: PreFilterResult(),
-            "filter": lambda self, cycle, pod, rows: np.zeros(len(rows), np.uint8),
-            "add_pod": lambda self, cycle, pod, other, row: SUCCESS,
-            "remove_pod": lambda self, cycle, pod, other, row: SUCCESS,
-            **points,
-        }
-    )
+    usual: dict[str, Callable[..., Any]] = {
+        "pre_filter": lambda self, cycle, pod: PreFilterResult(),
+        "filter": lambda self, cycle, pod, rows: np.zeros(len(rows), np.uint8),
+        "add_pod": lambda self, cycle, pod, other, row: SUCCESS,
+        "remove_pod": lambda self, cycle, pod, other, row: SUCCESS,
+    }
+    return _broken(**{**usual, **points})
 
 
 def test_a_plugin_may_keep_a_row_for_the_pods_that_are_nominated_there_as_it_counts_them() -> None:

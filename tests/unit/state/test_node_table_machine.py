@@ -305,7 +305,8 @@ def test_what_the_table_makes_for_plugins_is_kept_within_bounds_and_stays_true(m
             made.append(key)
             return nodes.allocatable(CPU)[at] + len(key)
 
-        return table.derived(key, derive, rows).tolist()
+        found: list[int] = table.derived(key, derive, rows).tolist()
+        return found
 
     assert (column("k"), column("kk"), column("k")) == ([1001, 2001], [1002, 2002], [1001, 2001])
     assert made == ["k", "kk"], "as many as are kept are made once"
