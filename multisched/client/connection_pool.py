@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = AnswerReader(answer_bytes_max)
         self._answer: asyncio.Future[Response] | None = None
-        self._answers = 0
+        self._has_answered = False
         self.is_lost = False
         self.deadline = float("inf")
         """On the loop's clock: when the answer must be here, or when an idle connection is closed."""
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             return
         assert self._transport is not None
         is_reusable = reader.may_be_followed and self._transport.get_write_buffer_size() == 0
-        self._answers += 1
+        self._has_answered = True
         reader.begin()
         self._settle(response)
         if is_reusable:
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
             response = self._reader.close()
             if response is not None:
                 self._settle(response)
-        is_stale = self._answers > 0 and self._reader.bytes_read == 0
+        is_stale = self._has_answered and self._reader.bytes_read == 0
         lost = (StaleConnectionError if is_stale else AnswerLostError)(
             f"{type(error).__name__} {error}" if error is not None else "the server closed the connection"
         )

@@ -151,10 +151,11 @@ class PodClass:
         """Weighted sum of all final scores, feasible or not."""
         self.total: Totals = NO_TOTALS
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
-        self.generation = -1
-        self.nodes_version = -1
-        self.node_sequence = 0
-        self.row_sequence = 0
+        self.generation: int
+        self.nodes_version: int
+        self.node_sequence: int
+        self.row_sequence: int
+        """How far the cluster had come when the class was last renewed: `ClassCache` marks it before anybody reads."""
         self.is_scored = False
         self.picture: Picture | None = None
         """What `attempt_record` keeps of the class: for the pods it placed since, and for those it refused."""

@@ -58,10 +58,12 @@ class RowGroupBook:
     def by_labels(self, keys: tuple[str, ...]) -> RowGroups | None:
         """The domain's rows by their values of these labels; None where that makes too many groups to be of use."""
         mark = (self._rows.generation, self._table.nodes_version)
-        if mark != self._mark or len(self._known) >= GROUPINGS_MAX:
+        if mark != self._mark:
             self._known.clear()
             self._mark = mark
         if keys not in self._known:
+            if len(self._known) >= GROUPINGS_MAX:
+                self._known.clear()
             self._known[keys] = self._made(keys)
         return self._known[keys]
 
@@ -77,5 +79,5 @@ class RowGroupBook:
                 return None
         order = firsts.argsort()
         number = np.empty(len(order), np.intp)
-        number[order] = np.arange(len(order), dtype=np.intp)
+        number[order] = np.arange(len(order))
         return RowGroups(number.take(of), firsts.take(order))

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+import anyio
 import msgspec
 
 from multisched.framework.node_view import NodeView
@@ -210,13 +211,9 @@ def _may_take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: Version) -> None:
     """Waits until the watch has brought what a write met; not for ever, the next write will tell."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + NEWS_MAX_S
-    while loop.time() < deadline_s:
-        item = find()
-        if item is None or item.version != version:
-            return
-        await asyncio.sleep(POLL_FIRST_S)
+    with anyio.move_on_after(NEWS_MAX_S):
+        while (item := find()) is not None and item.version == version:  # noqa: ASYNC110 - a view, which tells nobody
+            await asyncio.sleep(POLL_FIRST_S)
 
 
 def _has_seen(item: PersistentVolume | PersistentVolumeClaim, written: Version, *, is_told: bool) -> bool:

@@ -252,7 +252,7 @@ class _Guesses:
         for node in islice(self._nodes(self._refused_by_only("NodeUnschedulable")), FIXES_PER_KIND):
             changed = msgspec.structs.replace(node, is_unschedulable=False)
             yield self._on_node(node, changed, "uncordon", {"uncordon": node.name}, f"kubectl uncordon {node.name}")
-        for node in islice(self._nodes(self._refused_by_only("TaintToleration")), NODES_TRIED):
+        for node in self._nodes(self._refused_by_only("TaintToleration")):
             untolerated = self._untolerated(node)
             if len(untolerated) == 1:
                 taint = untolerated[0]

@@ -36,7 +36,7 @@ def row_faults(table: NodeTable, rows: Sequence[int]) -> dict[int, str]:
         fault = (
             _sums_fault(table, row, pods.values(), said)
             or _ports_fault(pods.values(), ports.get(row, {}))
-            or _volumes_fault(row, pods.values(), volumes.get(row, {}))
+            or _volumes_fault(pods.values(), volumes.get(row, {}))
             or counted.get(row, "")
             or _node_fault(table, row, node)
         )
@@ -99,11 +99,11 @@ def _volumes_held(table: NodeTable, rows: Sequence[int]) -> dict[int, Volumes]:
     return held
 
 
-def _volumes_fault(row: int, pods: Iterable[Pod], said: Volumes) -> str:
-    claims, disks = users_of([(row, pods)]).counts()
-    wanted: Volumes = {claim: users[row] for claim, users in claims.items()}
+def _volumes_fault(pods: Iterable[Pod], said: Volumes) -> str:
+    claims, disks = users_of([(0, pods)]).counts()
+    wanted: Volumes = {claim: users[0] for claim, users in claims.items()}
     for uses in disks.values():
-        wanted.update(uses[row].items())
+        wanted.update(uses[0].items())
     return "" if wanted == said else f"volumes in use say {said}, its pods {wanted}"
 
 

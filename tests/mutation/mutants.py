@@ -37,6 +37,8 @@ class Mutant:
     difference: str
     lines: range
     """The lines of the statement that changed: who executes none of them cannot tell."""
+    coroutine: range
+    """Of the coroutine that it is in: CPython 3.11 traces no lines of one that an exception was thrown into, as a timeout is."""
 
     @property
     def changed(self) -> tuple[str, str]:
@@ -77,8 +79,9 @@ class Place:
         before, after = code.splitlines(), source.splitlines()
         difference = "\n".join(difflib.unified_diff(before, after, self._file, self._file, lineterm="", n=2))
         same = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
-        lines = _statement_at(ast.parse(code), same + 1)
-        return Mutant(self.name, self._file, self._function, source, difference, lines)
+        tree = ast.parse(code)
+        lines, coroutine = _statement_at(tree, same + 1), _coroutine_at(tree, same + 1)
+        return Mutant(self.name, self._file, self._function, source, difference, lines, coroutine)
 
 
 def places_of(file: Path) -> Iterator[Place]:
@@ -128,6 +131,14 @@ def _statement_at(tree: ast.Module, line: int) -> range:
     if line < first.lineno or isinstance(found, ast.Match):
         return range(found.lineno, max(first.lineno, found.lineno + 1))
     return range(line, line + 1)
+
+
+def _coroutine_at(tree: ast.Module, line: int) -> range:
+    """The outermost coroutine there; empty if there is none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or line):
+            return range(node.lineno, (node.end_lineno or line) + 1)
+    return range(0)
 
 
 def _live(module: str, function: str) -> FunctionType:

@@ -116,7 +116,7 @@ class Examination:
         self._equivalents = named_equivalents()
 
     def judge(self, sample: Sequence[Mutant]) -> list[Verdict]:
-        tests = [self._reach.tests_of(mutant.file, mutant.lines, TESTS_CPU_MAX_S) for mutant in sample]
+        tests = [self._tests_of(mutant) for mutant in sample]
         reached = [number for number, found in enumerate(tests) if found]
         by_test = self._each(reached, lambda number: self._testing(sample[number], tests[number]), sample)
         left = [number for number in range(len(sample)) if not by_test.get(number) and not self._why(sample[number])]
@@ -133,6 +133,12 @@ class Examination:
             return ""
         task = Task(partial(failed_test, tests, None), CPU_MIN_S + CPU_FACTOR * self._reach.cpu_s(tests))
         return next(in_children([task], 1)).said
+
+    def _tests_of(self, mutant: Mutant) -> list[str]:
+        """Those that were seen to execute the change; with the time that is left, those that execute its coroutine."""
+        surely = self._reach.tests_of(mutant.file, mutant.lines, TESTS_CPU_MAX_S)
+        left_s = TESTS_CPU_MAX_S - self._reach.cpu_s(surely)
+        return list(dict.fromkeys([*surely, *self._reach.tests_of(mutant.file, mutant.coroutine, left_s)]))
 
     def _testing(self, mutant: Mutant, tests: Sequence[str]) -> Task:
         return Task(partial(failed_test, tests, mutant), CPU_MIN_S + CPU_FACTOR * self._reach.cpu_s(tests))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -219,6 +220,49 @@ async def test_a_passing_fault_is_survived_a_lasting_one_drops_and_counts(fault:
         sink.record(FAILED)
         assert await sink.drain(60)
     assert sink.statistics().dropped_unreachable == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "pauses_s"),
+    [
+        (AnswerLostError("reset"), [1, 2, 4]),
+        (a_refusal(500), [1, 1, 1]),
+        (a_refusal(503, retry_after="3"), [3, 3, 3]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["event", "condition"])
+async def test_what_the_server_does_not_take_is_sent_four_times_at_growing_distance(
+    kind: str, fault: Answer, pauses_s: list[int]
+) -> None:
+    writer: ApiEventSink | ApiConditionWriter
+    if kind == "event":
+        writer, transport, _ = make_sink(lambda _: fault)
+    else:
+        writer, transport, _ = make_writer(lambda _: fault)
+    async with at_work(writer):
+        if isinstance(writer, ApiEventSink):
+            writer.record(FAILED)
+        else:
+            writer.write(POD, UNSCHEDULABLE, LEASE)
+        await asyncio.sleep(60)
+    times = [asked.at for asked in transport.asked]
+    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx(pauses_s, abs=0.2)
+    assert (writer.statistics().dropped_unreachable, writer.statistics().backlog) == (1, 0)
+
+
+@pytest.mark.parametrize("fault", [a_refusal(403, "Forbidden"), AnswerLostError("reset")], ids=["refused", "no answer"])
+async def test_an_event_that_was_dropped_is_an_event_of_its_own_when_it_happens_again(fault: Answer) -> None:
+    faults: list[Answer] = [fault] * 4
+    sink, transport, _ = make_sink(lambda asked: faults.pop() if faults else accept(asked))
+    async with at_work(sink):
+        sink.record(FAILED)
+        assert await sink.drain(60)
+        faults.clear()
+        sink.record(FAILED)
+        assert await sink.drain(60)
+    last = transport.asked[-1]
+    assert (last.method, last.body.get("series")) == ("POST", None)
+    assert sink.statistics().stored == 1
 
 
 async def test_an_event_whose_answer_was_lost_is_not_stored_twice() -> None:

@@ -29,6 +29,8 @@ def make_evictor(reply: Answer, writes_per_s: float = 5_000) -> tuple[ApiEvictor
     [
         (answer(201, a_status(201)), EvictAnswer.EVICTED),
         (answer(200, a_status(200)), EvictAnswer.EVICTED),
+        (Response(299, b""), EvictAnswer.EVICTED),
+        (Response(300, b""), EvictAnswer.REFUSED),
         (a_refusal(403, "Forbidden"), EvictAnswer.REFUSED),
         (a_refusal(404, "NotFound"), EvictAnswer.GONE),
         (a_refusal(408, "Timeout"), EvictAnswer.UNKNOWN),

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from aiohttp import web
 
+from multisched.client import extender_client
 from multisched.client.extender_client import (
     LEFT_ALONE_S,
-    NODES_BYTES_MAX,
     SILENCES_MAX,
     ApiDocuments,
     HttpExtenderClient,
@@ -332,8 +332,20 @@ def test_nodes_are_kept_as_they_come_and_go_and_handed_on() -> None:
     assert heard.heard == ["+n1", "+n1", "-n1", "7"]
 
 
-def test_beyond_the_room_for_whole_nodes_only_names_are_sent() -> None:
+def test_beyond_the_room_for_whole_nodes_only_names_are_sent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def whole(name: str) -> bytes:
+        return b'{"metadata":{"name":"%s"},"status":{}}' % name.encode()
+
+    monkeypatch.setattr(extender_client, "NODES_BYTES_MAX", 3 * len(whole("n1")))
     found = documents(None)[0]
-    found._nodes_bytes = NODES_BYTES_MAX
-    found.keep("n1", b'{"metadata":{"name":"n1"},"status":{}}')
-    assert found.node("n1") == b'{"metadata":{"name":"n1"}}'
+    for name in ("n1", "n2", "n3", "n4", "n5", "n1", "n3"):
+        found.keep(name, whole(name))
+    kept = {name: found.node(name) == whole(name) for name in ("n1", "n2", "n3", "n4", "n5")}
+    assert kept == {"n1": True, "n2": True, "n3": True, "n4": False, "n5": False}
+    assert found.node("n4") == b'{"metadata":{"name":"n4"}}'
+    assert len(caplog.records) == 1, "once for all of them"
+    found.drop("n2")
+    found.keep("n5", whole("n5"))
+    assert found.node("n5") == whole("n5")

@@ -109,6 +109,7 @@ async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None
         ({"renew_deadline_s": 2.4, "retry_period_s": 2.0}, "retry period"),
         ({"retry_period_s": 0.0}, "retry period"),
         ({"duration_s": 15.5}, "whole seconds"),
+        ({"duration_s": 0.0, "renew_deadline_s": -1.0}, "at least 1"),
         ({"bind_deadline_s": 6.0}, "bind deadline"),
         ({"bind_deadline_s": -1.0}, "bind deadline"),
     ],
@@ -116,6 +117,21 @@ async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None
 def test_settings_that_cannot_be_safe_are_refused(values: dict[str, float], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         LeaseSettings(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"bind_deadline_s": 0.0},
+        {"bind_deadline_s": 0.5},
+        {"bind_deadline_s": 5.0},
+        {"duration_s": 1.0, "renew_deadline_s": 0.5, "retry_period_s": 0.25, "bind_deadline_s": 0.5},
+        {"renew_deadline_s": 2.5, "retry_period_s": 2.0},
+    ],
+)
+def test_settings_at_the_edge_of_what_is_safe_are_taken(values: dict[str, float]) -> None:
+    settings = LeaseSettings(**values)
+    assert {name: getattr(settings, name) for name in values} == values
 
 
 def test_times_are_written_as_utc_micro_time() -> None:
@@ -291,7 +307,14 @@ async def test_only_changes_count_whatever_the_clocks_in_the_record_say() -> Non
         assert keeper.state is LeaseState.STANDBY
 
 
-async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead() -> None:
+def why_lost(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What an operator is told."""
+    return [vars(record)["why"] for record in caplog.records if record.message == "lease lost"]
+
+
+async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store = LeaseStore()
     changes: list[LeaseState] = []
     old, old_transport = make_keeper(store, "a", changes)
@@ -311,6 +334,7 @@ async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
             assert taken - cut >= 13
             assert not new.may_bind()
             assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
+            assert why_lost(caplog) == ["the renew deadline passed"]
 
 
 @pytest.mark.parametrize("slow", ["POST", "PUT"])
@@ -416,7 +440,7 @@ async def test_a_former_process_under_our_name_is_another_holder() -> None:
         assert keeper.may_bind_in_s() > 0
 
 
-async def test_a_usurper_ends_the_term_at_the_next_renewal() -> None:
+async def test_a_usurper_ends_the_term_at_the_next_renewal(caplog: pytest.LogCaptureFixture) -> None:
     store = LeaseStore()
     changes: list[LeaseState] = []
     keeper, _ = make_keeper(store, "a", changes)
@@ -426,6 +450,7 @@ async def test_a_usurper_ends_the_term_at_the_next_renewal() -> None:
         await asyncio.sleep(2.1)
         assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
         assert not keeper.may_bind()
+        assert why_lost(caplog) == ["held by 'usurper'"]
 
 
 async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_one() -> None:

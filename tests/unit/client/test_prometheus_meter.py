@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from aiohttp import web
 
-from multisched.client.prometheus import PrometheusMeter
+from multisched.client.prometheus import WARNINGS_KEPT, PrometheusMeter, _batches
 from multisched.cluster.certificates import Authority, server_context
 from multisched.cluster.request import UserInfo
 from multisched.framework.measures import (
@@ -221,6 +222,24 @@ async def test_a_partial_answer_is_used_and_told(more: dict[str, object]) -> Non
     report, found, _ = await asked(answer)
     assert found == {("a", 0): 1.0}
     assert report.warnings == {"store-1 is down" if "warnings" in more else "the answer is partial": 1}
+
+
+@pytest.mark.parametrize(("batch_bytes", "batches"), [(1, [1, 1, 1]), (20, [2, 1]), (10**6, [3])])
+def test_an_answer_is_decoded_in_batches_of_some_bytes(
+    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, batches: list[int]
+) -> None:
+    monkeypatch.setattr("multisched.client.prometheus.BATCH_BYTES", batch_bytes)
+    series_of_ten = [msgspec.Raw(b"0123456789")] * 3
+    assert [len(batch) for batch in _batches(series_of_ten)] == batches
+
+
+async def test_of_many_warnings_the_first_are_told_with_how_often_they_came() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        told = [f"store-{number} is down" for number in range(WARNINGS_KEPT + 2)]
+        return matrix(series([[START_S, "1"]], pod="a"), warnings=[*told, told[0], told[-1]])
+
+    report, _, _ = await asked(answer)
+    assert report.warnings == {f"store-{number} is down": 1 + (number == 0) for number in range(WARNINGS_KEPT)}
 
 
 async def test_a_gigabyte_is_refused_at_the_cap() -> None:

@@ -451,6 +451,32 @@ async def test_a_requested_relist_ends_a_quiet_watch_at_once() -> None:
         assert stage.reflector.statistics().lists == 2
 
 
+async def test_a_relist_that_is_requested_before_the_watch_begins_is_made_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with staged([a_list(10), a_list(11)], [FOREVER]) as stage:
+        replaced = Mirror.replaced
+
+        def request_once(mirror: Mirror, version: str) -> None:
+            replaced(mirror, version)
+            if version == "10":
+                stage.reflector.request_relist()
+
+        monkeypatch.setattr(Mirror, "replaced", request_once)
+        await asyncio.sleep(5)
+        assert stage.mirror.replacements == ["10", "11"]
+        assert stage.versions_watched == ["11"]
+
+
+async def test_relists_are_made_at_once_however_short_the_watch_between_them_was() -> None:
+    async with staged([a_list(10)] * 9, [FOREVER] * 9) as stage:
+        await stage.reflector.wait_synced()
+        for number in range(8):
+            await asyncio.sleep(0.01)
+            assert stage.reflector.statistics().lists == 1 + number
+            stage.reflector.request_relist()
+
+
 @pytest.mark.parametrize(("code", "lists"), [(503, 1), (500, 2), (504, 2), (403, 2)])
 async def test_refused_watches_resume_and_all_but_an_outage_list_in_the_end(code: int, lists: int) -> None:
     refused: list[Watch] = [a_refusal(code)] * 4

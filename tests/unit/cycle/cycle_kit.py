@@ -101,6 +101,12 @@ class ScoreBy:
         return np.fromiter((self._rule(pod, name) for name in names), np.int64, len(rows))
 
 
+POINTS = {"AddPod", "RemovePod", "PreEnqueue", "Sign", "Stamp", "Heed", "CatchUp", "Health", "Metrics", "Ask", "Answer"}
+POINTS |= {"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "NormalizeScore", "Reserve", "Unreserve", "Permit"}
+POINTS |= {"PreBindPreFlight", "PreBind", "Bind", "PostBind"}
+"""What operators know the places by where plugins are called: labels of metrics, words of failures."""
+
+
 @dataclass
 class Heard:
     """A plugin observer that keeps the failures."""
@@ -110,8 +116,10 @@ class Heard:
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
         """Times are of no interest here, but that they are some."""
         assert seconds >= 0
+        assert point in POINTS
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        assert point in POINTS
         self.failures.append((plugin, point, str(error)))
 
 

@@ -177,6 +177,16 @@ def test_a_pod_that_reserve_or_bind_turns_away_keeps_what_it_was_chosen_by() -> 
     assert len(domain.cycle.records.read(pod.uid)) == 1
 
 
+def test_a_pod_that_is_turned_away_after_an_answer_from_outside_keeps_its_attempt() -> None:
+    domain = Domain(make_node("n1"), plugins=[Service()])
+    pod = make_pod("p", cpu=1)
+    placed = Waiting.begin(domain, pod, attempt=5).answer({"Service": {"n1": 1}})
+    assert isinstance(placed, Placed)
+    domain.cycle.give_up(placed, Status.unschedulable("not today").by("Permission"))
+    (record,) = domain.cycle.records.read(pod.uid)
+    assert (record.attempt, record.outcome, record.node) == (5, Outcome.GIVEN_UP, "n1")
+
+
 def test_a_pod_that_is_turned_away_when_its_placement_is_forgotten_keeps_its_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -320,6 +330,8 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.picture is not None
     assert not first.picture.is_kept
     assert sum(score.weight * score.final for score in first.scores) == first.total
+    arrays = (first.picture.rows, first.picture.feasible, first.picture.total)
+    assert [(len(array), array.base) for array in arrays] == [(0, None)] * 3, "and holds on to nothing larger"
     latest, dropped = (domain.cycle.records.read(f"uid-large-{number}") for number in (99, 97))
     assert latest[-1].picture is not None
     assert latest[-1].picture.is_kept

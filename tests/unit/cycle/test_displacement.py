@@ -10,7 +10,10 @@ from msgspec.structs import replace
 
 from multisched.cycle import displacement
 from multisched.cycle.displacement import RowMemory
+from multisched.framework.plugin import Heed
+from multisched.framework.preemption import LabelSet
 from multisched.framework.status import Status
+from multisched.model.objects import Pod
 from multisched.state import change_log
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import CHANGES_KEPT as NOMINATIONS_KEPT
@@ -116,3 +119,27 @@ def test_refusals_are_told_of_rows_where_somebody_could_go() -> None:
     assert memory.known.all()
     memory.forget(2)
     assert memory.known.tolist() == [True, True, False, True]
+
+
+def test_whom_a_plugin_heeds_is_asked_again_when_that_hangs_on_something_else() -> None:
+    """Each pod once as long as it hangs on the same, and also those that were not there before."""
+    asked: list[str] = []
+
+    def heed(mark: str) -> Heed:
+        def matters(other: Pod) -> bool:
+            asked.append(other.name)
+            return other.name == mark
+
+        return Heed(mark, matters)
+
+    memory = RowMemory(2, 4)
+    sets = [LabelSet("default", {}, make_pod(name)) for name in "ab"]
+    assert memory.heeded([heed("a")], sets).tolist() == [True, False]
+    assert memory.heeded([heed("a")], sets).tolist() == [True, False]
+    assert asked == ["a", "b"]
+    assert memory.heeded([heed("b")], sets).tolist() == [False, True]
+    sets.append(LabelSet("default", {}, make_pod("c")))
+    assert memory.heeded([heed("b")], sets).tolist() == [False, True, False]
+    assert asked == ["a", "b", "a", "b", "c"]
+    assert memory.heeded([heed("b"), heed("c")], sets).tolist() == [False, True, True]
+    assert memory.heeded([heed("b"), heed("c")], sets[:1]).tolist() == [False]

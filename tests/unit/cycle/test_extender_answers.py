@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from multisched.client.extender_client import HttpExtenderClient
+from multisched.cycle.class_scores import NOWHERE
+from multisched.cycle.extender_answers import TOTAL_MAX, add_up, recorded
 from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.framework.node_view import Int64, Rows
+from multisched.framework.plugin import CycleView
 from multisched.framework.ports import ExtenderSettings
 from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
 from multisched.plugins.http_extender import NAME, HTTPExtenders, Verdict
 from tests.unit.cycle.cycle_kit import Domain, Waiting, make_node, make_pod
@@ -60,3 +68,63 @@ def test_a_preemption_that_nobody_is_asked_about_is_chosen_from_all_offers() -> 
     assert isinstance(result, Unplaced)
     assert result.nominated_node == "a"
     assert [victim.name for victim in result.victims] == ["low"]
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ([0, 0, 0], (1, [0, 0, 0])),
+        ([30, 70, 0], (10, [3, 7, 0])),
+        ([7, 0, 0], (7, [1, 0, 0])),
+        ([255, 254, 0], (1, [255, 254, 0])),
+        ([256, 255, 0], None),
+        ([-1, 5, 0], None),
+        ([], None),
+    ],
+)
+def test_what_extenders_added_is_told_as_a_score_and_its_weight_if_it_can_be(
+    part: list[int], told: tuple[int, list[int]] | None
+) -> None:
+    before = np.full(len(part), 100, np.int32)
+    feasible = np.ones(len(part), np.bool_)
+    if part:  # what happened to a row that is not feasible says nothing
+        feasible[-1] = False
+    after = before + np.array(part, np.int32)
+    if part:
+        after[-1] = NOWHERE
+    found = recorded("Extenders", before, after, feasible)
+    assert [(one.plugin, one.weight, one.final.tolist()) for one in found] == ([("Extenders", *told)] if told else [])
+
+
+class Adds:
+    """An extender that answers with these scores."""
+
+    name = "Adds"
+
+    def __init__(self, scores: list[int]) -> None:
+        self._scores = scores
+
+    def add_up(self, view: CycleView, pod: Pod, rows: Rows) -> Int64:
+        assert len(rows) == len(self._scores)
+        return np.array(self._scores, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("scores", "totals"),
+    [
+        ([5, 0], [15, NOWHERE, 30]),
+        ([-30, 0], [0, NOWHERE, 50]),
+        ([0, TOTAL_MAX - 30], [10, NOWHERE, TOTAL_MAX]),
+        ([0, TOTAL_MAX - 29], [0, NOWHERE, 1]),
+        ([2**40, 2**41], [0, NOWHERE, 1]),
+    ],
+)
+def test_totals_with_extenders_scores_keep_their_order_within_their_range(scores: list[int], totals: list[int]) -> None:
+    domain = Domain(*(make_node(name) for name in "abc"))
+    entry = domain.fresh_classes().find(make_pod("p"), 1)
+    feasible, before = np.array([True, False, True]), np.array([10, NOWHERE, 30], np.int32)
+    found = add_up(domain.runner, Adds(scores), entry.view, entry.pod, entry.rows, feasible, before)  # type: ignore[arg-type]
+    assert found.dtype == np.int32
+    assert found.tolist() == totals
+    nobody = np.zeros(3, np.bool_)
+    assert add_up(domain.runner, Adds([]), entry.view, entry.pod, entry.rows, nobody, before) is before  # type: ignore[arg-type]

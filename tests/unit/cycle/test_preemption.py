@@ -517,3 +517,48 @@ def test_a_node_with_very_many_pods_is_looked_at_like_any_other() -> None:
     domain.cache.place(standing("b0", "b", priority=1))
     assert preempted(domain, make_pod("p", cpu=2000, priority=9)) == ("wide", ["w294", "w297"])
     assert preempted(domain, make_pod("q", cpu=1000, priority=9)) == ("wide", ["w297"])
+
+
+def test_a_node_that_an_unwelcome_pod_was_promised_is_not_cleared_for_another() -> None:
+    """Whoever is nominated there keeps the preemptor away, also where others of its kind stand elsewhere and may go."""
+    away = PodAffinity(
+        anti_required=(PodAffinityTerm("host", LabelSelector((Requirement("app", Operator.IN, ("x",)),))),)
+    )
+    domain = make_domain(
+        *(make_node(name, cpu=1000, labels={"host": name}) for name in "ab"),
+        in_tree=("NodeResourcesFit", "InterPodAffinity", "DefaultPreemption"),
+    )
+    domain.cache.place(standing("on-a", "a", cpu=500))
+    domain.cache.place(standing("on-b", "b", cpu=1000, priority=1, labels={"app": "x"}))
+    domain.nominator.set(make_pod("promised", cpu=100, priority=20, labels={"app": "x"}, nominated_node="a"))
+    spec = msgspec.structs.replace(make_pod("p", cpu=900, priority=9).spec, pod_affinity=away)
+    assert preempted(domain, make_pod("p", spec=spec)) == ("b", ["on-b"])
+
+
+class Flaky(FilterBy):
+    """Fails where it is asked what would be without some pods, as long as it is broken."""
+
+    wants_room_only = True
+
+    def __init__(self) -> None:
+        super().__init__("Flaky", lambda pod, name: "", depends_on=Dependency.ROW)
+        self.is_broken = True
+
+    def filter(self, cycle: Any, pod: Pod, rows: Any) -> Any:
+        if self.is_broken and (cycle.nodes.requested(CPU)[rows] == 0).any():
+            raise RuntimeError("boom")
+        return super().filter(cycle, pod, rows)
+
+
+def test_what_a_preemption_has_learned_is_forgotten_when_a_filter_fails_on_the_way() -> None:
+    flaky = Flaky()
+    domain = make_domain(make_node("a", cpu=1000), make_node("b", cpu=500), plugins=[flaky])
+    domain.cache.place(standing("low", "a"))
+    domain.cache.place(standing("small", "b", cpu=100))
+    result = domain.schedule(make_pod("p", cpu=1000, priority=9))
+    assert isinstance(result, Unplaced)
+    assert (result.nominated_node, result.victims) == (None, ())
+    assert "boom" in result.message
+    assert [point for _, point, _ in domain.heard.failures] == ["Filter", "PostFilter"]
+    flaky.is_broken = False
+    assert preempted(domain, make_pod("p", cpu=1000, priority=9)) == ("a", ["low"])

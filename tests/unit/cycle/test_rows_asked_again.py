@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import numpy as np
+import pytest
 
+from multisched.cycle import row_groups
+from multisched.cycle.row_groups import RowGroupBook
 from multisched.cycle.scheduling_cycle import Placed
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency
-from multisched.model.objects import CPU, Pod, PodSpec
+from multisched.framework.status import Status
+from multisched.model.objects import CPU, Node, Pod, PodSpec
+from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 
 
@@ -81,3 +86,71 @@ def test_changes_on_rows_of_other_domains_beyond_what_this_one_knows_are_none_of
         assert isinstance(result, Placed)
         assert result.node == "a"
     assert len(domain.rows.position) == known < len(domain.rows.members())
+
+
+class Tastes:
+    """Prefers large nodes or small ones: which, the pod says when its scores are normalised."""
+
+    name = "Tastes"
+    depends_on = Dependency.NODE
+
+    def sign(self, pod: Pod) -> Hashable:
+        return pod.labels["likes"]
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        return cycle.nodes.allocatable(CPU)[rows] // 1000
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        return raw if pod.labels["likes"] == "large" else 100 - raw
+
+
+@pytest.mark.parametrize(("shut", "large", "small"), [("", "n3", "n1"), ("n3", "n2", "n1"), ("n1", "n3", "n2")])
+def test_scores_are_normalised_for_the_pod_whether_it_may_go_to_all_nodes_or_to_some(
+    shut: str, large: str, small: str
+) -> None:
+    never = FilterBy("Never", lambda pod, name: "no" if name == shut else "")
+    nodes = [make_node(f"n{cpu}", cpu=cpu * 1000) for cpu in (1, 2, 3)]
+    domain = Domain(*nodes, plugins=[Tastes(), never], in_tree=())
+    for _ in range(2):
+        for likes, node in (("large", large), ("small", small)):
+            result = domain.schedule(make_pod(likes, labels={"likes": likes}))
+            assert isinstance(result, Placed)
+            assert result.node == node
+            assert domain.cycle.give_up(result, Status.error("only looking"))
+
+
+def test_a_node_that_changes_is_scored_anew_though_the_largest_score_stays() -> None:
+    def node(name: str, count: int) -> Node:
+        return make_node(name, taints=tuple(Taint(f"t{n}", effect=PREFER_NO_SCHEDULE) for n in range(count)))
+
+    domain = Domain(node("a", 1), node("b", 2), node("c", 0), in_tree=("TaintToleration",))
+    for count, best in ((0, "c"), (2, "a"), (0, "c")):
+        domain.cache.set_node(node("c", count))
+        result = domain.schedule(make_pod("p"))
+        assert isinstance(result, Placed)
+        assert result.node == best
+        assert domain.cycle.give_up(result, Status.error("only looking"))
+
+
+def test_groupings_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as many as are kept at most: none of them makes another one be made anew."""
+    monkeypatch.setattr(row_groups, "GROUPINGS_MAX", 2)
+    labels = [{"zone": f"z{number % 2}", "rack": f"r{number % 3}"} for number in range(60)]
+    domain = Domain(*(make_node(f"n{number}", labels=one) for number, one in enumerate(labels)))
+    book = RowGroupBook(domain.cache.nodes, domain.rows)
+    zones, racks = book.by_labels(("zone",)), book.by_labels(("rack",))
+    assert zones is not None
+    assert racks is not None
+    assert (zones.count, racks.count) == (2, 3)
+    for _ in range(2):
+        assert book.by_labels(("zone",)) is zones
+        assert book.by_labels(("rack",)) is racks
+    both = book.by_labels(("rack", "zone"))
+    assert both is not None
+    assert both.count == 6
+    assert len(book._known) == 1
+    assert book.by_labels(("zone",)) is not zones
+    domain.cache.set_node(make_node("n0", version=2, labels={"zone": "z9", "rack": "r0"}))
+    renewed = book.by_labels(("zone",))
+    assert renewed is not None
+    assert renewed.count == 3

@@ -201,6 +201,31 @@ def test_room_kept_for_a_nominated_pod_is_refused_in_the_words_and_name_of_the_p
     assert result.rejectors == {"NodeResourcesFit"}
 
 
+@pytest.mark.parametrize("is_promised_too", [False, True])
+@pytest.mark.parametrize("pods_max", [0, 1, 2], ids=["full", "kept for the nominated", "enough"])
+def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_is(
+    pods_max: int, is_promised_too: bool
+) -> None:
+    attempts: list[int] = []
+
+    class Counts:
+        name = "Counts"
+        depends_on = Dependency.ROW
+        reasons = ReasonTable(name)
+
+        def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+            attempts.append(cycle.attempt)
+            full = self.reasons.code(Code.UNSCHEDULABLE, "full")
+            return np.array([full if len(cycle.nodes.pods_on(r)) >= pods_max else 0 for r in rows.tolist()], np.uint8)
+
+    domain = Domain(make_node("a"), in_tree=(), plugins=[Counts()])
+    domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
+    result = domain.schedule(make_pod("p", spec=ONE_CPU, nominated_node="a" if is_promised_too else ""), 7)
+    assert isinstance(result, Placed) == (pods_max == 2)
+    assert len(attempts) >= 2, "alone and beside the nominated pod"
+    assert set(attempts) == {7}
+
+
 def test_a_pod_of_higher_priority_or_the_nominated_one_itself_takes_the_room() -> None:
     domain = Domain(make_node("a", cpu=1000))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
@@ -381,6 +406,52 @@ def test_a_cycle_that_asks_decides_by_the_answer() -> None:
     assert isinstance(result, Placed)
     assert result.node == "b"
     assert domain.cycle.conflicts.true == domain.cycle.conflicts.false == 0
+
+
+def test_answers_put_no_node_before_the_one_that_the_pod_is_nominated_to() -> None:
+    domain = Domain(make_node("a"), make_node("b"), plugins=[Service()])
+    pod = make_pod("p", spec=ONE_CPU, nominated_node="a")
+    result = Waiting.begin(domain, pod).answer({"Service": {"a": 1, "b": 100}})
+    assert isinstance(result, Placed)
+    assert result.node == "a"
+    other = make_pod("q", spec=ONE_CPU, nominated_node="a")
+    result = Waiting.begin(domain, other).answer({"Service": {"b": 1}})
+    assert isinstance(result, Placed)
+    assert result.node == "b", "the service refuses the other"
+
+
+def test_scores_that_were_answered_are_normalised_among_the_nodes_that_are_left() -> None:
+    class Ranks(Service):
+        def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+            assert pod.name == "p"
+            return 100 - raw * 100 // max(1, int(raw.max()))
+
+    domain = Domain(make_node("a"), make_node("b"), make_node("c"), plugins=[Ranks()])
+    result = Waiting.begin(domain, make_pod("p")).answer({"Service": {"a": 5_000, "b": 1_000}})
+    assert isinstance(result, Placed)
+    assert result.node == "b"
+    record = domain.cycle.records.read("uid-p")[-1]
+    assert record.scores[-1] == ("Service", 1, 80)
+
+
+def test_a_post_filter_hears_who_refused_a_node_last() -> None:
+    seen: dict[str, Status] = {}
+
+    class Preempts:
+        name = "Preempts"
+
+        def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+            seen.update({node: refusals.status_of(node) for node in ("a", "b", "nowhere")})
+            return PostFilterResult(Status.unschedulable("nobody goes"))
+
+    domain = Domain(make_node("a", cpu=500), make_node("b"), plugins=[Service(), Preempts()])
+    result = Waiting.begin(domain, make_pod("p", spec=ONE_CPU)).answer({"Service": {}})
+    assert isinstance(result, Unplaced)
+    assert {node: (status.plugin, status.code) for node, status in seen.items()} == {
+        "a": ("NodeResourcesFit", Code.UNSCHEDULABLE_AND_UNRESOLVABLE),
+        "b": ("Service", Code.UNSCHEDULABLE),
+        "nowhere": ("", Code.UNSCHEDULABLE_AND_UNRESOLVABLE),
+    }
 
 
 def test_two_cycles_of_a_class_that_wait_at_once_keep_their_own_state_and_never_overcommit() -> None:
@@ -734,7 +805,8 @@ def test_a_filters_error_about_a_row_that_is_left_fails_the_attempt_in_upstreams
     broken, full = {"b"}, {"b"}
     rule = FilterBy("Broken", lambda pod, name: "odd disk" if name in broken else "", code=Code.ERROR)
     earlier = FilterBy("Earlier", lambda pod, name: "full" if name in full else "", depends_on=Dependency.ROW)
-    domain = Domain(make_node("a"), make_node("b"), plugins=[earlier, rule])
+    silent = FilterBy("Silent", lambda pod, name: "", code=Code.ERROR)
+    domain = Domain(make_node("a"), make_node("b"), plugins=[earlier, silent, rule])
     assert isinstance(domain.schedule(make_pod("p")), Placed)
 
     full.clear()
@@ -758,3 +830,36 @@ def test_a_failure_status_is_kept_for_the_answer_of_the_plugin_that_gave_it() ->
     assert failure.status == Status(
         Code.ERROR, "NodeResourcesFit", ('running Filter plugin "NodeResourcesFit": ValueError: odd',)
     )
+
+
+def _counting(**points: Callable[..., Any]) -> Any:
+    """A plugin that keeps count beside nominated pods and in dry runs."""
+    usual: dict[str, Callable[..., Any]] = {
+        "pre_filter": lambda self, cycle, pod: PreFilterResult(),
+        "filter": lambda self, cycle, pod, rows: np.zeros(len(rows), np.uint8),
+        "add_pod": lambda self, cycle, pod, other, row: SUCCESS,
+        "remove_pod": lambda self, cycle, pod, other, row: SUCCESS,
+    }
+    return _broken(**{**usual, **points})
+
+
+def test_a_plugin_may_keep_a_row_for_the_pods_that_are_nominated_there_as_it_counts_them() -> None:
+    plugin = _counting(add_pod=lambda self, cycle, pod, other, row: Status.unschedulable(f"{other.name} comes"))
+    domain = Domain(make_node("a"), plugins=[plugin])
+    domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
+    result = domain.schedule(make_pod("p", spec=ONE_CPU))
+    assert isinstance(result, Unplaced)
+    assert (result.message, result.is_error) == ("0/1 nodes are available: 1 urgent comes.", False)
+    assert domain.cycle.refusal_of_move(None, make_pod("q", spec=ONE_CPU), "a") == "Broken: urgent comes"
+
+
+def test_a_plugin_that_cannot_count_a_pod_as_gone_says_why_that_does_not_make_room() -> None:
+    plugin = _counting(remove_pod=lambda self, cycle, pod, other, row: Status.unschedulable(f"{other.name} stays"))
+    domain = Domain(make_node("a", cpu=1000), plugins=[plugin], in_tree=("NodeResourcesFit", "DefaultPreemption"))
+    low = make_pod("low", cpu=1000, node="a", phase="Running")
+    domain.cache.place(low)
+    assert domain.cycle.refusal_of_move(low, make_pod("q", spec=URGENT), "a") == "Broken: low stays"
+    result = domain.schedule(make_pod("p", spec=URGENT))
+    assert isinstance(result, Unplaced)
+    assert (result.nominated_node, result.victims) == (None, ())
+    assert "low stays" in result.message

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.cycle import shared_answers
 from multisched.cycle.row_groups import RowGroups
 from multisched.cycle.shared_answers import TOPS_MAX, SharedScores
 from multisched.framework.normalize import MAX_SCORE, ByLargest
@@ -46,3 +48,15 @@ def test_groups_know_their_rows_and_one_row_of_each(drawn: list[tuple[int, bool]
     wanted = np.array([number % 2 == 0 for number in range(groups.count)])
     if wanted.any():
         assert groups.rows_in(wanted).tolist() == [at for at, number in enumerate(of.tolist()) if wanted[number]]
+
+
+def test_normalised_scores_are_kept_for_a_few_largest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_answers, "FINALS_MAX", 2)
+    shared, rule = SharedScores(np.array([1, 2, 4], np.int64)), ByLargest()
+    first = shared.normalized(rule, 4)
+    assert first.tolist() == [25, 50, 100]
+    assert shared.normalized(rule, 8).tolist() == [12, 25, 50]
+    assert shared.normalized(rule, 4) is first
+    shared.normalized(rule, 16)
+    assert shared.normalized(rule, 4) is not first
+    assert shared.normalized(rule, 4).tolist() == first.tolist()

@@ -15,6 +15,7 @@ from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows, Scores
+from multisched.framework.normalize import ByLargest
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SKIP, SUCCESS, Status
@@ -64,6 +65,18 @@ class Spreads(ScoreBy):
         return 100 - raw * 100 // max(1, int(raw.max()))
 
 
+class Busy(ScoreBy):
+    """Row dependent, normalised by the largest score."""
+
+    normalizer = ByLargest(reverse=True)
+
+    def __init__(self) -> None:
+        super().__init__("Busy", lambda pod, name: 0, depends_on=Dependency.ROW)
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        return cycle.nodes.pod_count[rows]
+
+
 class Crowded(ScoreBy):
     """Reads the number of nodes and the pods on the row."""
 
@@ -91,18 +104,24 @@ class Rivals(ScoreBy):
         return np.full(len(rows), 10 * cycle.state.read(_FEASIBLE), np.int64) + rows % 2
 
 
-def make_domain(outside: Outside) -> Domain:
+def make_domain(outside: Outside, *, with_all: bool) -> Domain:
+    """`with_all`: also with plugins that make the cycle add all scores up anew each time."""
+
     def is_open(pod: Pod, node: str) -> str:
         return "closed outside" if node in outside.closed else ""
 
+    always_anew = (
+        ScoreBy("Favourite", lambda pod, node: 9 * (node == outside.favourite), depends_on=Dependency.ATTEMPT),
+        Spreads(),
+        Crowded(),
+        Rivals(),
+    )
     return Domain(
         plugins=[
             TeamGate(outside),
             FilterBy("OpenOutside", is_open, depends_on=Dependency.ATTEMPT),
-            ScoreBy("Favourite", lambda pod, node: 9 * (node == outside.favourite), depends_on=Dependency.ATTEMPT),
-            Spreads(),
-            Crowded(),
-            Rivals(),
+            Busy(),
+            *(always_anew if with_all else ()),
         ],
         weights={"Spreads": 3},
         in_tree=tuple(IN_TREE_USED),
@@ -220,12 +239,12 @@ def placed_or_refused(domain: Domain, cycle: SchedulingCycle, pod: Pod, attempt:
     return result
 
 
-@given(pools, histories)
+@given(pools, histories, st.booleans())
 def test_a_warm_class_says_what_a_cold_one_says_after_any_history(
-    pool: list[Pod], history: list[tuple[list[Step], bool]]
+    pool: list[Pod], history: list[tuple[list[Step], bool]], with_all: bool
 ) -> None:
     outside = Outside()
-    domain = make_domain(outside)
+    domain = make_domain(outside, with_all=with_all)
     for number, name in enumerate(NAMES):
         labels = {"zone": "a"} if number % 2 else {}
         domain.cache.set_node(make_node(name, pods=number + 1, labels=labels, taints=SOFT[:number]))

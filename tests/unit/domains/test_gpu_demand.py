@@ -64,6 +64,11 @@ def test_device_lists_are_read_back_as_written(devices: set[int]) -> None:
     assert devices_of(make_pod("p", annotations={GPU_DEVICES: devices_text(ascending)})) == ascending
 
 
-@pytest.mark.parametrize("text", ["", "a", "0,a", "-1", "0,0", "256", "0;1", "0," * 9000])
+@pytest.mark.parametrize(("text", "devices"), [("255", (255,)), (" 1, 0 ", (0, 1)), ("0007", (7,))])
+def test_a_device_list_is_read_however_it_is_written(text: str, devices: tuple[int, ...]) -> None:
+    assert devices_of(make_pod("p", annotations={GPU_DEVICES: text})) == devices
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,a", "-1", "0,0", "256", "00001", "0;1", "0," * 9000])
 def test_an_unreadable_device_list_names_no_device(text: str) -> None:
     assert devices_of(make_pod("p", annotations={GPU_DEVICES: text})) == ()

@@ -112,6 +112,8 @@ def test_a_placed_pod_is_tried_as_if_it_were_not_there() -> None:
     view = explained(make_node("n1", cpu="2"), make_pod("late", cpu="2", node="n1"), query=PLAIN)
     assert view.now is not None
     assert (view.state, view.node, view.now.outcome, view.now.node) == ("bound", "n1", "placed", "n1")
+    told = (view.namespace, view.name, view.uid, view.scheduler, view.domain, view.waiting_for)
+    assert told == ("default", "late", "pod-late", "default-scheduler", "all", "")
 
 
 def test_a_pod_that_cannot_be_read_is_said_to_be_refused() -> None:

@@ -293,3 +293,18 @@ def test_a_pod_that_fits_needs_no_fix() -> None:
 def test_a_placed_pod_needs_no_fix_either() -> None:
     view = explained(make_node("n1"), make_pod("late", node="n1"))
     assert (view.fixes, view.notes) == (None, ("it has a node: there is nothing to fix",))
+
+
+def test_of_many_tolerations_the_one_that_opens_most_nodes_is_told() -> None:
+    """Though it is the last by its name."""
+    nodes = [tainted(f"n{number}", f"key-{number}") for number in range(fixes.FIXES_PER_KIND)]
+    view = explained(*nodes, tainted("y", "most"), tainted("z", "most"), make_pod("late"))
+    wanted = [fix.change["toleration"]["key"] for fix in view.fixes or () if fix.kind == "toleration"]
+    assert len(wanted) == fixes.FIXES_PER_KIND
+    assert "most" in wanted
+
+
+def test_a_request_of_the_pod_as_a_whole_is_lowered_for_its_containers_too() -> None:
+    late = make_pod("late", cpu="3", resources={"requests": {"cpu": "6"}})
+    (fix,) = [one for one in explained(make_node("n1", cpu="4"), late).fixes or () if one.kind == "request"]
+    assert fix.change == {"resource": "cpu", "from": 6000, "to": 4000}

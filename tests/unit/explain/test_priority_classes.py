@@ -51,6 +51,9 @@ async def test_classes_that_cannot_be_read_are_told_and_the_pod_keeps_what_it_sa
         ),
         f"priority classes cannot be read: {why}",
     )
+    told = admitted(PlannedPod(Decoder().pod(POD), "new", "high", priority=7), None, "")
+    assert told.notes == (), "it says itself what the class stands for"
+    assert admitted(PlannedPod(Decoder().pod(POD), "new", ""), None, "").notes == ()
     system = admitted(PlannedPod(Decoder().pod(POD), "new", "system-node-critical"), None, why)
     assert (system.pod.spec.priority, system.notes) == (2_000_001_000, ())
 

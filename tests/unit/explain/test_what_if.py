@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched import config
+from multisched.framework.plugin import CycleView, PermitResult
+from multisched.framework.status import Code, Status
 from multisched.model.decode import LABELS_MAX, Decoder
+from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
 from multisched.shell.what_if import planned_pod
-from tests.unit.explain.clusters import Document, dump_of, make_node, make_pod
+from tests.unit.explain.clusters import CONFIGURATION, Document, dump_of, make_node, make_pod
 
 CONTAINERS = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "1"}}}]
 SPEC: Document = {"schedulerName": "default-scheduler", "containers": CONTAINERS}
@@ -99,6 +102,12 @@ def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
         ("n1", ("default/low",)),
         ("", ()),
     ]
+    assert [one.ties for one in view.placements] == [0, 0, 0], "nobody is compared with a node that was promised"
+
+
+def test_how_many_nodes_were_as_good_is_told() -> None:
+    view = dump_of(make_node("n1"), make_node("n2"), make_node("n3", cpu="200m")).what_if({"spec": SPEC}, 2)
+    assert [one.ties for one in view.placements] == [2, 1]
 
 
 def test_the_priority_class_of_a_dump_counts() -> None:
@@ -212,3 +221,20 @@ def test_the_annotations_that_the_program_goes_by_are_read_of_a_dumps_pods_howev
     standing["metadata"]["annotations"] = {**MANY, GPU_MILLI: "600", GPU_DEVICES: "0"}
     view = dump_of(make_gpu_node(), standing, configured=SHIPPED).what_if(share(600), 1)
     assert [one.node for one in view.placements] == [""]
+
+
+class HoldsAll:
+    """Lets every pod wait at Permit."""
+
+    name = "HoldsAll"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 60.0)
+
+
+def test_who_would_hold_a_pod_at_permit_is_told_once() -> None:
+    profile = f"profile: {{plugins: {{enabled: [{{name: '{__name__}:HoldsAll'}}]}}}}, nodes:"
+    configured = config.parse(CONFIGURATION.replace("nodes:", profile), "test")
+    view = dump_of(make_node("n1"), configured=configured).what_if({"spec": SPEC}, 2)
+    assert [one.node for one in view.placements] == ["n1", "n1"]
+    assert view.notes.count("HoldsAll would hold it at Permit first") == 1

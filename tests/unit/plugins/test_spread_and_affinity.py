@@ -236,6 +236,15 @@ def test_spreading_by_default_goes_by_the_services_as_they_are_now() -> None:
     assert verdicts == [[True, False], [False, False], [True, False]]
 
 
+@pytest.mark.parametrize(("min_domains", "verdict"), [(None, None), (1, None), (2, SKEWED)])
+def test_a_default_constraint_wants_one_domain_unless_it_says_more(min_domains: int | None, verdict: Any) -> None:
+    scene = Scene([node("a", "x")], [pod("p", on="a")], pod("new"))
+    rule = DefaultConstraint(1, ZONE, "DoNotSchedule", min_domains=min_domains)
+    service = {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}}
+    put(scene.objects, ObjectKind.SERVICE, service)
+    assert scene.statuses(spreading(scene, PodTopologySpreadArgs((rule,), False))) == {"a": verdict}
+
+
 def test_a_pod_that_asks_for_what_is_the_default_is_of_another_class_than_one_that_asks_for_nothing() -> None:
     """Where the system's defaults hold a row without a zone is scored by its host; a pod's own constraints leave it out."""
     defaults = [spread(3, HOST, hard=False), spread(5, ZONE, hard=False)]
@@ -477,6 +486,20 @@ def test_affinity_follows_pods_that_come_and_go_in_thought() -> None:
     assert codes_with(scene, plugin, {}, ["uid-web"]) == {"a": 0, "b": 0}
     assert [code != 0 for code in codes_with(scene, plugin, {"b": hostile}, []).values()] == [True, True]
     assert [code != 0 for code in codes_with(scene, plugin, {}, ["uid-cache2"]).values()] == [True, True]
+
+
+def test_affinity_goes_by_the_pods_of_the_view_that_it_is_asked_with() -> None:
+    scene = Scene([node("a", "x"), node("b", "y")], [], pod("new"))
+    plugin, runner = relating(scene), Runner(FailuresAreFatal(), lambda: 0.0)
+    assert plugin.pre_filter(scene.view(), scene.pod).status.code is Code.SKIP
+
+    thought = OverlayCycle(scene.table, scene.view().state, scene.pod, [], runner, 1)
+    hostile = decode_pod(pod("q", app="db", affinity=far(term())))
+    assert thought.add_pod(hostile, int(scene.rows(["b"])[0])).is_success
+    assert plugin.pre_filter(thought.view, scene.pod).status.is_success
+    codes = plugin.filter(thought.view, scene.pod, scene.rows(scene.names)).tolist()
+    assert [plugin.reasons.status(code).reasons if code else () for code in codes] == [(), UNWANTED[1]]
+    assert plugin.groups_by(thought.view, scene.pod) == (ZONE,)
 
 
 def test_scores_are_int64_and_codes_bytes() -> None:

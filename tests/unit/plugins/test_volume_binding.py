@@ -140,7 +140,8 @@ def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_d
         node = csi_node(name)
         node["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
         storage.put(CSI_NODE, node)
-    assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}
+    storage.put(CSI_NODE, csi_node("n3"))
+    assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}, "on n3 the driver has not taken it over"
 
 
 def test_answers_about_a_volume_that_a_driver_may_take_over_hang_on_what_the_nodes_drivers_are() -> None:
@@ -427,7 +428,9 @@ def scores(storage: Storage, one: Pod) -> dict[str, int]:
     assert plugin.pre_filter(view, one).status.is_success
     rows = np.array([storage.row(name) for name in ZONES], np.intp)
     assert plugin.pre_score(view, one, rows) is SUCCESS
-    return dict(zip(ZONES, plugin.score(view, one, rows).tolist(), strict=True))
+    found = plugin.score(view, one, rows)
+    assert found.dtype == np.int64
+    return dict(zip(ZONES, found.tolist(), strict=True))
 
 
 def test_without_a_shape_nothing_is_scored() -> None:
@@ -453,3 +456,14 @@ def test_what_is_to_be_made_is_scored_by_the_room_its_driver_tells_of() -> None:
     storage.put(PVC, claim("x", size="1Gi"), claim("y", size="1Gi"))
     assert scores(storage, pod("p", "x")) == {"n0": 10, "n1": 10, "n2": 25, "n3": 25}
     assert scores(storage, pod("p", "x", "y")) == {"n0": 20, "n1": 20, "n2": 50, "n3": 50}
+
+
+def test_volumes_of_exbibytes_are_scored_exactly() -> None:
+    """Beyond 2**53 a float64 has no odd numbers: what is almost full is not full."""
+    storage = Storage(VolumeBindingArgs(shape=SHAPE))
+    storage.put(PV, volume("a", size=str(2**62), host="n0"), volume("b", size=str(2**61), host="n1"))
+    storage.put(PVC, claim("x", "local", size=str(2**61 - 1)))
+    assert {name: score for name, score in scores(storage, pod("p", "x")).items() if name in ("n0", "n1")} == {
+        "n0": 49,
+        "n1": 99,
+    }

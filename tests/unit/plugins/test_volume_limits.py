@@ -121,6 +121,21 @@ def test_attachments_of_pods_that_are_gone_count_until_they_are_detached() -> No
     assert found.statuses(plugin)["n0"] is None
 
 
+def test_the_claim_of_a_standing_pods_own_volume_counts_from_when_it_comes_to_when_it_goes() -> None:
+    found = scene(uses("c"), [*uses("a"), ephemeral("own")])
+    plugin = NodeVolumeLimits(found.context())
+    for _ in range(2):
+        assert found.statuses(plugin)["n0"] is None
+        put(found.objects, CLAIM, claim("p0-own", volume="pv-b", owner="uid-p0"))
+        assert found.statuses(plugin)["n0"] == OVER
+        found.objects.remove(CLAIM, "default", "p0-own")
+    assert found.statuses(plugin)["n0"] is None
+
+
+def test_a_claim_without_a_name_is_an_error() -> None:
+    assert verdict(scene(uses(""))) == (Code.ERROR, ("PersistentVolumeClaim had no name",))
+
+
 def test_a_claim_that_is_missing_or_another_pods_is_named() -> None:
     missing = scene([ephemeral("scratch")])
     sentence = 'looking up PVC default/pending-scratch: persistentvolumeclaim "pending-scratch" not found'
@@ -418,5 +433,7 @@ def test_events_that_free_or_add_room_wake_and_others_do_not() -> None:
     assert hint("PersistentVolumeClaimAdd", waiting, None, elsewhere) is Hint.SKIP
     detached = decoded(ATTACHMENT, attachment("x", "n0", "pv"))
     assert hint("VolumeAttachmentDelete", waiting, detached, None) is Hint.QUEUE
+    own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
+    assert hint("VolumeAttachmentDelete", own, detached, None) is Hint.QUEUE
     inline = decode_pod(pod_document("p", volumes=[{"name": "v", "cinder": {"volumeID": "c"}}]))
     assert hint("VolumeAttachmentDelete", inline, detached, None) is Hint.SKIP

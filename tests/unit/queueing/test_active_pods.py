@@ -215,3 +215,14 @@ def test_pods_come_and_go_in_any_order_and_none_is_lost(
         del here[pods.take()]
         pods.active.validate()
     assert pods.active.head() is None
+
+
+def test_stalls_of_retries_are_made_up_for_by_a_bounded_number_of_first_attempts() -> None:
+    pods = Pods()
+    pods.add_many(100, "a", 0, is_retry=True)
+    pods.add_many(1_000, "b", 1, is_retry=False)
+    for _ in range(5):
+        pods.active.charge_cost("a", 3_600.0, is_retry=True)
+    taken = pods.namespaces_taken(int(COST_UNITS_MAX) + 2)
+    assert taken[: int(COST_UNITS_MAX)] == ["b"] * int(COST_UNITS_MAX)
+    assert "a" in taken

@@ -19,7 +19,7 @@ from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.parked_pods import ParkedPods, hint_cost
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place, QueueInvariantError, check
-from tests.unit.queueing.builders import Errors, make_pod, make_queue, pop_uid
+from tests.unit.queueing.builders import ClosedGates, Errors, make_pod, make_queue, pop_uid
 
 
 def two_namespaces() -> ActivePods:
@@ -216,6 +216,13 @@ def test_a_gate_that_returns_no_status_holds_its_pod_and_is_told() -> None:
     placement = queue.add(make_pod("p"), 0.0)
     assert placement.place is Place.GATED
     assert heard.heard == [("Odd", "returned bool, not Status")]
+
+
+def test_a_pod_that_was_never_active_could_be_scheduled_since_it_came() -> None:
+    queue = make_queue(gates=[ClosedGates()])
+    queue.add(make_pod("p", gates=("quota",)), 7.0)
+    assert queue.where("p") is Place.GATED
+    assert queue.schedulable_since_s("p") == 7.0
 
 
 def test_nothing_is_known_of_a_pod_that_the_queue_does_not_have() -> None:

@@ -75,3 +75,20 @@ def test_all_of_them_are_tried_again_some_at_a_time() -> None:
         parked.queue.flush(now_s)
         assert 0 < parked.waking(many) - before <= OVERDUE_PER_FLUSH
     assert flushes == -(-len(many) // OVERDUE_PER_FLUSH)
+
+
+def test_those_who_are_parked_after_the_event_are_not_tried_again_for_it() -> None:
+    parked = Parked()
+    many = parked.refuse("many", HINT_COST_MAX + 1)
+    parked.happen(100.0)
+    late = [f"late-{number}" for number in range(OVERDUE_PER_FLUSH)]
+    for uid in late:
+        parked.queue.add(Pod("many", uid, uid, 1, labels={"n": uid}), 100.0)
+        assert parked.queue.pop(100.0) is not None
+        parked.queue.fail(uid, Failure(frozenset({parked.choosy.name})), 100.0)
+    now_s = 100.0
+    for _ in range(-(-len(many) // OVERDUE_PER_FLUSH)):
+        now_s += OVERDUE_PAUSE_S
+        parked.queue.flush(now_s)
+    assert parked.waking(many) == len(many)
+    assert parked.waking(late) == 0

@@ -260,6 +260,26 @@ def test_a_wildcard_event_with_a_pod_wakes_that_pod_alone() -> None:
     assert (queue.where("a"), queue.where("b")) == (Place.ACTIVE, Place.UNSCHEDULABLE)
 
 
+@pytest.mark.parametrize("woken", ["a", "b"])
+def test_a_wildcard_event_for_a_pod_in_its_attempt_counts_for_that_one_when_it_fails(woken: str) -> None:
+    queue = make_queue()
+    for name in ("a", "b"):
+        queue.add(make_pod(name), 0)
+        assert queue.pop(0) is not None
+    queue.on_event(FORCED, None, make_pod(woken), 1)
+    for name in ("a", "b"):
+        queue.fail(name, refused_by(FIT), 2)
+    asleep = {name for name in ("a", "b") if queue.where(name) is Place.UNSCHEDULABLE}
+    assert asleep == {"a", "b"} - {woken}
+
+
+def test_a_wildcard_event_for_a_pod_that_is_gone_wakes_nobody() -> None:
+    queue = make_queue()
+    park(queue, make_pod("a"))
+    assert queue.on_event(FORCED, None, make_pod("gone"), 60).active == 0
+    assert queue.where("a") is Place.UNSCHEDULABLE
+
+
 def test_the_event_of_a_pending_plugin_skips_backoff() -> None:
     queue = make_queue()
     failure = Failure(rejectors=frozenset({FIT}), pending=frozenset({OUTSIDE}))

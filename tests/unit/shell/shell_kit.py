@@ -39,7 +39,7 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.router import Router
 from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimClock, SimLoop
-from tests.unit.cycle.cycle_kit import Domain
+from tests.unit.cycle.cycle_kit import POINTS, Domain
 
 Document = dict[str, Any]
 NO_TOLERATIONS: Mapping[str, tuple[Toleration, ...]] = {}
@@ -136,8 +136,10 @@ class Desk:
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
         """Times are of no interest here, but that they are some."""
         assert seconds >= 0
+        assert point in POINTS
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
+        assert point in POINTS
         self.ends.append(("failure", (plugin, point)))
 
     def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:

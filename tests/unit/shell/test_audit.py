@@ -395,6 +395,22 @@ def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
     play(scene)
 
 
+def test_what_an_audit_finds_mended_is_a_first_suspicion_when_it_comes_again() -> None:
+    async def scene(stage: Stage) -> None:
+        uid = stage.uid("huge")
+        (worker,) = (one for one in stage.program.router.workers() if uid in one.queue)
+        for _ in range(2):
+            pod = worker.queue.pod(uid)
+            assert pod is not None
+            _lose_from_the_queue(stage.program, uid)
+            assert await stage.program.audit.once() == []
+            worker.queue.add(pod, asyncio.get_running_loop().time())
+            assert await stage.program.audit.once() == []
+            await asyncio.sleep(1.0)
+
+    play(scene)
+
+
 def test_a_ledger_that_failed_is_asked_again_once_it_was_compared() -> None:
     async def scene(stage: Stage) -> None:
         ledgers = stage.program.cache.ledgers

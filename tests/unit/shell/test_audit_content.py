@@ -35,6 +35,17 @@ PODS: dict[str, Document] = {
     ),
     "pod level": pod_document(container(cpu="1"), resources={"requests": {"cpu": "4"}}),
     "being resized": pod_document(container(cpu="2"), nodeName="n", status=RESIZED),
+    "a sidecar being resized": pod_document(
+        container(cpu="1"),
+        initContainers=[container("s", cpu="2") | {"restartPolicy": "Always"}],
+        nodeName="n",
+        status={"initContainerStatuses": [{"name": "s", "allocatedResources": {"cpu": "1"}}]},
+    ),
+    "to be resized": pod_document(
+        container(cpu="2"),
+        nodeName="n",
+        status={"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]},
+    ),
     "ports": pod_document(
         container() | {"ports": [{"hostPort": 80, "hostIP": "0.0.0.0"}, {"hostPort": 81, "hostIP": "10.0.0.1"}]},
         initContainers=[container("s") | {"restartPolicy": "Always", "ports": [{"hostPort": 9, "protocol": "UDP"}]}],

@@ -10,6 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
+from domains.gpu.demand import GPU_MILLI
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency, Plugin
 from multisched.framework.reasons import ReasonTable
@@ -256,3 +257,48 @@ def test_a_bound_pod_that_was_unreadable_for_a_moment_is_not_decided_again() -> 
         assert house.desk.posts == [("p", "a")] * 2
 
     play(scene)
+
+
+@pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
+def test_a_pod_that_asks_for_other_devices_before_anything_was_sent_is_decided_anew_and_told_so(where: str) -> None:
+    """The ledger holds for it what it asked for before."""
+    loop = SimLoop(seed=3)
+
+    def see(house: House, milli: str) -> None:
+        house.see_pod(where, cpu="1", metadata={"annotations": {GPU_MILLI: milli}})
+
+    async def main() -> None:
+        house = House(loop, plugins=[Holding()], bind_workers=1, profile="gpu")
+        house.see_node("g", cpu="4", gpus=2)
+        house.desk.sleep = anyio.sleep
+        house.desk.replies = [HELD_S] if where == "queued" else []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            house.see_pod("first", cpu="100m", metadata={"annotations": {GPU_MILLI: "100"}})
+            await asyncio.sleep(0.1)
+            see(house, "300")
+            await asyncio.sleep(0.1)
+            assert house.node_of(where) == "g"
+            see(house, "700")
+            await asyncio.sleep(HELD_S + 0.1)
+            assert any("the pod changed before it was bound" in text for text in house.told(where)), house.told(where)
+            tasks.cancel_scope.cancel()
+        house.cache.validate()
+
+    simulate(main(), loop)
+
+
+def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_is_tried_again() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("p", cpu="3")
+        await asyncio.sleep(0.1)
+        house.worker.hold()
+        house.see_pod("standing", cpu="3", scheduler="them", nodeName="a", phase="Running")
+        await asyncio.sleep(HELD_S + 0.1)
+        entry = house.worker.queue.entry("uid-p")
+        assert entry is not None
+        assert (entry.place, entry.message) == (Place.ACTIVE, "its node was taken")
+        assert house.told("p") == [], "it is tried again at once"
+
+    play(scene, plugins=[Remote()])

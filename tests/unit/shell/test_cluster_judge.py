@@ -142,14 +142,22 @@ async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_re
     ]
 
 
-@pytest.mark.parametrize(("path", "status"), [(NODES, 403), ("/api/v1/pods", 500), ("/api/v1/pods", 410)])
-async def test_without_nodes_or_pods_there_is_no_verdict(path: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        (NODES, 403, "nodes and pods cannot be listed: 403 : no"),
+        ("/api/v1/pods", 500, "nodes and pods cannot be listed: 500 : no"),
+        ("/api/v1/pods", 410, "the lists expire before they end; try again"),
+    ],
+)
+async def test_without_nodes_or_pods_there_is_no_verdict(path: str, status: int, words: str) -> None:
     town = Town({path: status})
     await town.build(("over", "n1", "5"))
     transport: Any = town.transport
     with pytest.raises(JudgeError) as refused:
         await judge_cluster(transport, ())
     assert refused.value.code == ExitCode.NO_CLUSTER
+    assert str(refused.value) == words
 
 
 async def test_a_look_that_fails_leaves_the_last_verdict_and_no_process(process: ChildProcess) -> None:

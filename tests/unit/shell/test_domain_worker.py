@@ -433,12 +433,16 @@ def test_room_that_a_refused_bind_frees_wakes_those_who_wait_for_it() -> None:
     play(scene)
 
 
-def test_a_refused_bind_is_told_in_upstreams_words() -> None:
+def test_a_refused_bind_is_told_in_upstreams_words_and_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+    words = 'running Bind plugin "ByName": pods "p" is forbidden: no'
+
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [BindReply(BindAnswer.REJECTED, message='pods "p" is forbidden: no')]
         house.see_pod("p")
         await asyncio.sleep(0.5)
-        assert house.told("p") == ['running Bind plugin "ByName": pods "p" is forbidden: no']
+        assert house.told("p") == [words]
+        (told,) = [vars(record) for record in caplog.records if record.message == "pod not bound"]
+        assert (told["outcome"], told["error"], told["node"]) == ("REFUSED", words, "a")
 
     play(scene)
 

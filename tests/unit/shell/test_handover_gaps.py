@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from multisched import config
+from multisched.client.lease import LeaseState
 from multisched.client.lease_record import Holding
 from multisched.config_nodes import NodeSelection
 from multisched.shell import handover as handover_module
@@ -113,20 +115,23 @@ def test_a_domain_that_another_leader_has_never_heard_of_uses_no_node_beside_it(
     play(scene)
 
 
-def test_many_nodes_that_change_their_domain_at_once_are_used_soon() -> None:
-    """More than are listed one by one. The list that is made for all of them keeps none of them waiting."""
+@pytest.mark.parametrize("count", [NODES_LISTED_MAX, NODES_LISTED_MAX + 1, 2 * NODES_LISTED_MAX])
+def test_many_nodes_that_change_their_domain_at_once_are_used_soon(count: int) -> None:
+    """If more than are listed one by one, the list that is made for all of them keeps none of them waiting."""
 
     async def scene(site: Site) -> None:
-        count = 2 * NODES_LISTED_MAX
+        await site.send("DELETE", "/api/v1/nodes/n")
         for number in range(count):
             await site.add_node(f"node-{number}", gpus=4)
         _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
+        lists = new.program.reflectors["pods"].statistics().lists
         for number in range(count):
             await site.set_gpus(f"node-{number}", 0)
         await asyncio.sleep(6.0)
         assert not rows_of(new, "forecast").withheld
         assert len(rows_of(new, "forecast").rows) == count
+        assert (new.program.reflectors["pods"].statistics().lists > lists) == (count > NODES_LISTED_MAX)
 
     play(scene)
 
@@ -211,6 +216,32 @@ def test_other_configurations_and_what_was_told_are_remembered_within_bounds(mon
     play(scene)
 
 
+def test_each_node_that_waits_is_told_once_and_those_that_were_told_are_remembered_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handover_module, "TOLD_MAX", 3)
+
+    async def scene(site: Site) -> None:
+        for name in ("o", "p", "q"):
+            await site.add_node(name, gpus=4)
+        old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        old.cable.deaf_until_s = site.loop.time() + 60.0
+        caplog.clear()
+        for name in ("o", "p", "q"):
+            await site.set_gpus(name, 0)
+        await asyncio.sleep(5.0)
+        told = [vars(record) for record in caplog.records if record.message == "node waits"]
+        assert sorted((one["node"], one["domain"]) for one in told) == [(name, "forecast") for name in "opq"]
+        assert len(new.program.handover._told) == 3
+        await site.set_gpus("n", 0)
+        await asyncio.sleep(0.6)
+        assert 1 <= len(new.program.handover._told) <= 3
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+
+
 def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> None:
     async def scene(site: Site) -> None:
         old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
@@ -222,3 +253,32 @@ def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> Non
         assert new.program.handover.waiting() == "1 nodes wait for another leader, for instance n"
 
     play(scene)
+
+
+def test_a_node_that_joins_while_this_process_waits_for_a_former_holders_binds_waits_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The former holder may have the node still, and a bind to it on its way."""
+
+    async def scene(site: Site) -> None:
+        gone = site.start(["forecast"], TWO)
+        await asyncio.sleep(5.0)
+        heir = site.start(["gpu", "forecast"], TWO)
+        await asyncio.sleep(10.0)
+        await site.kill(gone)
+        keeper = heir.program.handover._keepers["forecast"]
+        while keeper.state is not LeaseState.LEADING:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+        assert not keeper.may_bind()
+        await site.add_node("late", gpus=4)
+        await asyncio.sleep(2.0)
+        assert len(rows_of(heir, "gpu").withheld) == 1
+        (told,) = [vars(record) for record in caplog.records if record.message == "node waits"]
+        who = "this process, which waits for the former holder's binds"
+        assert (told["node"], told["domain"]) == ("late", "gpu")
+        assert told["why"].startswith(f"the lease of forecast is held by {who}, ")
+        await asyncio.sleep(20.0)
+        assert not rows_of(heir, "gpu").withheld
+
+    with caplog.at_level(logging.INFO):
+        play(scene)

@@ -434,11 +434,13 @@ def test_what_a_policy_adds_is_made_once_for_pods_alike_and_kept_within_a_bound(
     monkeypatch.setattr(ingest, "INTERNED_MAX", 2)
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, tolerations={"ours": (Toleration("virtual", "Exists"),)})
-        uids = [house.see_pod(f"p-{number}", cpu=str(1 + number // 2)) for number in range(10)]
+        uids = []
+        for number in range(10):
+            uids.append(house.see_pod(f"p-{number}", cpu=str(1 + number // 2)))
+            assert 1 <= len(house.pods._tolerant) <= 2
         specs = [house.pods.pending[uid].spec for uid in uids]
         assert all([one.key for one in spec.tolerations] == ["virtual"] for spec in specs)
         assert all(first is second for first, second in zip(specs[::2], specs[1::2], strict=True))
-        assert len(house.pods._tolerant) <= 2
 
 
 def test_who_waits_for_room_that_was_promised_to_a_pod_hears_when_it_goes_elsewhere(house: House) -> None:

@@ -80,7 +80,7 @@ def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.
     assert (said["kind"], said["key"], bool(said["error"])) == (KIND.value, "team/few", True)
 
 
-def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait() -> None:
+def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[tuple[ClusterEvent, EventObject, EventObject]]()
     ingest = ObjectIngest(
         KIND, store, decoders()[KIND.value], lambda event, old, new: told.append((event, old, new)), Desk(), "ours"
@@ -90,6 +90,9 @@ def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait() -> None:
     ingest.refused("forbidden")
     ingest.refused("still forbidden")
     assert store.unreadable(KIND) == "still forbidden"
+    (said,) = [vars(record) for record in caplog.records]
+    path = "/apis/policy/v1/poddisruptionbudgets"
+    assert (said["kind"], said["error"], said["path"]) == (KIND.value, "forbidden", path)
     ingest.replaced("2")
     ingest.replaced("3")
     assert store.unreadable(KIND) == ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
+import pytest
 
 from multisched.framework.plugin import CycleView, Plugin
 from multisched.framework.status import SKIP, SUCCESS, Status
@@ -40,8 +41,10 @@ class SlowVolumes:
     def __init__(self) -> None:
         self.takes_s = 600.0
         self.at_work = 0
+        self.looked_at: list[tuple[str, str]] = []
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self.looked_at.append((pod.name, node))
         return SUCCESS if pod.name.startswith("slow") else SKIP
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
@@ -79,6 +82,8 @@ def test_pods_that_wait_for_volumes_keep_no_bind_worker_from_others() -> None:
         await asyncio.sleep(1.0)
         assert volumes.at_work == BIND_WORKERS + 3
         assert house.desk.posts == [("quick", "a")]
+        assert ("quick", "a") in volumes.looked_at
+        assert {node for _, node in volumes.looked_at} == {"a"}
         await asyncio.sleep(600.0)
         assert len(house.desk.posts) == BIND_WORKERS + 4
         assert house.worker.is_drained
@@ -169,3 +174,34 @@ def test_a_plugin_that_fails_as_it_is_ended_does_not_hide_why_the_pod_is_turned_
         assert house.domain.heard.failures == [("Stubborn", "PreBind", "not now")]
 
     simulate(main(), loop)
+
+
+class Unwilling:
+    """Refuses at PreBindPreFlight or at PreBind, as the pod's name says; or answers with something else."""
+
+    name = "Unwilling"
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return Status.unschedulable(f"no flight to {node}") if pod.name == "flight" else SUCCESS
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Any:
+        return "done" if pod.name == "odd" else Status.unschedulable(f"no bind to {node}")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("flight", "no flight to a"),
+        ("bind", "no bind to a"),
+        ("odd", 'running PreBind plugin "Unwilling": returned str, not Status'),
+    ],
+)
+def test_a_plugin_that_refuses_before_or_at_pre_bind_is_heard_and_nothing_is_sent(name: str, told: str) -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        house.see_pod(name)
+        await asyncio.sleep(0.5)
+        assert told in house.told(name)[0]
+        assert house.desk.posts == []
+        assert volumes.at_work == 0
+
+    play(scene, Unwilling())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from multisched.cycle.waiting_pods import WaitingPodTable
@@ -16,6 +18,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.queueing.transitions import Place
+from multisched.shell.preemptor import ATTEMPTS_MAX
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import stand_in_of
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -202,6 +205,31 @@ def test_a_write_whose_effect_is_not_known_is_sent_again_and_a_victim_that_is_go
         assert house.desk.writes_sent == [("mark", "low-1")] * 2 + [("mark", "low-2")] + [("delete", "low-2")] * 3
         assert [e.regarding.name for e in house.desk.events if e.reason == "Preempted"] == ["low-2"]
         assert ("preemption", "success") in house.desk.ends
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("reply", "pauses_s"),
+    [(LOST, [0.1, 0.2, 0.4, 0.8]), (msgspec.structs.replace(LOST, retry_after_s=0.3), [0.3, 0.3, 0.4, 0.8])],
+    ids=["no answer", "throttled"],
+)
+def test_a_write_is_sent_five_times_at_growing_distance(reply: WriteReply, pauses_s: list[float]) -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("mark", "low-1")] = [reply] * ATTEMPTS_MAX
+        times: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            times.append(house.clock.monotonic())
+            await anyio.sleep(seconds)
+
+        house.desk.sleep = sleep
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(sum(pauses_s) + 1.0)
+        assert house.desk.writes_sent[:ATTEMPTS_MAX] == [("mark", "low-1")] * ATTEMPTS_MAX
+        found = [later - earlier for earlier, later in pairwise(times[:ATTEMPTS_MAX])]
+        assert found == pytest.approx(pauses_s, abs=0.05)
 
     play(scene)
 

@@ -11,13 +11,13 @@ import orjson
 
 from multisched.framework.events import ASSIGNED_POD_ADD, EventObject, EventRegistration, Hint
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PluginMetric
+from multisched.framework.plugin import CycleView, Dependency, PermitResult, PluginMetric
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.telemetry import ProgramQueues, health_of, read
-from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
+from tests.unit.shell.program_kit import CONFIGURATION, PODS, Cluster, play
 
 
 async def one_node(cluster: Cluster) -> None:
@@ -254,3 +254,54 @@ def test_without_the_setting_nobody_judges() -> None:
         assert read(cluster.program).judge is None
 
     play(scene)
+
+
+def test_a_program_has_those_removed_whom_a_pod_displaces_and_tells_them_why() -> None:
+    """Through the API, by its own writers; there is no kubelet here to end them."""
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("low", cpu="3")
+        await cluster.settle()
+        await cluster.send(
+            "POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "urgent"}, "value": 100}
+        )
+        await cluster.add_pod("high", cpu="3", priorityClassName="urgent")
+        await cluster.settle()
+        low = await cluster.send("GET", f"{PODS}/low")
+        assert low["metadata"]["deletionTimestamp"]
+        told = {one["type"]: one for one in low["status"]["conditions"]}["DisruptionTarget"]
+        assert (told["status"], told["reason"]) == ("True", "PreemptionByScheduler")
+        assert (await cluster.send("GET", f"{PODS}/high"))["status"]["nominatedNodeName"] == "a"
+        await cluster.delete_pod("low")
+        await cluster.settle()
+        assert await cluster.nodes_of_pods() == {"high": "a"}
+        events = await cluster.send("GET", "/apis/events.k8s.io/v1/namespaces/default/events")
+        said = {(one["reason"], one["regarding"]["name"]): one["note"] for one in events["items"]}
+        assert said["Preempted", "low"].startswith("Preempted by")
+        assert said["Scheduled", "high"] == "Successfully assigned default/high to a"
+
+    play(scene, prepare=one_node)
+
+
+class Waits:
+    """Keeps pods called wait-… at Permit."""
+
+    name = "Waits"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 60.0) if pod.name.startswith("wait") else PermitResult(SUCCESS)
+
+
+def test_pods_at_permit_and_binds_on_their_way_are_shown_apart() -> None:
+    async def scene(cluster: Cluster) -> None:
+        cluster.transport.bind_s = 30.0
+        for name in ("wait-1", "wait-2", "slow"):
+            await cluster.add_pod(name)
+        await cluster.settle()
+        forecast = read(cluster.program).domains["forecast"]
+        assert (forecast.in_flight, forecast.permit_waiting, forecast.binds_in_flight) == (3, 2, 1)
+        counts = ProgramQueues(cluster.program, "me").queue(domain="forecast", limit=10).domains[0].counts
+        assert (counts["permit"], counts["binding"]) == (2, 1)
+
+    profile = f"- name: forecast\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Waits'}}]}}}}\n"
+    play(scene, prepare=one_node, configuration=CONFIGURATION.replace("- name: forecast\n", profile))

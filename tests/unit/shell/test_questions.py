@@ -122,6 +122,9 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         first = await view("first")
         assert (first.state, first.waiting_for, first.attempts_made) == ("active", "its turn in the queue", 0)
         assert first.now is not None
+        (worker,) = (one for one in cluster.program.router.workers() if first.domain == one.name)
+        assert worker.queue.pop(cluster.program.clock.monotonic()) is not None
+        assert (await view("first")).waiting_for == "the end of an attempt that is under way"
 
     play(scene, prepare=two_nodes)
 

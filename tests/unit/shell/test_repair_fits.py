@@ -17,7 +17,7 @@ from multisched.model.objects import Pod
 from multisched.shell import repair_fits
 from multisched.shell.domain import DomainWorker
 from multisched.shell.rehearsal import DumpedCluster, Rehearsal
-from multisched.shell.repair_fits import ROOM, StandingFits
+from multisched.shell.repair_fits import FAILURES_TOLD, ROOM, StandingFits
 from tests.unit.explain.clusters import (
     CONFIGURATION,
     NOW,
@@ -172,3 +172,34 @@ def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> No
     (note,) = fits.notes()
     assert note.startswith("for 2 pods no node was found, as a plugin failed: Fails: ")
     assert "boom" in note
+
+
+def test_of_plugins_that_fail_the_first_three_are_told() -> None:
+    text = CONFIGURATION.replace(
+        "nodes:", f"profile: {{plugins: {{enabled: [{{name: '{__name__}:FailsEach'}}]}}}}, nodes:"
+    )
+    pods = [make_pod(f"p-{number}", node="a", labels={"team": f"team-{number}"}) for number in range(FAILURES_TOLD + 1)]
+    items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
+    rehearsal = Rehearsal(config.parse(text, "test"), DumpedCluster(items, NOW))
+    (worker,) = rehearsal.program.router.workers()
+    fits = StandingFits(rehearsal, worker, PLANNER)
+    for pod in standing(rehearsal):
+        assert not fits(pod).any()
+    said = [note.rpartition("no room for ")[2] for note in fits.notes()]
+    assert said == [pod.labels["team"] for pod in standing(rehearsal)][:FAILURES_TOLD]
+
+
+class FailsEach(Fails):
+    """Raises about each pod in other words."""
+
+    name = "FailsEach"
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        raise ValueError(f"no room for {pod.labels['team']}")
+
+
+def test_a_pod_that_is_refused_before_any_node_is_looked_at_fits_nowhere() -> None:
+    """Its claim is gone by now."""
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}]
+    rehearsal, worker = rehearsal_of(make_node("a"), make_node("b"), make_pod("web", node="a", volumes=volumes))
+    assert StandingFits(rehearsal, worker, PLANNER)(standing(rehearsal)[0]).tolist() == [False, False]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
+from multisched.framework.events import EventRegistration
+from multisched.framework.plugin import CycleView, PreFilterResult
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
+from multisched.shell.ingest import UNSCHEDULED_POD_ADD
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
@@ -171,3 +176,66 @@ def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_no
         assert house.node_of("late") == "small"
 
     play(scene, "small")
+
+
+class WaitsForCompany:
+    """A plugin whose refusals may end when another pod comes."""
+
+    name = "WaitsForCompany"
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        return PreFilterResult(Status.unschedulable("it is alone"))
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return (EventRegistration(UNSCHEDULED_POD_ADD, None),)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_pod_that_comes_wakes_those_whose_plugin_waits_for_one_and_nobody_else(is_heard: bool) -> None:
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, "a", plugins=[WaitsForCompany()] if is_heard else [])
+        task = asyncio.ensure_future(house.worker.run())
+        house.worker.lead()
+        house.see_pod("first", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-first") is Place.UNSCHEDULABLE
+        before = attempts(house, "first")
+        house.see_pod("second")
+        await asyncio.sleep(PATIENCE_S)
+        assert attempts(house, "first") == before + is_heard
+        task.cancel()
+
+    simulate(main(), loop)
+
+
+class Quota:
+    """Lets pods into the queue as long as it is open."""
+
+    name = "Quota"
+    is_open = True
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return SUCCESS if self.is_open else Status.unresolvable("the quota is used up")
+
+
+def test_a_pod_that_an_event_wakes_and_a_plugin_does_not_let_in_is_told_so() -> None:
+    quota, loop = Quota(), SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, "a", plugins=[quota])
+        task = asyncio.ensure_future(house.worker.run())
+        house.worker.lead()
+        house.see_pod("first", cpu="32")
+        await asyncio.sleep(PATIENCE_S)
+        before = len(house.told("first"))
+        quota.is_open = False
+        house.see_node("big", cpu="64")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-first") is Place.GATED
+        assert house.told("first")[before:] == ["the quota is used up"]
+        assert house.node_of("first") is None
+        task.cancel()
+
+    simulate(main(), loop)

@@ -12,6 +12,7 @@ import pytest
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import BindAnswer, BindReply
 from multisched.model.objects import Pod
+from multisched.shell.send_check import NEWS_READ_MAX
 from multisched.state.pod_news import NEWS_MAX
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.cycle.relations_kit import REQUIRED, ZONE
@@ -103,6 +104,11 @@ CASES = {
     "the node of its company goes": Case(NEAR, lambda h: others(h, "x", **LEADER), lambda h: h.lose_node("beside")),
     "a node comes with pods on it": Case(
         AWAY, lambda h: others(h, "x", "late", **LEADER), lambda h: relabel_node(h, "late", "z1")
+    ),
+    "more comes than is remembered, and somebody who keeps away from it": Case(
+        labelled(app="ours"),
+        NOTHING,
+        lambda h: [others(h, "x", **AWAY_FROM_US), *(others(h, f"n{number}", "far") for number in range(NEWS_MAX + 1))],
     ),
     "more comes and goes than is remembered": Case(
         AWAY,
@@ -246,6 +252,45 @@ def test_a_pod_with_rules_is_asked_about_again_for_those_alone_whom_they_are_abo
 
         assert house.desk.posts == [("permit", "a")]
         assert counting.asked == asked
+
+    play(scene, counting)
+
+
+def test_of_those_that_came_elsewhere_a_plain_pod_has_those_alone_read_that_keep_others_away() -> None:
+    """However many came: one of them keeps away from somebody else."""
+    counting = Counting()
+
+    async def scene(house: House) -> None:
+        house.see_pod("permit", **labelled(app="ours"))
+        await asyncio.sleep(0.1)
+        asked = counting.asked
+        others(house, "x", **AWAY)
+        for number in range(NEWS_READ_MAX + 1):
+            others(house, f"n{number}", "far")
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == [("permit", "a")]
+        assert counting.asked == asked
+
+    play(scene, counting)
+
+
+@pytest.mark.parametrize(("count", "is_asked_again"), [(NEWS_READ_MAX, False), (NEWS_READ_MAX + 1, True)])
+def test_of_many_that_came_elsewhere_none_is_read_and_the_filters_are_asked(count: int, is_asked_again: bool) -> None:
+    counting = Counting()
+
+    async def scene(house: House) -> None:
+        house.see_pod("permit", **AWAY)
+        await asyncio.sleep(0.1)
+        asked = counting.asked
+        for number in range(count):
+            others(house, f"n{number}", "far")
+        house.worker.waiting.allow("uid-permit", "Holding")
+        await asyncio.sleep(0.1)
+
+        assert house.desk.posts == [("permit", "a")]
+        assert (counting.asked > asked) == is_asked_again
 
     play(scene, counting)
 

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from multisched.framework.node_view import Amount, Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Image, Node, Pod
 from multisched.model.selectors import Taint
+from multisched.state import node_table
 from multisched.state.node_table import RESOURCES_MAX, ROWS_INITIAL, NodeTable
 from multisched.state.row_check import row_faults
 from tests.unit.state.state_kit import GPU, make_node, make_pod, make_spec
@@ -280,3 +281,45 @@ def test_of_a_resource_that_no_node_has_every_row_has_none_and_so_it_stays_as_ro
             assert len(column) >= table.size
             assert not column.any()
         table.set_node(make_node(f"n{number}", cpu=1))
+
+
+def test_pods_that_stand_on_a_node_before_anybody_has_what_some_of_them_use_count_when_it_does() -> None:
+    """A device plugin that starts late, or again: some of the node's pods have its devices, others never asked for one."""
+    table = NodeTable()
+    row = table.set_node(make_node("n"))
+    for number, gpus in enumerate((2, 0, 1)):
+        table.add_pod(row, make_pod(f"p{number}", make_spec(100, gpu=gpus)))
+    table.set_node(make_node("n", version=2, extra={GPU: 8}))
+    assert (table.requested(GPU)[row], table.allocatable(GPU)[row]) == (3, 8)
+
+
+def test_what_the_table_makes_for_plugins_is_kept_within_bounds_and_stays_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BLOCKS_MAX", "DERIVED_MAX", "LABEL_COLUMNS_MAX"):
+        monkeypatch.setattr(node_table, name, 2)
+    table = NodeTable()
+    rows = np.array([table.set_node(make_node(f"n{n}", cpu=1000 * n, labels={"a": f"{n}", "b": "x"})) for n in (1, 2)])
+    made: list[str] = []
+
+    def column(key: str) -> list[int]:
+        def derive(nodes: NodeView, at: Rows) -> Int64:
+            made.append(key)
+            return nodes.allocatable(CPU)[at] + len(key)
+
+        found: list[int] = table.derived(key, derive, rows).tolist()
+        return found
+
+    assert (column("k"), column("kk"), column("k")) == ([1001, 2001], [1002, 2002], [1001, 2001])
+    assert made == ["k", "kk"], "as many as are kept are made once"
+    assert column("kkk") == [1003, 2003]
+    assert column("k") == [1001, 2001]
+    assert made == ["k", "kk", "kkk", "k"]
+    for _ in range(2):
+        for names in ((CPU,), (MEMORY,), (CPU, MEMORY), (MEMORY, CPU)):
+            wanted = [[table.allocatable(name)[row] for row in rows.tolist()] for name in names]
+            assert table.capacities(names, rows).tolist() == wanted
+            assert table.capacity_range(names) == (float(np.min(wanted)), float(np.max(wanted)))
+            assert max(len(table._blocks), len(table._ranges)) <= 2
+        for key in ("a", "b", "c"):
+            found = [table.label_values(key)[code] for code in table.label_codes(key)[rows].tolist()]
+            assert found == [table.node(row).labels.get(key, "") for row in rows.tolist()]
+            assert len(table._labels) <= 2
