@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -219,6 +220,63 @@ async def test_a_passing_fault_is_survived_a_lasting_one_drops_and_counts(fault:
         sink.record(FAILED)
         assert await sink.drain(60)
     assert sink.statistics().dropped_unreachable == 1
+
+
+BUSY = a_refusal(429, retry_after="4")
+LOST = AnswerLostError("reset")
+
+
+@pytest.mark.parametrize(
+    ("faults", "waits_s"),
+    [
+        ([LOST, LOST, LOST], [1.0, 2.0, 4.0]),
+        ([a_refusal(503), a_refusal(503), a_refusal(503)], [1.0, 1.0, 1.0]),
+        ([BUSY, LOST, BUSY], [4.0, 2.0, 4.0]),
+        ([a_refusal(503, retry_after="3"), a_refusal(429, retry_after="0"), LOST], [3.0, 1.0, 4.0]),
+    ],
+    ids=["no answers", "faults of the server", "told when", "told to wait for less than a second"],
+)
+@pytest.mark.parametrize("kind", ["event", "condition"])
+async def test_background_writes_wait_twice_as_long_for_each_lost_answer_or_as_the_server_says(
+    kind: str, faults: list[Answer], waits_s: list[float]
+) -> None:
+    script = [*faults, accept]
+
+    def respond(asked: Asked) -> Answer:
+        step = script.pop(0)
+        return step(asked) if callable(step) else step
+
+    transport, limiter = ScriptedTransport(respond=respond), WriteLimiter(LoopClock())
+    sink = ApiEventSink(transport, limiter, LoopClock(), instance="job-scheduler-pod-0")
+    writer = ApiConditionWriter(transport, limiter, LoopClock())
+    sink.record(SCHEDULED) if kind == "event" else writer.write(POD, UNSCHEDULABLE, LEASE)
+    async with at_work(sink if kind == "event" else writer):
+        await asyncio.sleep(60)
+    sent_at = [asked.at for asked in transport.asked]
+    assert [later - earlier for earlier, later in pairwise(sent_at)] == pytest.approx(waits_s)
+    assert {asked.timeout_s for asked in transport.asked} == {10.0}
+    assert limiter.statistics().throttled == sum(isinstance(one, Response) and one.status == 429 for one in faults)
+    assert (sink.statistics().stored + writer.statistics().written, len(script)) == (1, 0)
+
+
+async def test_an_event_that_was_given_up_is_an_event_of_its_own_when_it_comes_again() -> None:
+    """Refused or unreachable, and others of the same time stay what they were."""
+    refused, lost = replace(FAILED, note="refused"), replace(FAILED, note="lost")
+    faults: dict[str, Answer] = {"refused": a_refusal(403), "lost": LOST}
+    sink, transport, _ = make_sink(lambda asked: faults.get(asked.body.get("note", "")) or accept(asked))
+    async with at_work(sink):
+        for event in (FAILED, refused, lost):
+            sink.record(event)
+        assert await sink.drain(60)
+        faults.clear()
+        for event in (FAILED, refused, lost):
+            sink.record(event)
+        assert await sink.drain(60)
+    assert (sink.statistics().dropped_refused, sink.statistics().dropped_unreachable) == (1, 1)
+    told = [(asked.method, asked.body.get("note", "")) for asked in transport.asked[-3:]]
+    assert sorted(told) == [("PATCH", ""), ("POST", "lost"), ("POST", "refused")]
+    assert all("series" not in asked.body for asked in transport.asked if asked.method == "POST")
+    assert (sink.statistics().recorded, sink.statistics().aggregated) == (6, 1)
 
 
 async def test_an_event_whose_answer_was_lost_is_not_stored_twice() -> None:
