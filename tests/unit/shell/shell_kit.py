@@ -228,8 +228,8 @@ class House:
     def _tell(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())
 
-    def _queue_error(self, plugin: str, error: BaseException) -> None:
-        raise AssertionError(f"{plugin}: {error}")
+    def _queue_error(self, plugin: str, point: str, error: BaseException) -> None:
+        raise AssertionError(f"{plugin} {point}: {error}")
 
     # -- what the watch says ---------------------------------------------------------------------------------------
 

@@ -62,6 +62,17 @@ class Telling:
         return "goes on with yesterday's numbers"
 
 
+class Gate:
+    """Fails to say whether a pod called picky may enter the queue."""
+
+    name = "Gate"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        if pod.name == "picky":
+            raise RuntimeError("no key")
+        return SUCCESS
+
+
 class Broken(Telling):
     """Fails whenever it is asked."""
 
@@ -93,6 +104,20 @@ def test_a_hint_that_fails_is_told_under_its_plugins_name_and_the_pod_is_tried()
         assert picky.attempts == 2
 
     play(scene, prepare=one_node, configuration=WITH_PLUGINS)
+
+
+def test_a_gate_that_fails_is_told_under_its_own_point_to_whoever_watches_and_to_the_pod() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("picky")
+        await cluster.settle()
+        assert set(cluster.observer.failures) == {"Gate PreEnqueue: RuntimeError('no key')"}
+        (held,) = cluster.program.router.workers()[0].queue.entries()
+        assert held.message == 'running PreEnqueue plugin "Gate": RuntimeError: no key'
+
+    gate = CONFIGURATION.replace(
+        "- name: forecast", f"- name: forecast\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Gate'}}]}}}}"
+    )
+    play(scene, prepare=one_node, configuration=gate)
 
 
 def test_what_plugins_tell_is_shown_and_one_that_fails_costs_its_own_words_alone() -> None:
