@@ -66,7 +66,7 @@ def test_empty_lines_say_nothing() -> None:
 def test_a_line_may_be_just_as_long_as_its_bound_whatever_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_stream, "LINE_BYTES_MAX", 4)
     assert lines_of(b"abcd", b"\nab", b"cd", b"\n", b"abc", b"d\n") == [b"abcd"] * 3
-    with pytest.raises(AnswerLostError, match="^a line of the stream exceeds 4 bytes$"):
+    with pytest.raises(AnswerLostError, match=r"^a line of the stream exceeds 4 bytes$"):
         lines_of(b"abcd\nab", b"cd", b"e")
 
 
@@ -104,7 +104,7 @@ def test_what_a_server_says_instead_of_lines_is_read_whole_or_lost() -> None:
     for broken, words in ((OSError("reset"), "OSError reset"), (TimeoutError(), "TimeoutError")):
         with pytest.raises(AnswerLostError, match=f"^the answer broke off: {words}$"):
             asyncio.run(stream_of(b"no", broken).read_body())
-    with pytest.raises(AnswerLostError, match="^the answer broke off: ClientPayloadError an answer of 1048577 bytes"):
+    with pytest.raises(AnswerLostError, match=r"^the answer broke off: ClientPayloadError an answer of 1048577 bytes"):
         asyncio.run(stream_of(length=1024 * 1024 + 1).read_body())
 
 
