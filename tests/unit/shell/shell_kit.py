@@ -80,6 +80,9 @@ class Desk:
         self.dropped: list[str] = []
         """Pods of which nothing more is to be written, as they are bound."""
         self.writes_sent: list[tuple[str, str]] = []
+        self.writes_sent_at: list[float] = []
+        self.marks: list[tuple[ObjectRef, str, float]] = []
+        """(victim, what it is told, timeout in seconds)."""
         self.is_leading = True
         self.sleep: Callable[[float], Any] | None = None
 
@@ -108,8 +111,7 @@ class Desk:
         self.conditions.append((pod.name, condition))
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
-        assert message
-        assert timeout_s > 0
+        self.marks.append((pod, message, timeout_s))
         return await self._write("mark", pod)
 
     async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
@@ -123,6 +125,7 @@ class Desk:
     async def _write(self, what: str, pod: ObjectRef) -> WriteReply:
         """An answer of `writes` by (what, pod's name), in order; then DONE for ever. It takes a moment, as it does."""
         self.writes_sent.append((what, pod.name))
+        self.writes_sent_at.append(asyncio.get_running_loop().time())
         if self.sleep is not None:
             await self.sleep(WRITE_S)
         answers = self.writes.get((what, pod.name))
