@@ -203,6 +203,54 @@ def test_readings_count_what_happened() -> None:
     play(scene, prepare=one_node)
 
 
+def test_each_counter_of_a_domain_is_shown_as_itself() -> None:
+    async def scene(cluster: Cluster) -> None:
+        (worker, other) = cluster.program.router.workers()
+        worker.cycle.conflicts.true, worker.cycle.conflicts.false = 11, 12
+        worker.cycle.classes.hits, worker.cycle.classes.misses = 13, 14
+        worker.cycle.classes.unsigned["Odd"] = 15
+        worker.counters.unknown = 16
+        worker.limit.width, worker.limit.in_flight = 17.9, 18
+        other.limit.in_flight = 100
+        cluster.program.nodes.malformed, cluster.program.pods.malformed = 19, 20
+        for _ in range(21):
+            cluster.program.limiter.note_throttled(0.0)
+        readings = read(cluster.program)
+        shown = readings.domains["forecast"]
+        assert (shown.conflicts_true, shown.conflicts_false) == (11, 12)
+        assert (shown.class_hits, shown.class_misses, shown.unsigned) == (13, 14, {"Odd": 15})
+        assert (shown.unknown_binds, shown.bind_limit, shown.binds_in_flight) == (16, 17, 18)
+        assert readings.calls_pending["pod_binding"] == 118
+        assert (readings.reflectors["nodes"].malformed, readings.reflectors["pods"].malformed) == (19, 20)
+        assert readings.throttled == 21
+
+    play(scene, prepare=one_node)
+
+
+def test_what_could_not_be_told_of_pods_is_counted_by_what_became_of_it() -> None:
+    """Five pods fit nowhere; of the first two the server takes neither event nor condition."""
+
+    async def scene(cluster: Cluster) -> None:
+        def answer(method: str, path: str) -> Response | None:
+            is_told = (method == "PATCH" and path.endswith("/status")) or (method == "POST" and "/events" in path)
+            refusal = Response(403, orjson.dumps({"kind": "Status", "message": "no"}), {})
+            return refusal if is_told else None
+
+        cluster.transport.answer = answer
+        for name in ("one", "two"):
+            await cluster.add_pod(name, cpu="100")
+        await cluster.settle()
+        cluster.transport.answer = lambda method, path: None
+        for name in ("three", "four", "five"):
+            await cluster.add_pod(name, cpu="100")
+        await cluster.settle()
+        readings = read(cluster.program)
+        assert (readings.events["stored"], readings.events["dropped"]) == (3, 2)
+        assert readings.calls_ended == {("pod_status_patch", "success"): 3, ("pod_status_patch", "error"): 2}
+
+    play(scene, prepare=one_node)
+
+
 async def local_disk(cluster: Cluster) -> None:
     """A claim that waits for its first pod, and a disk on node a that would do."""
     await cluster.add_node("a", labels={"kubernetes.io/hostname": "a"})
