@@ -395,6 +395,45 @@ def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
     play(scene)
 
 
+def test_differences_are_counted_by_whose_fault_they_are_over_all_audits() -> None:
+    """Twice each: with the API (an event was lost), and of the cache with itself (a defect of ours)."""
+
+    async def scene(stage: Stage) -> None:
+        lost = inner = 0
+        for corrupt, pod, _, _ in [*CORRUPTIONS, *CORRUPTIONS]:
+            corrupt(stage.program, stage.uid(pod))
+            for one in [*await stage.program.audit.once(), *await stage.program.audit.once()]:
+                lost += one.kind == "pod"
+                inner += one.kind != "pod"
+            assert (stage.found.lost, stage.found.inner, stage.found.unbound) == (lost, inner, 0)
+            await asyncio.sleep(0.3)
+        assert stage.found.differences == lost + inner
+        assert (lost, inner >= 2 * (len(CORRUPTIONS) - 2)) == (4, True)
+        assert stage.found.audits == 4 * len(CORRUPTIONS)
+
+    play(scene)
+
+
+def test_of_many_objects_each_is_compared_by_what_it_holds_once_in_so_many_audits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audit_module, "CONTENT_PODS", 2)
+
+    async def scene(stage: Stage) -> None:
+        cache = stage.program.cache
+        rounds = len(cache) // 2 + 1
+        placed = list(cache)
+        for entry in placed:  # of the same version, and with another label
+            cache.place(msgspec.structs.replace(entry.pod, labels={"odd": entry.pod.name}))
+        found = [await stage.program.audit.once() for _ in range(rounds)]
+        keys = [one.key for differences in found for one in differences if one.kind == "pod"]
+        assert sorted(keys) == sorted(entry.pod.key for entry in placed)
+        assert len(found[0]) < len(placed), "a part of them at a time"
+        assert await stage.program.audit.once() == []
+
+    play(scene)
+
+
 def test_a_ledger_that_failed_is_asked_again_once_it_was_compared() -> None:
     async def scene(stage: Stage) -> None:
         ledgers = stage.program.cache.ledgers
