@@ -69,6 +69,14 @@ class Desk:
 
     def __init__(self) -> None:
         self.posts: list[tuple[str, str]] = []
+        self.requests: list[tuple[BindRequest, float]] = []
+        """With the timeout of each."""
+        self.reads: list[tuple[str, str, float]] = []
+        """(namespace, name, timeout)."""
+        self.bound: list[tuple[str, float, int]] = []
+        """(pod, seconds, attempts)."""
+        self.told_of: list[tuple[ObjectRef, LeaseHolder]] = []
+        """Of each condition."""
         self.replies: list[BindReply | float] = []
         """Answers to the next POSTs, in order; a number is seconds to wait before the next; then CREATED for ever."""
         self.truths: list[PodTruth | UnreachableError | None] = []
@@ -89,6 +97,7 @@ class Desk:
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
         assert timeout_s > 0
         self.posts.append((request.name, request.node))
+        self.requests.append((request, timeout_s))
         while self.replies:
             reply = self.replies.pop(0)
             if isinstance(reply, BindReply):
@@ -98,7 +107,7 @@ class Desk:
         return BindReply(BindAnswer.CREATED)
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
-        assert timeout_s > 0
+        self.reads.append((namespace, name, timeout_s))
         truth = self.truths.pop(0)
         if isinstance(truth, UnreachableError):
             raise truth
@@ -109,6 +118,7 @@ class Desk:
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         self.conditions.append((pod.name, condition))
+        self.told_of.append((pod, lease))
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
         self.marks.append((pod, message, timeout_s))
@@ -151,6 +161,7 @@ class Desk:
     def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
         assert seconds >= 0
         self.ends.append(("bound", pod.name))
+        self.bound.append((pod.name, seconds, attempts))
 
     def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None:
         assert seconds >= 0
