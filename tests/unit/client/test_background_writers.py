@@ -553,6 +553,46 @@ async def test_after_a_write_of_unknown_effect_the_condition_before_it_is_writte
     assert {one["lastTransitionTime"] for one in told} == {"2026-01-01T00:00:00Z"}
 
 
+@pytest.mark.parametrize("lost", [AnswerLostError("reset"), a_refusal(504, "Timeout")], ids=["no answer", "504"])
+async def test_a_condition_that_was_given_up_is_sent_when_it_is_told_again(lost: Answer) -> None:
+    """It may stand there by now, or not."""
+    faults = [lost] * ATTEMPTS_MAX
+    writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))
+    async with at_work(writer):
+        for _ in range(2):
+            writer.write(POD, UNSCHEDULABLE, LEASE)
+            assert await drained(writer, 60)
+    assert len(transport.asked) == ATTEMPTS_MAX + 1
+    counted = writer.statistics()
+    assert (counted.written, counted.unchanged, counted.dropped_unreachable) == (1, 0, 1)
+
+
+async def test_a_condition_that_is_told_again_while_it_is_on_its_way_is_not_sent_twice() -> None:
+    writer, transport, _ = make_writer()
+    pods = [replace(POD, uid=f"uid-{number}") for number in range(2)]
+    async with at_work(writer):
+        for pod in pods:
+            writer.write(pod, UNSCHEDULABLE, LEASE)
+        await asyncio.sleep(0.001)
+        for pod in pods:
+            writer.write(pod, UNSCHEDULABLE, LEASE)
+        assert await drained(writer, 5)
+        for pod in pods:
+            writer.write(pod, UNSCHEDULABLE, LEASE)
+        assert writer.statistics().backlog == 0, "nothing waits that needs no writing"
+    assert len(transport.asked) == 2
+    assert (writer.statistics().written, writer.statistics().unchanged) == (2, 4)
+
+
+async def test_only_conditions_that_had_not_been_sent_are_dropped_and_counted() -> None:
+    writer, _, _ = make_writer()
+    for uid in ("uid-1", "uid-2", "uid-3"):
+        writer.write(replace(POD, uid=uid), UNSCHEDULABLE, LEASE)
+    for uid in ("uid-1", "uid-2", "uid-2", "nobody"):
+        writer.drop(uid)
+    assert (writer.statistics().superseded, writer.statistics().backlog) == (2, 1)
+
+
 async def test_conditions_trickle_while_binds_are_many() -> None:
     writer, transport, limiter = make_writer()
     for _ in range(CALM_BINDS_MAX + 1):
