@@ -99,7 +99,7 @@ def test_what_is_written_has_upstreams_fields(written: bytes, document: dict[str
         ({"FailedNodes": {"n1": LONG}}, FilterAnswer(None, None, {"n1": LONG[:512]}, {}, "")),
         ({"FailedAndUnresolvableNodes": {"n1": LONG}}, FilterAnswer(None, None, {}, {"n1": LONG[:512]}, "")),
         ({"Error": LONG}, FilterAnswer(None, None, {}, {}, LONG[:512])),
-        ({name: None for name in ("Nodes", "NodeNames", "FailedNodes", "Error")}, FilterAnswer(None, None, {}, {}, "")),
+        (dict.fromkeys(("Nodes", "NodeNames", "FailedNodes", "Error")), FilterAnswer(None, None, {}, {}, "")),
     ],
 )
 def test_answers_to_filter_are_read(case: Callable[[str], str], document: dict[str, Any], found: FilterAnswer) -> None:
