@@ -107,7 +107,8 @@ def summed(total: list[int], added: list[int], feasible: Bools = FEASIBLE) -> li
     found = add_up(Runner(Heard(), lambda: 0.0), says, VIEW, POD, ROWS, feasible, np.array(total, np.int32))
     assert says.asked == ([(VIEW, POD, ROWS[feasible].tolist())] if feasible.any() else [])
     assert found.dtype == np.int32
-    return found.tolist()
+    sums: list[int] = found.tolist()
+    return sums
 
 
 def test_verdicts_are_given_of_feasible_rows_and_refuse_them_by_their_places_among_these() -> None:

@@ -6,7 +6,7 @@ The plugin itself looks at what it is handed, and raises where that is anything 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -136,7 +136,7 @@ KINDS: Final[list[tuple[Callable[[Dependency], Watcher], Dependency]]] = [
 def drive(domain: Domain, watcher: Watcher) -> None:
     """Pods come one after the other while nodes, stamps and promises change."""
 
-    def decide(name: str, expected: type = Placed, **fields: int) -> None:
+    def decide(name: str, expected: type = Placed, **fields: Any) -> None:
         watcher.decided.append(name)
         result = domain.schedule(make_pod(name, **{"cpu": 100, **fields}))
         assert isinstance(result, expected), (name, result)
