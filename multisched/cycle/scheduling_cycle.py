@@ -69,6 +69,8 @@ class Placed(msgspec.Struct, frozen=True):
     """Permit plugin -> seconds it wants to wait at most."""
     relates: bool = False
     """Some filter goes by what stands on other nodes, too."""
+    promised: str = ""
+    """The node that was promised to it until now; empty: none."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -442,10 +444,11 @@ class SchedulingCycle:
         return self._reserve(self._placed(pod, assumption, group, view, attempt))
 
     def _placed(self, pod: Pod, assumption: Assumption, group: PodClass, view: CycleView, attempt: int) -> Placed:
+        promised = self.nominator.node_of(pod.uid)
         self.nominator.remove(pod.uid)  # from now on it counts on the row itself
         # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
         own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers)
-        return Placed(pod, assumption.node, assumption.annotations, own, relates=group.relates)
+        return Placed(pod, assumption.node, assumption.annotations, own, relates=group.relates, promised=promised)
 
     def _record(self, picture: Picture, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str) -> None:
         """Leaves word of a pod that was placed after answers, and of the candidates that were passed over."""

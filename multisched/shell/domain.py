@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -108,6 +109,14 @@ class _Bind(msgspec.Struct):
     """Why it must not be bound any more, though nothing was sent yet."""
 
 
+class Listeners(Protocol):
+    """All domains, this one among them: what gives room back is told to whoever waits for room."""
+
+    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None: ...
+
+    def tell_promise_ended(self, pod: Pod, now_s: float) -> None: ...
+
+
 class DomainWorker:
     """The running half of a domain; `app` builds it from the configuration and starts `run`."""
 
@@ -124,7 +133,7 @@ class DomainWorker:
         cycles: int,
         bind_workers: int,
         bind_timeout_s: float,
-        tell_all: Callable[[ClusterEvent, EventObject, EventObject], None],
+        listeners: Listeners,
         preemptor: Preemptor,
     ) -> None:
         self.name = name
@@ -140,7 +149,7 @@ class DomainWorker:
         self._cycles = cycles
         self._bind_workers = bind_workers
         self._bind_timeout_s = bind_timeout_s
-        self._tell_all = tell_all
+        self._listeners = listeners
         self._preemptor = preemptor
         self._preempting = 0
         """Preemptions of this domain under way."""
@@ -309,6 +318,8 @@ class DomainWorker:
         match result:
             case Placed():
                 observer.attempt_ended(entry.pod, "scheduled", seconds)
+                if result.promised not in ("", result.node):
+                    self.promise_ended(result.pod, result.promised)
                 self._hold_or_bind(_Bind(result, entry.attempts, self._send_check.note(result)))
                 latest = self._latest(entry.pod)
                 if not ask_alike(entry.pod, latest):
@@ -346,8 +357,7 @@ class DomainWorker:
         )
         placement = self.queue.fail(pod.uid, failure, self._outside.clock.monotonic())
         if promised and promised != self.cycle.nominator.node_of(pod.uid):
-            # Of a promise that the server has not been told of, no watch tells the end.
-            self._tell_all(ASSIGNED_POD_DELETE, replace(pod, nominated_node=promised), None)
+            self.promise_ended(pod, promised)
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: nobody is left to be told
         reason = "SchedulerError" if result.is_error else "Unschedulable"
@@ -432,6 +442,10 @@ class DomainWorker:
         if self.is_drained:
             self._idle.set()
 
+    def promise_ended(self, pod: Pod, node: str) -> None:
+        """A pod is promised this node no more. Where the server has not been told of the promise, no watch tells the end."""
+        self._listeners.tell_promise_ended(replace(pod, nominated_node=node), self._outside.clock.monotonic())
+
     def let_go(self, pod: Pod, *, failed: bool) -> None:
         """Victims that go wake the pod by their events; what it missed of them while it was held is made good here.
 
@@ -511,7 +525,8 @@ class DomainWorker:
 
     def _tell_freed(self, pod: Pod, node: str) -> None:
         """Room that was held became free again: as good as a deleted pod, which stood on the node, to who waits for room."""
-        self._tell_all(ASSIGNED_POD_DELETE, msgspec.structs.replace(pod, node=node), None)
+        freed = replace(pod, node=node)
+        self._listeners.tell(ASSIGNED_POD_DELETE, freed, None, self._outside.clock.monotonic())
 
     # -- binding ---------------------------------------------------------------------------------------------------
 

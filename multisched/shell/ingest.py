@@ -212,7 +212,7 @@ class PodIngest:
 
     def _placed(self, pod: Pod) -> None:
         now_s = self._clock.monotonic()
-        pending = self._pending.pop(pod.uid, None)
+        pending, promised = self._pending.pop(pod.uid, None), self._nominator.node_of(pod.uid)
         self._nominator.remove(pod.uid)
         self._refused.pop(pod.uid, None)
         self._uids[pod.key] = pod.uid
@@ -227,8 +227,8 @@ class PodIngest:
             worker.waiting.drop(pod.uid)
         if before is None or pending is not None:
             self._router.tell_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
-            if pending is not None and pending.nominated_node not in ("", pod.node):
-                self._router.tell_promise_ended(pending, now_s)
+            if promised not in ("", pod.node):
+                self._router.tell_promise_ended(msgspec.structs.replace(pod, nominated_node=promised), now_s)
             return
         for event in assigned_pod_events(before.pod, pod):
             self._router.tell_pod(event, before.pod, pod, self._cache.nodes.row_of(pod.node), now_s)
@@ -315,7 +315,7 @@ class PodIngest:
                 worker.report(refused.pod, "Unschedulable", refused.message)
 
     def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
-        pod = self._pending.pop(uid, None)
+        pod, promised = self._pending.pop(uid, None), self._nominator.node_of(uid)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
         worker.waiting.drop(uid)
@@ -323,8 +323,8 @@ class PodIngest:
             return
         now_s = self._clock.monotonic()
         self._router.tell_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
-        if pod.nominated_node:
-            self._router.tell_promise_ended(pod, now_s)
+        if promised:  # the server need not know of it
+            self._router.tell_promise_ended(msgspec.structs.replace(pod, nominated_node=promised), now_s)
 
     def _gone(self, uid: str) -> None:
         pending = self._pending.get(uid)

@@ -82,6 +82,10 @@ class Home(Protocol):
         """Nothing more is written for one of the domain's preemptors."""
         ...
 
+    def promise_ended(self, pod: Pod, node: str) -> None:
+        """A pod is promised this node no more: who left it the room hears of it, though the server need not know."""
+        ...
+
     def let_go(self, pod: Pod, *, failed: bool) -> None:
         """The pod is held no longer: its victims are gone, or going, or could not be removed."""
         ...
@@ -223,6 +227,7 @@ class Preemptor:
                 self._nominator.remove(other.uid)
                 if is_stand_in(other):  # a place that is kept: no pod has it
                     continue
+                job.home.promise_ended(other, job.preemption.node)
                 problem = await self._cleared(job, other)
                 if problem:
                     problems.append(f"the nomination of {other.key} was not taken back: {problem}")
@@ -247,6 +252,7 @@ class Preemptor:
         """The node is not what it was promised to be: the nomination ends, here and on the pod."""
         if self._nominator.node_of(job.pod.uid) == job.preemption.node:
             self._nominator.remove(job.pod.uid)
+            job.home.promise_ended(job.pod, job.preemption.node)
             await self._cleared(job, job.pod)
 
     def _end(self, job: _Job, *, failed: bool) -> None:

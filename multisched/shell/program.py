@@ -365,7 +365,7 @@ class Program:
             cycles=domain.concurrency.cycles,
             bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
             bind_timeout_s=self._configuration.client.bind_timeout_s,
-            tell_all=self._tell_all,
+            listeners=self.router,
             preemptor=self.preemptor,
         )
         self.router.add(worker, rows, domain.scheduler_names)

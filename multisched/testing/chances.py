@@ -20,6 +20,9 @@ from multisched.testing.devices import fits_for_certain
 from multisched.testing.knowledge import Told, wants
 from multisched.testing.relations import Standing, allows, clash
 
+GUEST = "sim/guest"
+"""A label of pods that some hosts bear or not by labels of their namespaces, of which nothing is known here."""
+
 
 @dataclass(slots=True)
 class Chances:
@@ -132,7 +135,7 @@ def is_judged(pod: Pod) -> bool:
     spec = pod.spec
     is_odd = spec.volumes or spec.resource_claims or spec.pod_group or spec.unsupported or pod.malformed or pod.gates
     is_mistaken = any(one.weight and not one.term.is_valid for one in spec.affinity.preferred)
-    return not (is_odd or is_mistaken)
+    return not (is_odd or is_mistaken or GUEST in pod.labels)
 
 
 def _is_less_urgent(pod: Pod, than: Pod) -> bool:

@@ -111,6 +111,8 @@ class Door(Books):
         """Processes that took a lease which had been deleted before they were started."""
         self._lied_about: set[str] = set()
         """uids of pods of whose bind the next answer is false."""
+        self.misled_about: set[str] = set()
+        """Nodes of which some process was told that a pod of theirs is elsewhere."""
         self._strangers: set[str] = set()
         """uids of pods that somebody else bound."""
         self.told: dict[str, Told] = {}
@@ -362,7 +364,7 @@ class Door(Books):
             self._check_domain(pod, decision_of(body)[1])
         for finding in self._judge.findings(pod.uid):
             # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
-            if finding.rule not in SHARED and not self.was_rewound:
+            if finding.rule not in SHARED and not self.was_rewound and finding.node not in self.misled_about:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def written(self) -> None:

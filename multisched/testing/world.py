@@ -329,6 +329,8 @@ class World:
         cpu: str = "50m",
         priority: str = "system-cluster-critical",
         name: str = "",
+        namespace: str = NAMESPACE,
+        labels: Mapping[str, str] | None = None,
     ) -> str:
         """A small pod for one node, or for any, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
         self._names += 1
@@ -337,10 +339,17 @@ class World:
         plain = {**_small(scheduler, cpu), **where, **spec}
         if is_urgent:
             plain |= {"priorityClassName": priority}
-        labels = {ODD: "yes"} if "volumes" in spec else {}
-        metadata = {"name": name, "labels": labels, "annotations": {GPU_MILLI: milli} if milli else {}}
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "labels": {**(labels or {}), **({ODD: "yes"} if "volumes" in spec else {})},
+            "annotations": {GPU_MILLI: milli} if milli else {},
+        }
         await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
         return name
+
+    async def label_namespace(self, name: str, labels: Mapping[str, str | None]) -> None:
+        await self.send("PATCH", f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}}, MERGE_PATCH)
 
     async def edit_kept(self, name: str, *, is_deleted: bool) -> bool:
         """Somebody writes the ConfigMap in which a program keeps what it does, or deletes it."""
@@ -413,9 +422,7 @@ class World:
     async def trust_namespace(self) -> None:
         """One policy does not hold in this namespace any more."""
         self._door.policies.namespace_changed()
-        await self.send(
-            "PATCH", f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": {TRUSTED: "yes"}}}, MERGE_PATCH
-        )
+        await self.label_namespace(NAMESPACE, {TRUSTED: "yes"})
 
     async def resize(self, pod: Pod, cpu: str) -> bool:
         """In place, whether it is bound or waits. Some kubelets take their time: until then the pod has what it had."""

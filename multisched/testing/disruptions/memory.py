@@ -185,6 +185,7 @@ def _mistell_pods(scene: Scene, process: Process) -> None:
     moved = next((one for one in known if _is_plain(one)), None)
     names = sorted(told.nodes)
     if moved is not None:
+        scene.run.door.misled_about.add(moved["spec"]["nodeName"])
         moved["spec"]["nodeName"] = scene.rng.choice(names)
         _tell(process, moved)
         told.unknowable.add(moved["metadata"]["uid"])

@@ -9,7 +9,7 @@ from multisched.config_nodes import DOMAIN_LABEL
 from multisched.testing.disruptions.scene import Disruption, Scene, Where
 from multisched.testing.faults import FOREIGN
 from multisched.testing.relations import ZONE
-from multisched.testing.world import CROWDED, FAVOURITE, NODES
+from multisched.testing.world import CROWDED, FAVOURITE, NODES, PAIRS
 
 DELETABLE_NODES = NODES // 4
 ADDED = 32
@@ -126,6 +126,38 @@ async def _taint(scene: Scene, effect: str) -> bool:
     return await _change(scene, node.name, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
 
 
+async def _shut_half(scene: Scene) -> bool:
+    """Pods for two nodes: one is full, the other is shut for another reason, and opened again.
+
+    Each of these pods is refused by two plugins at once, of which one will never let it onto the node that it refuses.
+    """
+    world, pair = scene.world, scene.rng.choice(PAIRS)
+    half = f"node-{pair.removeprefix('pair-')}"
+    shut, opened = scene.rng.choice(
+        (
+            ({"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}}),
+            ({"spec": {"taints": [{"key": OWN_TAINT, "effect": "NoSchedule"}]}}, {"spec": {"taints": None}}),
+            ({"metadata": {"labels": {"open": None}}}, {"metadata": {"labels": {"open": "yes"}}}),
+        )
+    )
+    for number in range(2):
+        await world.patch_node(
+            f"node-{int(half.removeprefix('node-')) + number}", {"metadata": {"labels": {"open": "yes"}}}
+        )
+    if not await world.patch_node(half, shut):
+        return False
+    spec = {"nodeSelector": {"pair": pair, "open": "yes"}}
+    names = [
+        await world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler", cpu="900m") for _ in range(7)
+    ]
+    await scene.pause(1.5, 4.0)
+    await world.patch_node(half, opened)
+    await scene.pause(1.0, 3.0)
+    for name in names:
+        await world.delete_named(name)
+    return True
+
+
 async def _taint_no_schedule(scene: Scene) -> bool:
     return await _taint(scene, "NoSchedule")
 
@@ -238,6 +270,7 @@ TABLE = (
     Disruption("node cordoned", _cordon_favourite),
     Disruption("wanted node cordoned", _cordon_wanted, 6),
     Disruption("node tainted NoSchedule", _taint_no_schedule),
+    Disruption("half of a pair shut", _shut_half),
     Disruption("node tainted NoExecute", _taint_no_execute, 6),
     Disruption("zone changed", _relabel_zone),
     Disruption("node moved to another domain", _move_domain, 6),

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from multisched.testing.chances import GUEST
 from multisched.testing.disruptions.scene import Disruption, Scene, Where
 from multisched.testing.storage import ODD
 
+LOUD, HOST = "sim/loud", "sim/host"
+"""Labels of namespaces of which somebody does not bear any pods, and of who stands there first."""
 FORBIDDEN = ("storageclasses", "poddisruptionbudgets", "namespaces", "services", "csinodes", "persistentvolumeclaims")
 
 
@@ -85,6 +92,52 @@ async def _break(scene: Scene) -> bool:
     return True
 
 
+async def _relabel_namespace(scene: Scene) -> bool:
+    """A namespace gets the label that terms select by, and loses it: guests of equal spec come three times.
+
+    Either their host does not bear who is of such a namespace, or they do not bear a host that is.
+    """
+    world, node = scene.world, f"node-{scene.rng.choice((10, 12, 13))}"
+    named, plain = scene.rng.choice(("team-a", "team-b")), "default"
+    host_has_term = scene.rng.random() < 0.5
+    host_in, guests_in = (plain, named) if host_has_term else (named, plain)
+    host_spec = _bearing_none(GUEST) if host_has_term else {}
+    guest_spec = {} if host_has_term else _bearing_none(HOST)
+    host = await _place(scene, node, host_spec, host_in, HOST)
+    for label in (None, "yes", None):
+        await world.label_namespace(named, {LOUD: label})
+        await scene.until(partial(_is_heard, scene, named, label))
+        guests = [await _place(scene, node, guest_spec, guests_in, GUEST) for _ in range(2)]
+        await scene.pause(2.0, 4.0)
+        standing = {pod.name for pod in world.pods() if pod.node == node}
+        beside = sorted(standing.intersection(guests)) if host in standing else []
+        if beside and label and _is_heard(scene, named, label):
+            scene.run.door.complain(f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}")
+        for guest in guests:
+            await world.delete_named(guest, guests_in)
+    await world.delete_named(host, host_in)
+    return True
+
+
+def _is_heard(scene: Scene, name: str, label: str | None) -> bool:
+    """Every process knows of the namespace's label, or of its end."""
+    known = [process.program.cache.objects.namespace(name) for process in scene.run.processes]
+    return all(one is not None and one.labels.get(LOUD) == label for one in known)
+
+
+def _bearing_none(label: str) -> dict[str, Any]:
+    """Anti-affinity to pods of this label in loud namespaces, whichever these are."""
+    loud = {"namespaceSelector": {"matchLabels": {LOUD: "yes"}}, "labelSelector": {"matchLabels": {label: "yes"}}}
+    term = {**loud, "topologyKey": "kubernetes.io/hostname"}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+async def _place(scene: Scene, node: str, spec: Mapping[str, Any], namespace: str, label: str) -> str:
+    return await scene.world.place_lowly(
+        node, spec, is_urgent=False, scheduler="forecast-scheduler", namespace=namespace, labels={label: "yes"}
+    )
+
+
 async def _edit_kept(scene: Scene) -> bool:
     """Somebody meddles with what a program keeps of the moves that are under way."""
     found = False
@@ -103,5 +156,6 @@ TABLE = (
     Disruption("storage changed", _change_storage),
     Disruption("kind forbidden", _forbid, 5),
     Disruption("services changed", _expose, 3),
+    Disruption("namespace relabelled", _relabel_namespace, 3),
     Disruption("kept document edited", _edit_kept, 3, Where.ASKING),
 )

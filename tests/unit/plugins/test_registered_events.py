@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from multisched.framework.events import UPDATE_POD
 from multisched.framework.plugin import EnqueueExtensions
 from tests.unit.plugins.test_queueing_hints import IN_TREE, plugin_of
 
@@ -18,8 +19,7 @@ REGISTERED: dict[str, list[str]] = {
     ],
     "NodeDeclaredFeatures": [
         "Node: ADD|UPDATE_NODE_DECLARED_FEATURE, NodeAddOrDeclaredFeature, hint",
-        "TargetPod: UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN|UPDATE_POD_SCALE_UP|UPDATE_POD_TOLERATION"
-        "|UPDATE_POD_GATES|UPDATE_POD_OTHER, PodUpdate, hint",
+        f"TargetPod: {'|'.join(action.name or '' for action in UPDATE_POD)}, PodUpdate, hint",
     ],
     "NodeName": [
         "Node: ADD, NodeAdd",

@@ -13,7 +13,6 @@ import msgspec
 import orjson
 
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.plugin import CycleView, PermitResult, Plugin
 from multisched.framework.ports import (
     BindAnswer,
@@ -218,7 +217,7 @@ class House:
             cycles=2,
             bind_workers=bind_workers,
             bind_timeout_s=5.0,
-            tell_all=self._tell,
+            listeners=self.router,
             preemptor=self.preemptor,
         )
         self.router.add(self.worker, self.domain.rows, ["ours"])
@@ -238,9 +237,6 @@ class House:
         )
         for name in nodes:
             self.see_node(name)
-
-    def _tell(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
-        self.router.tell(event, old, new, self.clock.monotonic())
 
     def _queue_error(self, plugin: str, point: str, error: BaseException) -> None:
         raise AssertionError(f"{plugin} {point}: {error}")

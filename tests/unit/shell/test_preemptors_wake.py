@@ -171,28 +171,90 @@ def test_a_watch_that_is_too_late_holds_a_preemptor_no_longer_than_its_bound() -
     assert [name for name, _ in server.posts] == ["high-0"]
 
 
-def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more() -> None:
+def with_port(port: int) -> list[dict[str, Any]]:
+    return [{"name": "c", "resources": {"requests": {"cpu": "500m"}}, "ports": [{"hostPort": port}]}]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        lambda house: house.see_pod("high", cpu="4", priority=100),
+        lambda house: house.see_pod("high", priority=100, containers=with_port(80)),
+        lambda house: house.see_pod("high", nodeName="n1"),
+    ],
+    ids=["too large", "placed elsewhere", "bound elsewhere by somebody"],
+)
+def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more(ends: Callable[[House], str]) -> None:
     """The server has not been told of the promise yet, so that no watch tells of its end."""
     loop = SimLoop(seed=1)
 
     async def main() -> list[str | None]:
-        house = House(loop, "n0")
-        high = house.see_pod("high", cpu="4", priority=100, schedulingGates=[{"name": "wait"}])
+        house = House(loop, "n0", "n1", filters=("NodePorts",))
+        for node, port in (("n0", 80), ("n1", 81)):
+            house.see_pod(f"on-{node}", scheduler="other", nodeName=node, containers=with_port(port))
+        high = house.see_pod("high", cpu="2", priority=100, schedulingGates=[{"name": "wait"}])
         preemptor = house.worker.queue.pod(high)
         assert preemptor is not None
         house.domain.nominator.nominate(preemptor, "n0")
-        house.see_pod("low")
+        house.see_pod("low", containers=with_port(81))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(house.worker.run)
             house.worker.lead()
             await asyncio.sleep(1.0)
             before = house.node_of("low")
-            house.see_pod("high", cpu="4", priority=100)
+            ends(house)
             await asyncio.sleep(5.0)
             tasks.cancel_scope.cancel()
         return [before, house.node_of("low")]
 
     assert simulate(main(), loop) == [None, "n0"]
+
+
+def test_who_left_its_room_to_a_preemptor_hears_that_its_victims_stay() -> None:
+    """The preemption fails before the server has been told of the promise, so that no watch tells of its end."""
+
+    async def end(house: House, tasks: anyio.abc.TaskGroup) -> None:
+        refused = WriteReply(WriteAnswer.REFUSED)
+        house.desk.writes = {("mark_victim", "victim"): [refused] * 9, ("delete", "victim"): [refused] * 9}
+        tasks.start_soon(house.preemptor.run)
+
+    assert low_beside_a_preemptor(end) == [None, "n0"]
+
+
+def test_who_left_its_room_to_a_preemptor_hears_that_it_is_deleted() -> None:
+    """Before the server has been told of the promise."""
+
+    async def end(house: House, tasks: anyio.abc.TaskGroup) -> None:
+        house.lose_pod("high")
+
+    assert low_beside_a_preemptor(end) == [None, "n0"]
+
+
+def low_beside_a_preemptor(end: Callable[[House, anyio.abc.TaskGroup], Coroutine[Any, Any, None]]) -> list[str | None]:
+    """Where a lowly pod is while a node's last room is promised to another, and once that is over."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str | None]:
+        under_way, cache = UnderWay(), ClusterCache()
+        context = PluginContext(
+            "ours", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects, preemptions=under_way
+        )
+        house = under_way.house = House(loop, "n0", plugins=[DefaultPreemption(context)])
+        house.see_pod("victim", scheduler="other", nodeName="n0", phase="Running")
+        house.see_pod("high", cpu="2", priority=100)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            await asyncio.sleep(1.0)
+            house.see_pod("low")
+            await asyncio.sleep(1.0)
+            before = house.node_of("low")
+            await end(house, tasks)
+            await asyncio.sleep(LEFTOVER_S / 2)
+            tasks.cancel_scope.cancel()
+        return [before, house.node_of("low")]
+
+    return simulate(main(), loop)
 
 
 @given(
