@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from multisched.framework.events import UPDATE_POD
 from multisched.framework.plugin import EnqueueExtensions
-from tests.unit.plugins.test_queueing_hints import IN_TREE, plugin_of
+from multisched.plugins import IN_TREE
+from tests.unit.plugins.test_queueing_hints import plugin_of
 
+ANY_POD_UPDATE = "|".join(
+    f"UPDATE_POD_{what}" for what in ("LABEL", "SCALE_DOWN", "SCALE_UP", "TOLERATION", "GATES", "OTHER")
+)
 REGISTERED: dict[str, list[str]] = {
     "InterPodAffinity": [
         "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
@@ -19,7 +22,7 @@ REGISTERED: dict[str, list[str]] = {
     ],
     "NodeDeclaredFeatures": [
         "Node: ADD|UPDATE_NODE_DECLARED_FEATURE, NodeAddOrDeclaredFeature, hint",
-        f"TargetPod: {'|'.join(action.name or '' for action in UPDATE_POD)}, PodUpdate, hint",
+        f"TargetPod: {ANY_POD_UPDATE}, PodUpdate, hint",
     ],
     "NodeName": [
         "Node: ADD, NodeAdd",
