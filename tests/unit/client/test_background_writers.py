@@ -588,7 +588,7 @@ async def test_only_conditions_that_had_not_been_sent_are_dropped_and_counted() 
     writer, _, _ = make_writer()
     for uid in ("uid-1", "uid-2", "uid-3"):
         writer.write(replace(POD, uid=uid), UNSCHEDULABLE, LEASE)
-    for uid in ("uid-1", "uid-2", "uid-2", "nobody"):
+    for uid in ("uid-1", "uid-2", "uid-2", "nobody", "somebody"):
         writer.drop(uid)
     assert (writer.statistics().superseded, writer.statistics().backlog) == (2, 1)
 
