@@ -20,7 +20,7 @@ from multisched.framework.ports import (
 )
 from multisched.shell.domain import READ_TIMEOUT_S
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
 POD = ObjectRef("Pod", "default", "p", "uid-p")
 UNKNOWN = BindReply(BindAnswer.UNKNOWN)
@@ -28,12 +28,12 @@ TAKEN = BindReply(BindAnswer.CONFLICT, message="already assigned")
 DENIED = BindReply(BindAnswer.DENIED, message="a webhook says no")
 
 
-def play(scene: Callable[[House], Coroutine[Any, Any, None]]) -> None:
+def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> None:
     """Runs a scene with a leading worker over one node of two CPUs, in virtual time."""
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, "a")
+        house = House(loop, "a", plugins=plugins)
         house.desk.sleep = anyio.sleep
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(house.worker.run)
@@ -89,8 +89,7 @@ def test_a_bind_that_the_server_refuses_is_an_error_in_the_servers_words() -> No
         await asyncio.sleep(0.5)
         ((name, condition),) = house.desk.conditions
         assert (name, condition.status, condition.reason) == ("p", "False", "SchedulerError")
-        assert condition.message == house.desk.events[0].note
-        assert condition.message.endswith("a webhook says no")
+        assert condition.message == house.desk.events[0].note == 'running Bind plugin "ByName": a webhook says no'
         assert [event.reason for event in house.desk.events] == ["FailedScheduling"]
 
     play(scene)
@@ -125,3 +124,23 @@ def test_a_pod_whose_bind_is_in_doubt_is_read_by_its_name_within_a_time(
         assert house.desk.truths == []
 
     play(scene)
+
+
+@pytest.mark.parametrize(
+    ("why", "told", "bound"),
+    [("", [], ["prebind"]), ("the past went back", ["the past went back"], [])],
+    ids=["nothing has changed", "what was known is no more"],
+)
+def test_what_was_decided_before_a_pause_stands_unless_somebody_says_why_not(
+    why: str, told: list[str], bound: list[str]
+) -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("prebind")
+        await asyncio.sleep(1.0)
+        house.worker.go_on(why) if why else house.worker.go_on()
+        await asyncio.sleep(0.5)
+        assert [words.partition('"Holding": ')[2] or words for words in house.told("prebind")] == told
+        await asyncio.sleep(HELD_S - 1.0)
+        assert [name for name, _, _ in house.desk.bound] == bound
+
+    play(scene, Holding())
