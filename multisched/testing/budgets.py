@@ -10,6 +10,7 @@ the preemption plugin takes part.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
@@ -137,6 +138,7 @@ def fault_of_victims(
     nodes: Collection[Node],
     standing: Collection[Standing],
     is_usable: Callable[[Node], bool],
+    budgets: Collection[PodDisruptionBudget] = (),
 ) -> str:
     """What is wrong with taking these pods from the node for a plain pod; empty for nothing. `standing` as for `would_do`."""
     going = {victim.uid for victim in victims}
@@ -152,7 +154,25 @@ def fault_of_victims(
     if not fits_without(going):
         return f"it does not fit when {sorted(victim.key for victim in victims)} are gone"
     spared = next((victim for victim in victims if fits_without(going - {victim.uid})), None)
-    return f"{spared.key} might as well stay" if spared is not None else ""
+    if spared is not None:
+        return f"{spared.key} might as well stay"
+    left = [one for one, there in standing if there.name == node.name and one.uid not in going]
+    free, staying = ([one for one in some if not any(_holds(b, one) for b in budgets)] for some in (victims, left))
+    return next((fault for victim in free for one in staying if (fault := _fault_of_choice(pod, victim, one))), "")
+
+
+def _fault_of_choice(pod: Pod, victim: Pod, staying: Pod) -> str:
+    """Of two pods that might go, the more important goes only where the other is smaller, or where its own rules keep the pod off."""
+    is_choice = staying.spec.priority < pod.spec.priority and victim.spec.pod_affinity is None
+    is_as_large = all(staying.requests.get(resource, 0) >= amount for resource, amount in victim.requests.items())
+    if is_choice and is_as_large and _importance(victim) > _importance(staying):
+        return f"{victim.key} goes, and {staying.key}, which is less important, stays"
+    return ""
+
+
+def _importance(pod: Pod) -> tuple[int, float]:
+    """The earlier it has started the more important; as upstream, one that has not comes last."""
+    return pod.spec.priority, -(pod.started_s or math.inf)
 
 
 def _holds(budget: PodDisruptionBudget, pod: Pod) -> bool:

@@ -302,14 +302,14 @@ class Witness:
         standing = [(e.pod, nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
         standing += self._promised_before(pod, nodes, standing)
         is_usable = self._is_used_by(self._domain_of[pod.spec.scheduler_name])
+        known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
         if preemption.node in nodes:
             fault = fault_of_victims(
-                pod, nodes[preemption.node], preemption.victims, nodes.values(), standing, is_usable
+                pod, nodes[preemption.node], preemption.victims, nodes.values(), standing, is_usable, budgets
             )
             if fault:
                 self._door.complain(f"I7: {pod.key} is to preempt on {preemption.node}: {fault}")
-        known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
-        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
         broken = broken_for_certain(budgets, preemption.victims)
         for node in nodes.values() if broken else ():
             if would_do(pod, node, budgets, nodes.values(), standing, is_usable):

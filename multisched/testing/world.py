@@ -41,6 +41,8 @@ LICENCE = "example.com/licence"
 """What virtual nodes have a few of; an extender may look after it (`configurations`)."""
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
 """Where there is such a domain, one pod in so many is its."""
+STARTED_EVERY = 3
+"""Of one pod in so many its kubelet says when it has started."""
 SHUNNED = {1: 1, 2: 2}
 """Number of a node modulo 4 -> how many taints keep those off who may as well go elsewhere."""
 URGENT_EVERY = 4
@@ -74,7 +76,7 @@ class World:
         self._rng = rng
         self.schedulers: Collection[str] = ()
         """Those that the run's domains serve."""
-        self._names = 0
+        self._names = self._started = 0
         self._crowded: set[str] = set()
         self._under_way: set[asyncio.Task[None]] = set()
         """What kubelets are about to do."""
@@ -398,6 +400,7 @@ class World:
             if not has_moved and not asked:
                 continue  # what is shown is another object whenever something was written
             nodes, pods = self._door.nodes(), self._door.pods()
+            await self._begin_pods(pods)
             hostile = {node.name: node for node in nodes.values() if _drives_out(node)}
             going = {pod.uid: pod for pod in pods.values() if pod.is_deleting}
             asked = {uid: asked.get(uid, loop.time()) for uid in going}
@@ -407,6 +410,17 @@ class World:
             for uid, pod in going.items():
                 if loop.time() - asked[uid] >= LINGER_MAX_S * (zlib.crc32(uid.encode()) % 100) / 100:
                     await self.delete_pod(pod)
+
+    async def _begin_pods(self, pods: Mapping[str, Pod]) -> None:
+        """One in a few has a start time, whole seconds after the one before it: of equal pods preemption spares the oldest."""
+        for pod in list(pods.values()):
+            if pod.node and not pod.started_s and not pod.is_deleting and _drawn(pod.uid) % STARTED_EVERY == 0:
+                self._started += 1
+                started = (
+                    f"2026-01-01T{self._started // 3600:02}:{self._started // 60 % 60:02}:{self._started % 60:02}Z"
+                )
+                path = f"{pods_path(pod.namespace)}/{pod.name}/status"
+                await self.send("PATCH", path, {"status": {"startTime": started}}, MERGE_PATCH)
 
     def pods(self) -> list[Pod]:
         """In order of their names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
@@ -126,3 +127,24 @@ def test_victims_are_as_many_as_are_needed(victims: list[str], fault: str) -> No
 
     assert said.startswith(fault)
     assert bool(said) == bool(fault)
+
+
+@pytest.mark.parametrize(
+    ("victim", "staying", "is_fault"),
+    [
+        (pod("old"), pod("young"), False),
+        (replace(pod("old"), started_s=1.0), replace(pod("young"), started_s=2.0), True),
+        (replace(pod("old"), started_s=1.0), pod("not begun"), True),
+        (replace(pod("young"), started_s=2.0), replace(pod("old"), started_s=1.0), False),
+        (pod("more urgent", priority=1), replace(pod("old"), started_s=1.0), True),
+        (replace(pod("old"), started_s=1.0), replace(pod("small", cpu_milli=900), started_s=2.0), False),
+        (replace(pod("old"), started_s=1.0), replace(pod("guarded", "kept"), started_s=2.0), False),
+        (replace(pod("guarded", "kept"), started_s=1.0), replace(pod("young"), started_s=2.0), False),
+    ],
+)
+def test_of_two_pods_as_large_the_more_important_stays(victim: Pod, staying: Pod, is_fault: bool) -> None:
+    there = node("n")
+    standing: list[Standing] = [(victim, there), (staying, there)]
+    preemptor = pod("urgent", priority=URGENT)
+    said = fault_of_victims(preemptor, there, [victim], [there], standing, lambda node: True, [budget("kept", 0)])
+    assert said == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
