@@ -42,6 +42,7 @@ class Watcher:
     def _look(self, point: str, cycle: CycleView, pod: Pod, rows: Rows | None = None) -> None:
         assert isinstance(cycle, CycleView)
         is_at_hand = point in ("Reserve", "Unreserve", "Permit") or self.depends_on is Dependency.ATTEMPT
+        assert cycle.attempt == len(self.decided) or not is_at_hand, "its number, as the cycle was told"
         assert pod.name in (self.decided[-1:] if is_at_hand else self.decided)
         assert pod.uid == f"uid-{pod.name}"
         if point not in ("PreFilter", "Stamp", "Heed"):
@@ -138,7 +139,7 @@ def drive(domain: Domain, watcher: Watcher) -> None:
 
     def decide(name: str, expected: type = Placed, **fields: Any) -> None:
         watcher.decided.append(name)
-        result = domain.schedule(make_pod(name, **{"cpu": 100, **fields}))
+        result = domain.schedule(make_pod(name, **{"cpu": 100, **fields}), attempt=len(watcher.decided))
         assert isinstance(result, expected), (name, result)
 
     decide("first")
