@@ -101,4 +101,9 @@ def test_pictures_are_counted_by_their_bytes_and_the_oldest_go_first(monkeypatch
         }
     pictures = [domain.cycle.records.read(f"uid-p{number}")[0].picture for number in range(5)]
     assert [picture is not None and picture.is_kept for picture in pictures] == [False, False, True, True, True]
-    assert [0 if picture is None else len(picture.rows) for picture in pictures] == [0, 0, 100, 100, 100]
+    dropped, kept_last = pictures[0], pictures[-1]
+    assert dropped is not None
+    assert kept_last is not None
+    assert [len(array) for array in (dropped.rows, dropped.feasible, dropped.total)] == [0, 0, 0]
+    assert (dropped.filters, dropped.scores) == ((), ())
+    assert (len(kept_last.rows), len(kept_last.feasible), len(kept_last.filters)) == (100, 100, 1)
