@@ -110,8 +110,8 @@ class Connection(asyncio.Protocol):
         """True if it is still to come, wanted or not."""
         return self._answer is answer
 
-    def end(self, error: Exception) -> None:
-        """Cuts the connection; whoever waits for an answer gets `error`.
+    def end(self, error: Exception | None = None) -> None:
+        """Cuts the connection; whoever waits for an answer gets `error`, which nobody needs where nobody waits.
 
         There is no TLS goodbye: half a minute long to a silent peer, and nothing here depends on one.
         """
@@ -122,7 +122,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._reader.discard()
         self._pool.forget(self)
-        self._settle(error)
+        if error is not None:
+            self._settle(error)
 
     def _settle(self, outcome: Response | Exception) -> None:
         answer, self._answer = self._answer, None
@@ -140,7 +141,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
-            self.end(AnswerLostError("bytes that nobody asked for"))
+            self.end()
             return
         reader = self._reader
         try:
@@ -159,7 +160,7 @@ class Connection(asyncio.Protocol):
         if is_reusable:
             self._pool.give_back(self)
         else:
-            self.end(AnswerLostError("closed after its last answer"))
+            self.end()
 
     def eof_received(self) -> None:
         self._on_closed(None)
@@ -293,7 +294,7 @@ class ConnectionPool:
         """A connection that is new, or that just gave a good answer to somebody else: never one that has been idle."""
         while self._places_taken >= self._connections_max:
             if self._idle:
-                self._idle[0].end(AnswerLostError("idle"))
+                self._idle[0].end()
                 continue
             handed = await self._wait_turn()
             if handed is None:
@@ -330,7 +331,7 @@ class ConnectionPool:
             if connection is None:
                 self._vacate()
         if connection.is_lost or self._is_closed:
-            connection.end(AnswerLostError("closed at once"))
+            connection.end()
             self._vacate()
             raise ConnectionAbortedError("closed at once")
         self._connections.add(connection)

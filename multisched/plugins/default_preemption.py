@@ -79,7 +79,7 @@ class DefaultPreemption:
     def pre_enqueue(self, pod: Pod) -> Status:
         """Keeps a preemptor from being tried, and from preempting once more, while its victims are being removed."""
         if self._preemptions.is_preempting(pod.uid):
-            return Status.unresolvable(RUNNING).by(self.name)
+            return Status.unresolvable(RUNNING)
         return SUCCESS
 
     def events_to_register(self) -> Sequence[EventRegistration]:
@@ -113,7 +113,7 @@ class DefaultPreemption:
 
     def spoiled(self, why: str) -> PostFilterResult:
         """An extender failed that may not be passed over: nobody is removed."""
-        return PostFilterResult(Status.error(f"preemption: {why}").by(self.name))
+        return PostFilterResult(Status.error(f"preemption: {why}"))
 
     def _found(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Found | PostFilterResult:
         """The candidates; the result where there are none."""
@@ -131,7 +131,7 @@ class DefaultPreemption:
         if found.needless:
             # As upstream: nobody has to go there, and yet the pod was refused. Something else is wrong.
             text = ", ".join(f'expected at least one victim pod on node "{node}"' for node in found.needless)
-            return PostFilterResult(Status.error(f"preemption: {text}").by(self.name))
+            return PostFilterResult(Status.error(f"preemption: {text}"))
         return PostFilterResult(_refused(fit_error(dry_run, found)), nominated_node="")
 
     def choose(self, cycle: CycleView, found: Found) -> Preemption:

@@ -26,8 +26,8 @@ class DynamicResources:
     def __init__(self, args: DynamicResourcesArgs | None = None) -> None:
         self.args = args or DynamicResourcesArgs()
         """Checked, and without effect as long as no pod with claims comes this far."""
-        self._nothing = PostFilterResult(Status.unschedulable("no new claims to deallocate").by(self.name))
-        self._unknown = PostFilterResult(Status.error("not found").by(self.name))
+        self._nothing = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
+        self._unknown = PostFilterResult(Status.error("not found"))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         cycle.state.write(_LOOKED, True)

@@ -7,13 +7,16 @@ events, at the pod's next update, and by the leftover flush, so that no pod is h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from multisched.framework.plugin import PreEnqueuePlugin
+from multisched.framework.runner import sentence
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.hints import OnError
 
-FAILED = "running PreEnqueue plugin"
+POINT: Final = "PreEnqueue"
+FAILED: Final = f"running {POINT} plugin"
 """Begins what the owner of a pod is told whose PreEnqueue plugin has raised."""
 
 
@@ -41,8 +44,9 @@ class Gates:
         try:
             status = _status(plugin.pre_enqueue(pod))
         except Exception as error:  # noqa: BLE001  (a plugin ends here)
-            self._on_error(plugin.name, error)
-            return Status(Code.ERROR, plugin.name, (f"{FAILED}: {error}",))
+            self._on_error(plugin.name, POINT, error)
+            text = sentence(plugin, POINT, f"{type(error).__name__}: {error}")
+            return Status(Code.ERROR, plugin.name, (text,))
         if status.is_success or status.code is Code.SKIP:
             return SUCCESS
         return status.by(plugin.name)

@@ -19,7 +19,8 @@ from multisched.framework.registry import those
 from multisched.model.objects import Pod
 
 Object = EventObject
-OnError = Callable[[str, Exception], None]
+OnError = Callable[[str, str, Exception], None]
+"""Hears of a plugin that raised: its name, the extension point and what it raised."""
 Listener = QueueingHint | None
 """A hint, or None: the event always queues."""
 
@@ -132,7 +133,7 @@ class HintTable:
         try:
             return hint(pod, old, new) is not Hint.SKIP
         except Exception as error:  # noqa: BLE001  (a plugin ends here; the pod must not be forgotten for it)
-            self._on_error(plugin, error)
+            self._on_error(plugin, "QueueingHint", error)
             return True
 
     def _registered(self, name: str, event: ClusterEvent) -> tuple[Listener, ...]:

@@ -77,7 +77,7 @@ class _Tally(msgspec.Struct):
 
 
 class PodQueue:
-    """One domain's queue. `on_error(plugin, exception)` hears of plugins that raised; it must not call back."""
+    """One domain's queue. `on_error` hears of plugins that raised; it must not call back."""
 
     def __init__(
         self,
@@ -547,7 +547,7 @@ class PodQueue:
                     self._queue_sort.sort_key(QueuedPod(entry.pod, entry.queued_s, entry.attempts))
                 )
             except Exception as error:  # noqa: BLE001  (a plugin ends here)
-                self._on_error(self._queue_sort.name, error)
+                self._on_error(self._queue_sort.name, "QueueSort", error)
                 entry.sort_key = ()
         return entry.sort_key
 

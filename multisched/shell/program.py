@@ -604,14 +604,11 @@ class Program:
 def _queue(
     domain: DomainConfig, plugins: PluginSet, observer: DomainObserver, stopwatch: Callable[[], float]
 ) -> PodQueue:
-    def on_error(plugin: str, error: BaseException) -> None:
-        observer.plugin_failed(plugin, "QueueingHint", error)
-
     return PodQueue(
         plugins.queue_sort,
         plugins.pre_enqueue,
         [built.plugin for built in plugins.built],
-        on_error=on_error,
+        on_error=observer.plugin_failed,
         backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
         leftover_s=domain.queue.unschedulable_flush_s,
         stopwatch=stopwatch,

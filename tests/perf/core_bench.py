@@ -133,7 +133,7 @@ class Core:
             self.plugins.queue_sort,
             self.plugins.pre_enqueue,
             [built.plugin for built in self.plugins.built],
-            on_error=lambda plugin, error: None,
+            on_error=lambda plugin, point, error: None,
         )
         for index in range(nodes):
             self.cache.set_node(decoder.node(node(index)))

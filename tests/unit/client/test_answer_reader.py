@@ -196,6 +196,46 @@ def test_an_answer_that_announces_too_much_is_given_up_at_its_head() -> None:
         read(b"HTTP/1.1 200 OK\r\nContent-Length: 1000001\r\n\r\n")
 
 
+TEN = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
+
+
+def test_an_answer_may_be_just_as_long_as_its_bound() -> None:
+    reader = AnswerReader(10)
+    reader.feed(TEN + b"0123456789")
+    assert reader.response is not None
+    assert reader.response.body == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("start", "bound", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", HEAD_BYTES_MAX, "the head of the answer exceeds 262144 bytes"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", 10 + HEAD_BYTES_MAX, "the answer exceeds 10 bytes"),
+    ],
+    ids=["head", "body"],
+)
+def test_what_is_read_without_an_end_in_sight_ends_at_its_bound(start: bytes, bound: int, words: str) -> None:
+    reader = AnswerReader(10)
+    reader.feed(start)
+    reader.feed(b"x" * (bound - len(start)))
+    with pytest.raises(BrokenAnswerError, match=f"^{words}$"):
+        reader.feed(b"x")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "HttpParserError "),
+        (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", "HttpParserUpgrade "),
+        (TEN.replace(b"10", b"11"), "the answer exceeds 10 bytes"),
+    ],
+)
+def test_what_is_no_answer_is_told_in_the_parsers_words(answer: bytes, words: str) -> None:
+    with pytest.raises(BrokenAnswerError) as refused:
+        AnswerReader(10).feed(answer)
+    assert str(refused.value).startswith(words)
+
+
 def test_a_reader_that_was_discarded_reads_nothing() -> None:
     reader = read(CREATED[:20])
     reader.discard()

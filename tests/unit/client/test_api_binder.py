@@ -8,7 +8,7 @@ import pytest
 
 from multisched.client.binder import ApiBinder
 from multisched.client.limits import WriteLimiter
-from multisched.framework.ports import BindAnswer, BindRequest, PodTruth, UnreachableError
+from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, a_status, answer
 
@@ -152,3 +152,34 @@ async def test_a_read_without_a_definite_answer_is_unreachable(reply: Answer) ->
     binder, _ = make_binder(reply)
     with pytest.raises(UnreachableError, match="team/web-1"):
         await binder.read("team", "web-1", timeout_s=3)
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (a_refusal(503, "Unavailable", "later", retry_after="2"), BindReply(BindAnswer.UNKNOWN, 2.0, "later")),
+        (a_refusal(422, "Invalid", "no such node"), BindReply(BindAnswer.REJECTED, message="no such node")),
+        (ConnectFailedError("refused"), BindReply(BindAnswer.NOT_SENT, message="refused")),
+        (AnswerLostError("reset"), BindReply(BindAnswer.UNKNOWN, message="reset")),
+    ],
+)
+async def test_an_answer_is_told_with_its_words_and_how_long_to_wait(reply: Answer, told: BindReply) -> None:
+    binder, _ = make_binder(reply)
+    assert await binder.post(REQUEST, timeout_s=5) == told
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (a_refusal(403, "Forbidden", "no"), "could not be read"),
+        (Response(200, b"<html>"), "was answered with something else than a pod"),
+        (AnswerLostError("reset"), "could not be read: reset"),
+    ],
+)
+async def test_a_pod_that_cannot_be_read_is_named_and_its_read_has_a_deadline(reply: Answer, words: str) -> None:
+    binder, transport = make_binder(reply)
+    with pytest.raises(UnreachableError) as told:
+        await binder.read("team", "web/1", timeout_s=3)
+    assert str(told.value) == f"pod team/web/1 {words}"
+    (asked,) = transport.asked
+    assert (asked.method, asked.path, asked.timeout_s) == ("GET", "/api/v1/namespaces/team/pods/web%2F1", 3)

@@ -222,47 +222,61 @@ async def test_a_passing_fault_is_survived_a_lasting_one_drops_and_counts(fault:
     assert sink.statistics().dropped_unreachable == 1
 
 
+BUSY = a_refusal(429, retry_after="4")
+LOST = AnswerLostError("reset")
+
+
 @pytest.mark.parametrize(
-    ("fault", "pauses_s"),
+    ("faults", "waits_s"),
     [
-        (AnswerLostError("reset"), [1, 2, 4]),
-        (a_refusal(500), [1, 1, 1]),
-        (a_refusal(503, retry_after="3"), [3, 3, 3]),
+        ([LOST, LOST, LOST], [1.0, 2.0, 4.0]),
+        ([a_refusal(503), a_refusal(503), a_refusal(503)], [1.0, 1.0, 1.0]),
+        ([BUSY, LOST, BUSY], [4.0, 2.0, 4.0]),
+        ([a_refusal(503, retry_after="3"), a_refusal(429, retry_after="0"), LOST], [3.0, 1.0, 4.0]),
     ],
+    ids=["no answers", "faults of the server", "told when", "told to wait for less than a second"],
 )
 @pytest.mark.parametrize("kind", ["event", "condition"])
-async def test_what_the_server_does_not_take_is_sent_four_times_at_growing_distance(
-    kind: str, fault: Answer, pauses_s: list[int]
+async def test_background_writes_wait_twice_as_long_for_each_lost_answer_or_as_the_server_says(
+    kind: str, faults: list[Answer], waits_s: list[float]
 ) -> None:
-    writer: ApiEventSink | ApiConditionWriter
-    if kind == "event":
-        writer, transport, _ = make_sink(lambda _: fault)
-    else:
-        writer, transport, _ = make_writer(lambda _: fault)
-    async with at_work(writer):
-        if isinstance(writer, ApiEventSink):
-            writer.record(FAILED)
-        else:
-            writer.write(POD, UNSCHEDULABLE, LEASE)
+    script = [*faults, accept]
+
+    def respond(asked: Asked) -> Answer:
+        step = script.pop(0)
+        return step(asked) if callable(step) else step
+
+    transport, limiter = ScriptedTransport(respond=respond), WriteLimiter(LoopClock())
+    sink = ApiEventSink(transport, limiter, LoopClock(), instance="job-scheduler-pod-0")
+    writer = ApiConditionWriter(transport, limiter, LoopClock())
+    sink.record(SCHEDULED) if kind == "event" else writer.write(POD, UNSCHEDULABLE, LEASE)
+    async with at_work(sink if kind == "event" else writer):
         await asyncio.sleep(60)
-    times = [asked.at for asked in transport.asked]
-    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx(pauses_s, abs=0.2)
-    assert (writer.statistics().dropped_unreachable, writer.statistics().backlog) == (1, 0)
+    sent_at = [asked.at for asked in transport.asked]
+    assert [later - earlier for earlier, later in pairwise(sent_at)] == pytest.approx(waits_s)
+    assert {asked.timeout_s for asked in transport.asked} == {10.0}
+    assert limiter.statistics().throttled == sum(isinstance(one, Response) and one.status == 429 for one in faults)
+    assert (sink.statistics().stored + writer.statistics().written, len(script)) == (1, 0)
 
 
-@pytest.mark.parametrize("fault", [a_refusal(403, "Forbidden"), AnswerLostError("reset")], ids=["refused", "no answer"])
-async def test_an_event_that_was_dropped_is_an_event_of_its_own_when_it_happens_again(fault: Answer) -> None:
-    faults: list[Answer] = [fault] * 4
-    sink, transport, _ = make_sink(lambda asked: faults.pop() if faults else accept(asked))
+async def test_an_event_that_was_given_up_is_an_event_of_its_own_when_it_comes_again() -> None:
+    """Refused or unreachable, and others of the same time stay what they were."""
+    refused, lost = replace(FAILED, note="refused"), replace(FAILED, note="lost")
+    faults: dict[str, Answer] = {"refused": a_refusal(403), "lost": LOST}
+    sink, transport, _ = make_sink(lambda asked: faults.get(asked.body.get("note", "")) or accept(asked))
     async with at_work(sink):
-        sink.record(FAILED)
+        for event in (FAILED, refused, lost):
+            sink.record(event)
         assert await sink.drain(60)
         faults.clear()
-        sink.record(FAILED)
+        for event in (FAILED, refused, lost):
+            sink.record(event)
         assert await sink.drain(60)
-    last = transport.asked[-1]
-    assert (last.method, last.body.get("series")) == ("POST", None)
-    assert sink.statistics().stored == 1
+    assert (sink.statistics().dropped_refused, sink.statistics().dropped_unreachable) == (1, 1)
+    told = [(asked.method, asked.body.get("note", "")) for asked in transport.asked[-3:]]
+    assert sorted(told) == [("PATCH", ""), ("POST", "lost"), ("POST", "refused")]
+    assert all("series" not in asked.body for asked in transport.asked if asked.method == "POST")
+    assert (sink.statistics().recorded, sink.statistics().aggregated) == (6, 1)
 
 
 async def test_an_event_whose_answer_was_lost_is_not_stored_twice() -> None:
@@ -537,6 +551,46 @@ async def test_after_a_write_of_unknown_effect_the_condition_before_it_is_writte
     told = [asked.body["status"]["conditions"][0] for asked in transport.asked]
     assert told[-1]["message"] == UNSCHEDULABLE.message
     assert {one["lastTransitionTime"] for one in told} == {"2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("lost", [AnswerLostError("reset"), a_refusal(504, "Timeout")], ids=["no answer", "504"])
+async def test_a_condition_that_was_given_up_is_sent_when_it_is_told_again(lost: Answer) -> None:
+    """It may stand there by now, or not."""
+    faults = [lost] * ATTEMPTS_MAX
+    writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))
+    async with at_work(writer):
+        for _ in range(2):
+            writer.write(POD, UNSCHEDULABLE, LEASE)
+            assert await drained(writer, 60)
+    assert len(transport.asked) == ATTEMPTS_MAX + 1
+    counted = writer.statistics()
+    assert (counted.written, counted.unchanged, counted.dropped_unreachable) == (1, 0, 1)
+
+
+async def test_a_condition_that_is_told_again_while_it_is_on_its_way_is_not_sent_twice() -> None:
+    writer, transport, _ = make_writer()
+    pods = [replace(POD, uid=f"uid-{number}") for number in range(2)]
+    async with at_work(writer):
+        for pod in pods:
+            writer.write(pod, UNSCHEDULABLE, LEASE)
+        await asyncio.sleep(0.001)
+        for pod in pods:
+            writer.write(pod, UNSCHEDULABLE, LEASE)
+        assert await drained(writer, 5)
+        for pod in pods:
+            writer.write(pod, UNSCHEDULABLE, LEASE)
+        assert writer.statistics().backlog == 0, "nothing waits that needs no writing"
+    assert len(transport.asked) == 2
+    assert (writer.statistics().written, writer.statistics().unchanged) == (2, 4)
+
+
+async def test_only_conditions_that_had_not_been_sent_are_dropped_and_counted() -> None:
+    writer, _, _ = make_writer()
+    for uid in ("uid-1", "uid-2", "uid-3"):
+        writer.write(replace(POD, uid=uid), UNSCHEDULABLE, LEASE)
+    for uid in ("uid-1", "uid-2", "uid-2", "nobody", "somebody"):
+        writer.drop(uid)
+    assert (writer.statistics().superseded, writer.statistics().backlog) == (2, 1)
 
 
 async def test_conditions_trickle_while_binds_are_many() -> None:

@@ -138,3 +138,14 @@ async def test_who_finds_no_credentials_anywhere_is_told_of_both_places(tmp_path
     with pytest.raises(CredentialsError) as told:
         await transport._find_credentials(vendor(nowhere, is_inside=False), None, None)
     assert str(told.value) == f"no kubeconfig at {nowhere}; no service account: no service host"
+
+
+async def test_an_interval_is_over_at_its_very_end() -> None:
+    source = Source()
+    found, expired = Credentials(source, access()), Credentials(source, access())
+    await found.renew(found.access)  # takes a tenth of a second
+    await asyncio.sleep(FORCED_INTERVAL_S - 0.1)
+    expired.expire()
+    assert expired.is_due
+    await found.renew(found.access)
+    assert source.asked == [True, True]

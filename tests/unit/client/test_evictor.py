@@ -8,7 +8,7 @@ import pytest
 
 from multisched.client.evictor import ApiEvictor
 from multisched.client.limits import WriteLimiter
-from multisched.framework.moving import EvictAnswer
+from multisched.framework.moving import EvictAnswer, EvictReply
 from multisched.framework.ports import ObjectRef
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, a_status, answer
@@ -69,3 +69,20 @@ async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
     replies = await asyncio.gather(*(evictor.evict(POD, timeout_s=2.5) for _ in range(5)))
     assert [reply.answer for reply in replies] == [EvictAnswer.EVICTED] * 3 + [EvictAnswer.NOT_NOW] * 2
     assert len(transport.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (answer(201, a_status(201)), EvictReply(EvictAnswer.EVICTED)),
+        (a_refusal(429, "TooManyRequests", "wait", retry_after="7"), EvictReply(EvictAnswer.NOT_NOW, 7.0, "wait")),
+        (a_refusal(403, "Forbidden", "no"), EvictReply(EvictAnswer.REFUSED, message="no")),
+        (a_refusal(503, "Unavailable", "later", retry_after="2"), EvictReply(EvictAnswer.UNKNOWN, 2.0, "later")),
+        (ConnectFailedError("refused"), EvictReply(EvictAnswer.NOT_NOW, message="refused")),
+        (AnswerLostError("reset"), EvictReply(EvictAnswer.UNKNOWN, message="reset")),
+    ],
+)
+async def test_an_answer_is_told_with_its_words_and_how_long_to_wait(reply: Answer, told: EvictReply) -> None:
+    evictor, transport = make_evictor(reply)
+    assert await evictor.evict(POD, timeout_s=4.5) == told
+    assert [asked.timeout_s for asked in transport.asked] == [5.5]

@@ -297,9 +297,14 @@ async def test_a_pod_is_read_whole_without_what_only_the_api_server_reads() -> N
 
 async def test_a_pod_that_is_gone_is_none_and_one_that_cannot_be_read_is_unreachable() -> None:
     assert await documents(Response(404, b""))[0].pod("team", "a") is None
-    for answer in (Response(500, b""), None):
-        with pytest.raises(UnreachableError, match="pod team/a could not be read for an extender"):
+    for answer, why in ((Response(500, b""), "HTTP 500"), (None, "down")):
+        with pytest.raises(UnreachableError, match=f"^pod team/a could not be read for an extender: {why}$"):
             await documents(answer)[0].pod("team", "a")
+
+
+@pytest.mark.parametrize("body", [b"no json", b"[]", b'{"metadata":[]}', b'{"kind":"Status"}', b'{"metadata":null}'])
+async def test_what_is_no_object_is_handed_on_as_it_is(body: bytes) -> None:
+    assert await documents(Response(200, body))[0].pod("team", "a") == body
 
 
 class Heard:
@@ -328,24 +333,27 @@ def test_nodes_are_kept_as_they_come_and_go_and_handed_on() -> None:
     tap.delete("n1", None)
     tap.replaced("7")
     assert found.node("n1") == b'{"metadata":{"name":"n1"}}'
-    assert found._nodes_bytes == 0
     assert heard.heard == ["+n1", "+n1", "-n1", "7"]
 
 
-def test_beyond_the_room_for_whole_nodes_only_names_are_sent(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_beyond_the_room_for_whole_nodes_only_names_are_sent_until_others_have_left(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def whole(name: str) -> bytes:
-        return b'{"metadata":{"name":"%s"},"status":{}}' % name.encode()
-
-    monkeypatch.setattr(extender_client, "NODES_BYTES_MAX", 3 * len(whole("n1")))
+    whole = {name: b'{"metadata":{"name":"%s"},"status":{}}' % name.encode() for name in ("n1", "n2", "n3")}
+    monkeypatch.setattr(extender_client, "NODES_BYTES_MAX", len(whole["n1"]) + len(whole["n2"]))
     found = documents(None)[0]
-    for name in ("n1", "n2", "n3", "n4", "n5", "n1", "n3"):
-        found.keep(name, whole(name))
-    kept = {name: found.node(name) == whole(name) for name in ("n1", "n2", "n3", "n4", "n5")}
-    assert kept == {"n1": True, "n2": True, "n3": True, "n4": False, "n5": False}
-    assert found.node("n4") == b'{"metadata":{"name":"n4"}}'
-    assert len(caplog.records) == 1, "once for all of them"
-    found.drop("n2")
-    found.keep("n5", whole("n5"))
-    assert found.node("n5") == whole("n5")
+
+    def kept() -> list[str]:
+        return [name for name, raw in whole.items() if found.node(name) == raw]
+
+    for _ in range(3):  # each again and again, as the watch tells of them
+        for name, raw in whole.items():
+            found.keep(name, raw)
+        assert kept() == ["n1", "n2"]
+    assert found.node("n3") == b'{"metadata":{"name":"n3"}}'
+    found.drop("n1")
+    found.drop("n1")
+    found.drop("nobody")
+    for name in ("n3", "n1"):
+        found.keep(name, whole[name])
+    assert kept() == ["n2", "n3"]

@@ -8,10 +8,10 @@ from multisched.client.kept_document import BYTES_MAX, ConfigMapKeeper
 from multisched.client.limits import WriteLimiter
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
-from multisched.framework.moving import KeepAnswer
+from multisched.framework.moving import KeepAnswer, KeepReply
 from multisched.framework.ports import UnreachableError
 from multisched.model.wire import JSON, AnswerLostError, Response
-from tests.unit.client.scripted import LoopClock, ScriptedTransport, a_refusal
+from tests.unit.client.scripted import Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime
 
@@ -93,3 +93,86 @@ async def test_refusals_are_values_and_reads_without_an_answer_raise() -> None:
     for status in (408, 429, 500, 503):
         ours = keeper(ScriptedTransport(respond=lambda _, status=status: a_refusal(status, "NotNow")))  # type: ignore[misc]
         assert (await ours.write(b"x")).answer is KeepAnswer.UNKNOWN
+
+
+PATH = "/api/v1/namespaces/kube-system/configmaps"
+NAME = "multisched-repair-forecast"
+
+
+def a_config_map(version: str, text: str) -> Response:
+    return answer(200, {"metadata": {"resourceVersion": version}, "data": {"run.json": text}})
+
+
+async def test_a_document_is_created_and_then_replaced_as_it_was_seen_last_within_a_deadline() -> None:
+    answers: list[Answer] = [answer(201, {"metadata": {"resourceVersion": "7"}}), a_config_map("8", "second")]
+    transport = ScriptedTransport(respond=lambda _: answers.pop(0))
+    ours = keeper(transport)
+    for text in (b"first", b"second"):
+        assert await ours.write(text) == KeepReply(KeepAnswer.KEPT)
+    created, replaced = transport.asked
+    metadata = {"name": NAME, "labels": {"app.kubernetes.io/managed-by": "multisched"}}
+    document = {"apiVersion": "v1", "kind": "ConfigMap"}
+    assert (created.method, created.path, replaced.method, replaced.path) == ("POST", PATH, "PUT", f"{PATH}/{NAME}")
+    assert created.body == {**document, "metadata": metadata, "data": {"run.json": "first"}}
+    assert replaced.body == {
+        **document,
+        "metadata": {**metadata, "resourceVersion": "7"},
+        "data": {"run.json": "second"},
+    }
+    for asked in transport.asked:
+        assert (asked.query, asked.timeout_s) == ({"timeout": "5s"}, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (a_refusal(403, "Forbidden", "no"), KeepReply(KeepAnswer.REFUSED, "no")),
+        (a_refusal(400, "BadRequest", "odd"), KeepReply(KeepAnswer.REFUSED, "odd")),
+        (a_refusal(499, "Odd", "odd"), KeepReply(KeepAnswer.REFUSED, "odd")),
+        (a_refusal(404, "NotFound", "no namespace"), KeepReply(KeepAnswer.REFUSED, "no namespace")),
+        (a_refusal(408, "Timeout", "slow"), KeepReply(KeepAnswer.UNKNOWN, "slow")),
+        (a_refusal(429, "TooManyRequests", "busy"), KeepReply(KeepAnswer.UNKNOWN, "busy")),
+        (a_refusal(500, "InternalError", "etcd"), KeepReply(KeepAnswer.UNKNOWN, "etcd")),
+        (AnswerLostError("reset"), KeepReply(KeepAnswer.UNKNOWN, "reset")),
+    ],
+)
+async def test_each_answer_to_a_write_has_one_meaning_and_its_words(reply: Answer, told: KeepReply) -> None:
+    assert await keeper(ScriptedTransport(respond=lambda _: reply)).write(b"x") == told
+
+
+async def test_who_was_overtaken_is_told_until_he_reads() -> None:
+    def respond(asked: Asked) -> Answer:
+        return a_config_map("9", "theirs") if asked.method == "GET" else a_refusal(409, "Conflict", "modified")
+
+    transport = ScriptedTransport(respond=respond)
+    words = f"ConfigMap {NAME} was written by another"
+    assert await keeper(transport).write(b"ours") == KeepReply(KeepAnswer.OVERTAKEN, words)
+    assert [(asked.method, asked.timeout_s) for asked in transport.asked] == [("POST", 6.0), ("GET", 5.0)]
+
+
+async def test_a_document_may_be_just_so_long() -> None:
+    ours = keeper(ScriptedTransport(respond=lambda _: answer(201, {"metadata": {}})))
+    assert await ours.write(b"x" * 900_000) == KeepReply(KeepAnswer.KEPT)
+    assert await ours.write(b"x" * 900_001) == KeepReply(KeepAnswer.REFUSED, "900001 bytes, more than 900000")
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (a_refusal(403, "Forbidden", "no"), "no"),
+        (Response(502, b"<html>"), "HTTP 502"),
+        (AnswerLostError("reset"), "reset"),
+        (Response(200, b"<html>"), "answers what is none: JSON is malformed: invalid character (byte 0)"),
+    ],
+)
+async def test_a_document_that_cannot_be_read_says_why(reply: Answer, words: str) -> None:
+    with pytest.raises(UnreachableError) as told:
+        await keeper(ScriptedTransport(respond=lambda _: reply)).read()
+    assert str(told.value) == f"ConfigMap {NAME}: {words}"
+
+
+@pytest.mark.parametrize(
+    "document", [{"metadata": {}}, {"metadata": {}, "data": None}, {"metadata": {}, "data": {"a": "b"}}]
+)
+async def test_what_is_no_document_of_ours_is_as_good_as_none(document: object) -> None:
+    assert await keeper(ScriptedTransport(respond=lambda _: answer(200, document))).read() == b""

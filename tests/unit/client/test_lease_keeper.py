@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -103,33 +104,34 @@ async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None
 
 
 @pytest.mark.parametrize(
-    ("values", "what"),
+    ("values", "message"),
     [
-        ({"duration_s": 10.0, "renew_deadline_s": 10.0}, "exceed the renew deadline"),
-        ({"renew_deadline_s": 2.4, "retry_period_s": 2.0}, "retry period"),
-        ({"retry_period_s": 0.0}, "retry period"),
-        ({"duration_s": 15.5}, "whole seconds"),
-        ({"duration_s": 0.0, "renew_deadline_s": -1.0}, "at least 1"),
-        ({"bind_deadline_s": 6.0}, "bind deadline"),
-        ({"bind_deadline_s": -1.0}, "bind deadline"),
+        ({"duration_s": 10.0}, "lease duration 10.0 s must exceed the renew deadline 10.0 s"),
+        ({"renew_deadline_s": 2.4}, "the renew deadline 2.4 s must exceed 1.2 x the retry period 2.0 s"),
+        ({"retry_period_s": 0.0}, "the renew deadline 10.0 s must exceed 1.2 x the retry period 0.0 s"),
+        ({"duration_s": 15.5}, "the lease duration is whole seconds, at least 1, got 15.5"),
+        ({"duration_s": 0.0}, "the lease duration is whole seconds, at least 1, got 0.0"),
+        ({"bind_deadline_s": 5.01}, "the bind deadline 5.01 s must fit between renew deadline and lease duration"),
+        ({"bind_deadline_s": -0.01}, "the bind deadline -0.01 s must fit between renew deadline and lease duration"),
     ],
 )
-def test_settings_that_cannot_be_safe_are_refused(values: dict[str, float], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+def test_settings_that_cannot_be_safe_are_refused(values: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         LeaseSettings(**values)
 
 
 @pytest.mark.parametrize(
     "values",
     [
+        {"duration_s": 1.0, "renew_deadline_s": 0.9, "retry_period_s": 0.5, "bind_deadline_s": 0.05},
         {"bind_deadline_s": 0.0},
-        {"bind_deadline_s": 0.5},
         {"bind_deadline_s": 5.0},
-        {"duration_s": 1.0, "renew_deadline_s": 0.5, "retry_period_s": 0.25, "bind_deadline_s": 0.5},
-        {"renew_deadline_s": 2.5, "retry_period_s": 2.0},
+        {"duration_s": 11.0, "bind_deadline_s": 1.0},
+        {"retry_period_s": 8.33},
+        {"retry_period_s": 0.01},
     ],
 )
-def test_settings_at_the_edge_of_what_is_safe_are_taken(values: dict[str, float]) -> None:
+def test_settings_that_are_just_safe_are_taken(values: dict[str, float]) -> None:
     settings = LeaseSettings(**values)
     assert {name: getattr(settings, name) for name in values} == values
 

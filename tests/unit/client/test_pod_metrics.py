@@ -57,7 +57,15 @@ async def test_containers_are_added_up_over_all_pages() -> None:
 
 
 async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:
-    bad = [{"cpu": "much", "memory": "1"}, {"cpu": "1"}, {"cpu": "-1", "memory": "1"}]
+    bad = [
+        {"cpu": "much", "memory": "1"},
+        {"cpu": "1"},
+        {"memory": "1"},
+        {"cpu": "-1", "memory": "1"},
+        {"cpu": "1", "memory": "-1"},
+        {"cpu": "xn", "memory": "1"},
+        {"cpu": "-1n", "memory": "1"},
+    ]
     assert (
         await MetricsApi(Pages(page([metrics(f"p{n}", one) for n, one in enumerate(bad)] + [metrics("q")]))).pods()
         == ()
@@ -67,16 +75,23 @@ async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Response(404, b"404 page not found"), "is not served here (404); install metrics-server"),
-        (Response(503, b"unavailable"), "HTTP 503: unavailable"),
-        (Response(200, b"<html>"), "no list of PodMetrics"),
-        (AnswerLostError("reset"), "no answer: reset"),
+        (
+            Response(404, b"404 page not found"),
+            "metrics.k8s.io: is not served here (404); install metrics-server, or remove the source",
+        ),
+        (Response(503, b"unavailable"), "metrics.k8s.io: HTTP 503: unavailable"),
+        (Response(500, b"\xff" + b"x" * 999), "metrics.k8s.io: HTTP 500: \N{REPLACEMENT CHARACTER}" + "x" * 199),
+        (
+            Response(200, b"<html>"),
+            "metrics.k8s.io: answers what is no list of PodMetrics: JSON is malformed: invalid character (byte 0)",
+        ),
+        (AnswerLostError("reset"), "metrics.k8s.io: no answer: reset"),
     ],
 )
 async def test_an_answer_that_is_none_is_told(answer: Response | Exception, words: str) -> None:
     with pytest.raises(MeterError) as caught:
         await MetricsApi(Pages(answer)).pods()
-    assert words in str(caught.value)
+    assert str(caught.value) == words
 
 
 async def test_as_many_pods_as_may_be_are_taken_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:

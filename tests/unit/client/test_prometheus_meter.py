@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -142,6 +143,71 @@ async def test_samples_beside_the_grid_or_told_twice_are_dropped_and_counted() -
     report, found, _ = await asked(answer)
     assert found == {("a", 0): 2.0, ("a", 2): 4.0}
     assert report.dropped == Dropped(off_grid=5)
+
+
+async def test_what_is_left_out_and_warned_of_is_counted_over_all_pieces() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        at = moments(form)
+        values = [[at[0] - 300, "1"], [at[0], "NaN"], [at[1], "-1"], [at[2], "1"], [at[3], "2"]]
+        return matrix(series(values, pod=f"from {form['start']}"), warnings=["slow"], isPartial=True)
+
+    report, found, _ = await asked(answer, {"points_max": 5})
+    assert (report.requests, report.series, report.samples) == (2, 2, 4)
+    assert report.dropped == Dropped(nan=2, negative=2, off_grid=2)
+    assert report.warnings == {"slow": 2, "the answer is partial": 2}
+    assert sorted(step for _, step in found) == [2, 3, 7, 8]
+
+
+async def test_of_many_warnings_the_first_ten_are_kept_and_counted_on() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        return matrix(warnings=[f"warning {number}" for number in range(11)])
+
+    report, _, _ = await asked(answer, {"points_max": 5})
+    assert report.warnings == {f"warning {number}": 2 for number in range(10)}
+
+
+async def test_a_sample_may_lie_a_thousandth_of_a_step_beside_its_moment() -> None:
+    async def answer(form: Form) -> web.StreamResponse:
+        at = moments(form)
+        return matrix(series([[at[0] + 1, "1"], [at[1] + 1.5, "2"], [at[2] - 1, "3"], [at[3] - 1.5, "4"]], pod="a"))
+
+    report, found, _ = await asked(answer, grid=Grid(START_S, 1000.0, 4))
+    assert found == {("a", 0): 1.0, ("a", 2): 3.0}
+    assert report.dropped == Dropped(off_grid=2)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "text", "words"),
+    [
+        (400, "bad_data", "no  such\nfunction", "HTTP 400: bad_data: no such function"),
+        (401, "", "who are you", "HTTP 401: who are you; check tokenFile and headers"),
+        (403, "forbidden", "not you", "HTTP 403: forbidden: not you; check tokenFile and headers"),
+        (404, "", "no page", "HTTP 404: no page; is url the prefix before /api/v1?"),
+        (418, "", "x" * 600, "HTTP 418: " + "x" * 512),
+        (429, "", "busy", "HTTP 429: busy (1 tries)"),
+        (408, "", "slow", "HTTP 408: slow (1 tries)"),
+        (500, "internal", "oh", "HTTP 500: internal: oh (1 tries)"),
+        (504, "", "late", "HTTP 504: late (1 tries)"),
+        (503, "timeout", "expanding", "HTTP 503: timeout: expanding, for a single step; aggregate in the query"),
+        (413, "", "too large", "HTTP 413: too large, for a single step; aggregate in the query"),
+        (422, "", "more than 11000", "HTTP 422: more than 11000, for a single step; aggregate in the query"),
+        (400, "", "exceeded", "HTTP 400: exceeded, for a single step; aggregate in the query"),
+        (400, "", "parse error near limit", "HTTP 400: parse error near limit"),
+        (409, "", "Too Many", "HTTP 409: Too Many"),
+    ],
+)
+async def test_each_refusal_is_told_in_one_sentence_with_server_and_query(
+    status: int, kind: str, text: str, words: str
+) -> None:
+    asks: list[Form] = []
+
+    async def answer(form: Form) -> web.StreamResponse:
+        asks.append(form)
+        return refusal(status, kind, text)
+
+    told = await failure(answer, {"tries": 1, "points_max": 1})
+    assert re.sub(r"http://\S+/prom/", "URL", told) == f"prometheus URL: {words} (query: up)"
+    assert len(asks) == 1
 
 
 async def test_a_query_that_does_not_parse_is_told_in_the_servers_words_and_not_asked_again() -> None:

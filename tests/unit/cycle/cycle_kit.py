@@ -109,14 +109,16 @@ POINTS |= {"PreBindPreFlight", "PreBind", "Bind", "PostBind"}
 
 @dataclass
 class Heard:
-    """A plugin observer that keeps the failures."""
+    """A plugin observer that keeps the failures, and who was timed at which points."""
 
     failures: list[tuple[str, str, str]] = field(default_factory=list)
+    timed: set[tuple[str, str]] = field(default_factory=set)
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
         """Times are of no interest here, but that they are some."""
         assert seconds >= 0
         assert point in POINTS
+        self.timed.add((plugin, point))
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
         assert point in POINTS

@@ -138,3 +138,12 @@ def test_pods_that_are_gone_leave_no_more_specs_behind_than_fit() -> None:
     held = sum(sys.getrefcount(spec) > 3 for spec in specs)
     most = CLASS_BYTES_MAX + 2 * 2 * SPECS_BYTES_MAX
     assert 0 < held <= most >> 20
+
+
+def test_pods_that_a_plugin_cannot_sign_are_counted_to_it_and_those_of_kept_classes_as_hits() -> None:
+    odd = FilterBy("Odd", lambda pod, node: "", sign=lambda pod: None if pod.name.startswith("odd") else ())
+    domain = Domain(make_node("a"), plugins=[odd])
+    for name in ("odd-1", "odd-2", "odd-3", "fine-1", "fine-2", "fine-3"):
+        domain.schedule(make_pod(name))
+    classes = domain.cycle.classes
+    assert (classes.unsigned["Odd"], classes.hits, classes.misses) == (3, 2, 4)

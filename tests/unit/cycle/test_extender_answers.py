@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 
 from multisched.client.extender_client import HttpExtenderClient
-from multisched.cycle.class_scores import NOWHERE
-from multisched.cycle.extender_answers import TOTAL_MAX, add_up, recorded
+from multisched.cycle.extender_answers import TOTAL_MAX, add_up, recorded, refuse
 from multisched.cycle.scheduling_cycle import Placed, Unplaced
-from multisched.framework.node_view import Int64, Rows
+from multisched.framework.cycle_state import CycleState
+from multisched.framework.node_view import Bools
 from multisched.framework.plugin import CycleView
 from multisched.framework.ports import ExtenderSettings
+from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
-from multisched.model.objects import Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
 from multisched.plugins.http_extender import NAME, HTTPExtenders, Verdict
-from tests.unit.cycle.cycle_kit import Domain, Waiting, make_node, make_pod
+from multisched.state.node_table import NodeTable
+from tests.unit.cycle.cycle_kit import Domain, Heard, Waiting, make_node, make_pod
 from tests.unit.plugins.extender_kit import WholeObjects
 
 NO = Status(Code.UNSCHEDULABLE, NAME, ("no licence",))
@@ -70,61 +75,95 @@ def test_a_preemption_that_nobody_is_asked_about_is_chosen_from_all_offers() -> 
     assert [victim.name for victim in result.victims] == ["low"]
 
 
+class Says:
+    """An extender that has answered; an exception is raised."""
+
+    name = "Says"
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.asked: list[tuple[object, ...]] = []
+
+    def verdicts(self, *asked: object) -> Any:
+        return self._said(asked)
+
+    def add_up(self, *asked: object) -> Any:
+        return self._said(asked)
+
+    def _said(self, asked: tuple[Any, ...]) -> Any:
+        view, pod, rows = asked
+        self.asked.append((view, pod, rows.tolist()))
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+VIEW, POD, ROWS = CycleView(NodeTable(), CycleState()), make_pod("p"), np.array([3, 5, 8, 9])
+FEASIBLE = np.array([True, False, True, True])
+
+
+def summed(total: list[int], added: list[int], feasible: Bools = FEASIBLE) -> list[int]:
+    says: Any = Says(np.array(added, np.int64))
+    found = add_up(Runner(Heard(), lambda: 0.0), says, VIEW, POD, ROWS, feasible, np.array(total, np.int32))
+    assert says.asked == ([(VIEW, POD, ROWS[feasible].tolist())] if feasible.any() else [])
+    assert found.dtype == np.int32
+    sums: list[int] = found.tolist()
+    return sums
+
+
+def test_verdicts_are_given_of_feasible_rows_and_refuse_them_by_their_places_among_these() -> None:
+    says: Any = Says({0: NO, 2: NO})
+    feasible = FEASIBLE.copy()
+    assert refuse(Runner(Heard(), lambda: 0.0), says, VIEW, POD, ROWS, feasible) == [(0, NO), (3, NO)]
+    assert feasible.tolist() == [False, False, True, False]
+    assert says.asked == [(VIEW, POD, [3, 8, 9])]
+
+
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("total", "added", "found"),
+    [
+        ([10, -1, 20, 30], [1, 2, 3], [11, -1, 22, 33]),
+        ([10, -1, 20, 30], [0, -20, 0], [10, -1, 0, 30]),
+        ([10, -1, 20, 30], [0, -50, 0], [40, -1, 0, 60]),
+        ([0, -1, 0, 0], [0, 1, TOTAL_MAX], [0, -1, 1, TOTAL_MAX]),
+        ([0, -1, 0, 1], [7, 7, TOTAL_MAX], [0, -1, 0, 1]),
+    ],
+    ids=["added", "down to nothing", "below nothing", "just what fits", "more than fits"],
+)
+def test_what_extenders_add_keeps_the_order_of_the_sums(total: list[int], added: list[int], found: list[int]) -> None:
+    assert summed(total, added) == found
+
+
+def test_where_no_row_is_left_extenders_are_not_asked() -> None:
+    assert summed([1, 2, 3, 4], [], np.zeros(4, np.bool_)) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
     [
         ([0, 0, 0], (1, [0, 0, 0])),
-        ([30, 70, 0], (10, [3, 7, 0])),
-        ([7, 0, 0], (7, [1, 0, 0])),
-        ([255, 254, 0], (1, [255, 254, 0])),
-        ([256, 255, 0], None),
-        ([-1, 5, 0], None),
-        ([], None),
+        ([0, 300, 30_000], (300, [0, 1, 100])),
+        ([7, 0, 255], (1, [7, 0, 255])),
+        ([7, 0, 256], None),
+        ([-1, 0, 0], None),
     ],
 )
-def test_what_extenders_added_is_told_as_a_score_and_its_weight_if_it_can_be(
-    part: list[int], told: tuple[int, list[int]] | None
+def test_an_extenders_part_is_recorded_where_it_is_a_score_with_a_weight(
+    after: list[int], told: tuple[int, list[int]] | None
 ) -> None:
-    before = np.full(len(part), 100, np.int32)
-    feasible = np.ones(len(part), np.bool_)
-    if part:  # what happened to a row that is not feasible says nothing
-        feasible[-1] = False
-    after = before + np.array(part, np.int32)
-    if part:
-        after[-1] = NOWHERE
-    found = recorded("Extenders", before, after, feasible)
-    assert [(one.plugin, one.weight, one.final.tolist()) for one in found] == ([("Extenders", *told)] if told else [])
-
-
-class Adds:
-    """An extender that answers with these scores."""
-
-    name = "Adds"
-
-    def __init__(self, scores: list[int]) -> None:
-        self._scores = scores
-
-    def add_up(self, view: CycleView, pod: Pod, rows: Rows) -> Int64:
-        assert len(rows) == len(self._scores)
-        return np.array(self._scores, np.int64)
+    before = np.array([5, 5, 5, 5], np.int32)
+    found = recorded("Says", before, np.array([*after, 99], np.int32) + before, np.array([True, True, True, False]))
+    assert [(one.plugin, one.weight, one.final.tolist()) for one in found] == (
+        [] if told is None else [("Says", told[0], [*told[1], 0])]
+    )
+    assert recorded("Says", before[:0], before[:0], np.zeros(0, np.bool_)) == []
 
 
 @pytest.mark.parametrize(
-    ("scores", "totals"),
-    [
-        ([5, 0], [15, NOWHERE, 30]),
-        ([-30, 0], [0, NOWHERE, 50]),
-        ([0, TOTAL_MAX - 30], [10, NOWHERE, TOTAL_MAX]),
-        ([0, TOTAL_MAX - 29], [0, NOWHERE, 1]),
-        ([2**40, 2**41], [0, NOWHERE, 1]),
-    ],
+    ("point", "ask"), [("Filter", refuse), ("Score", partial(add_up, total=np.zeros(4, np.int32)))]
 )
-def test_totals_with_extenders_scores_keep_their_order_within_their_range(scores: list[int], totals: list[int]) -> None:
-    domain = Domain(*(make_node(name) for name in "abc"))
-    entry = domain.fresh_classes().find(make_pod("p"), 1)
-    feasible, before = np.array([True, False, True]), np.array([10, NOWHERE, 30], np.int32)
-    found = add_up(domain.runner, Adds(scores), entry.view, entry.pod, entry.rows, feasible, before)  # type: ignore[arg-type]
-    assert found.dtype == np.int32
-    assert found.tolist() == totals
-    nobody = np.zeros(3, np.bool_)
-    assert add_up(domain.runner, Adds([]), entry.view, entry.pod, entry.rows, nobody, before) is before  # type: ignore[arg-type]
+def test_an_answer_that_cannot_be_read_is_told_under_the_point_it_was_for(point: str, ask: Callable[..., Any]) -> None:
+    heard, says = Heard(), Says(RuntimeError("boom"))
+    with pytest.raises(PluginFailure, match=f'running {point} plugin "Says": RuntimeError: boom'):
+        ask(Runner(heard, lambda: 0.0), says, VIEW, POD, ROWS, feasible=FEASIBLE.copy())
+    assert heard.failures == [("Says", point, "boom")]

@@ -154,7 +154,9 @@ def test_one_hint_in_so_many_is_timed_by_plugin_event_and_answer(answer: Hint) -
     def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:
         return answer
 
-    table = HintTable([Listening("Mine", EventRegistration(NODE_ADD, hint))], lambda plugin, error: None, Watch())
+    table = HintTable(
+        [Listening("Mine", EventRegistration(NODE_ADD, hint))], lambda plugin, point, error: None, Watch()
+    )
     heard = table.listeners(NODE_ADD, ["Mine"])
     for _ in range(3 * HINTS_PER_SAMPLE):
         table.decide(NODE_ADD, heard, frozenset(), make_pod("p"), None, None)

@@ -48,3 +48,18 @@ def test_a_value_may_be_wrong_in_both_ways() -> None:
 
 def test_preferences_without_weight_are_not_read() -> None:
     assert unreadable([GOOD, preferring(Operator.GT, "abc", weight=0)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("_" * 63, NO_LABEL),
+        ("_" * 64, f"must be no more than 63 bytes; {NO_LABEL}"),
+        ("\N{LATIN SMALL LETTER A WITH DIAERESIS}" * 31, NO_LABEL),
+        ("\N{LATIN SMALL LETTER A WITH DIAERESIS}" * 32, f"must be no more than 63 bytes; {NO_LABEL}"),
+    ],
+    ids=["just as long", "too long", "counted in bytes", "too many bytes"],
+)
+def test_a_value_may_have_just_so_many_bytes(value: str, why: str) -> None:
+    told = unreadable([preferring(Operator.IN, "fine", value)])
+    assert told == f'[0].matchExpressions[0].values[1][gen]: Invalid value: "{value}": {why}'

@@ -145,8 +145,8 @@ def _object_event(old: EventObject, new: EventObject) -> ClusterEvent:
     return ClusterEvent(Resource(kind.get(name, name)), action, f"{name}{action.name}")
 
 
-def fail(plugin: str, error: Exception) -> None:
-    raise AssertionError(f"{plugin} failed") from error
+def fail(plugin: str, point: str, error: Exception) -> None:
+    raise AssertionError(f"{plugin} failed at {point}") from error
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

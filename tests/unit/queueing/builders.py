@@ -98,10 +98,10 @@ class Errors:
     """Collects what plugins raised."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, str]] = []
+        self.heard: list[tuple[str, str, str]] = []
 
-    def __call__(self, plugin: str, error: Exception) -> None:
-        self.heard.append((plugin, str(error)))
+    def __call__(self, plugin: str, point: str, error: Exception) -> None:
+        self.heard.append((plugin, point, str(error)))
 
 
 def make_pod(

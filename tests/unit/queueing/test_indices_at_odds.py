@@ -199,7 +199,7 @@ def test_a_key_that_cannot_be_compared_shows_at_the_head_and_is_told(key: Any, w
     queue = PodQueue(Sorts({"first": (5,), "odd": key, "float": (0.5,)}), [], [], on_error=heard)
     for name in ("first", "odd", "float"):
         queue.add(make_pod(name), 0.0)
-    assert heard.heard == [("Sorts", words)]
+    assert heard.heard == [("Sorts", "QueueSort", words)]
     assert [pop_uid(queue, 0.0) for _ in range(3)] == ["odd", "float", "first"]
 
 
@@ -215,7 +215,7 @@ def test_a_gate_that_returns_no_status_holds_its_pod_and_is_told() -> None:
     queue = make_queue(gates=[gate], errors=heard)
     placement = queue.add(make_pod("p"), 0.0)
     assert placement.place is Place.GATED
-    assert heard.heard == [("Odd", "returned bool, not Status")]
+    assert heard.heard == [("Odd", "PreEnqueue", "returned bool, not Status")]
 
 
 def test_a_pod_that_was_never_active_could_be_scheduled_since_it_came() -> None:

@@ -34,7 +34,7 @@ class Parked:
 
     def __init__(self) -> None:
         self.choosy = Choosy()
-        self.queue = PodQueue(PrioritySort(), (), [self.choosy], on_error=lambda plugin, error: None)
+        self.queue = PodQueue(PrioritySort(), (), [self.choosy], on_error=lambda plugin, point, error: None)
 
     def refuse(self, namespace: str, count: int, **labels: str) -> list[str]:
         uids = [f"{namespace}-{number}" for number in range(count)]

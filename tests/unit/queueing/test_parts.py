@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,13 +11,14 @@ from msgspec.structs import replace
 
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, EventRegistration, Resource
 from multisched.framework.plugin import Dependency
-from multisched.model.objects import PodSpec
+from multisched.model.objects import Owner, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
+from multisched.queueing.entry import Entry
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.hints import HintTable
 from multisched.queueing.pod_changes import own_event
-from multisched.queueing.transitions import QueueInvariantError
+from multisched.queueing.transitions import Place, QueueInvariantError
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS, UidHeap
 from tests.unit.queueing.builders import Listening, make_pod
 
@@ -28,6 +31,8 @@ from tests.unit.queueing.builders import Listening, make_pod
         (BackoffPolicy(5, 3), [0, 3]),
         (BackoffPolicy(1, 0), [0, 0, 0]),
         (BackoffPolicy(0, 10), [0, 0, 0]),
+        (BackoffPolicy(1, 8), [0, 1, 2, 4, 8, 8]),
+        (BackoffPolicy(0.5, 0.5), [0, 0.5, 0.5]),
     ],
 )
 def test_backoff_doubles_from_initial_to_max(policy: BackoffPolicy, expected: list[float]) -> None:
@@ -36,11 +41,14 @@ def test_backoff_doubles_from_initial_to_max(policy: BackoffPolicy, expected: li
 
 def test_backoff_stays_at_its_maximum_after_ever_so_many_failures() -> None:
     assert BackoffPolicy(1, 10).duration_s(100_000) == 10
+    assert [BackoffPolicy(1, 2.0**99).duration_s(failures) for failures in (63, 64, 65)] == [2.0**62, 2.0**63, 2.0**99]
 
 
-def test_a_negative_backoff_is_refused() -> None:
-    with pytest.raises(ValueError, match="initial_s=-1"):
-        BackoffPolicy(-1, 10)
+@pytest.mark.parametrize(("initial_s", "max_s"), [(-0.001, 10), (1, -0.001)])
+def test_a_negative_backoff_is_refused(initial_s: float, max_s: float) -> None:
+    with pytest.raises(ValueError, match=f"^backoff must not be negative: initial_s={initial_s}, max_s={max_s}$"):
+        BackoffPolicy(initial_s, max_s)
+    assert (BackoffPolicy(0, 0), BackoffPolicy()) == (BackoffPolicy(0.0, 0.0), BackoffPolicy(1.0, 10.0))
 
 
 def test_early_pops_follow_queue_sort_within_a_second_and_leave_errors_alone() -> None:
@@ -113,6 +121,53 @@ def test_a_full_log_is_dropped_and_attempts_under_way_know_it() -> None:
     assert not log.since("young").anything
 
 
+def test_each_time_the_log_is_full_is_counted() -> None:
+    log = EventsInFlight(limit=1)
+    log.begin("old")
+    for happened in range(1, 4):
+        log.record(NODE_ADD, None, None, is_of_interest=True)
+        assert (log.kept, log.overflows) == (1, happened - 1)
+        log.validate()
+
+
+def test_a_log_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^the event log needs room for one event at least, not 0$"):
+        EventsInFlight(limit=0)
+
+
+def test_what_is_kept_is_counted_by_the_name_of_the_event_beside_the_attempts_it_is_kept_for() -> None:
+    log = EventsInFlight()
+    assert log.kept_by_label() == {}
+    for uid in ("a", "b"):
+        log.begin(uid)
+    for event in (NODE_ADD, NODE_ADD, replace(ASSIGNED_POD_DELETE, label="")):
+        log.record(event, None, None, is_of_interest=True)
+    assert log.kept_by_label() == {NODE_ADD.label: 2, ASSIGNED_POD_DELETE.resource.value: 1, "PodPopped": 2}
+    log.end("a")
+    log.begin("c")
+    log.record(NODE_ADD, None, None, is_of_interest=True)
+    log.end("b")
+    assert log.kept_by_label() == {NODE_ADD.label: 1, "PodPopped": 1}, "what was before the last attempt is gone"
+
+
+def test_an_event_keeps_the_objects_it_came_with_for_whom_it_concerns() -> None:
+    log, old, new = EventsInFlight(), make_pod("x"), make_pod("y")
+    for uid in ("a", "b"):
+        log.begin(uid)
+    log.record(NODE_ADD, old, new, is_of_interest=True)
+    log.record_for("a", ASSIGNED_POD_DELETE, new, None)
+    (told, own), (other,) = log.since("a").events, log.since("b").events
+    assert (told.event, told.old, told.new) == (other.event, other.old, other.new) == (NODE_ADD, old, new)
+    assert (own.event, own.old, own.new, own.uid) == (ASSIGNED_POD_DELETE, new, None, "a")
+
+
+def test_an_entry_remembers_its_last_eight_steps_oldest_first() -> None:
+    entry = Entry("u", make_pod("u"), 0, 0.0, 0.0)
+    for step in range(10):
+        entry.remember(step / 4, f"event {step}", Place.ACTIVE)
+    assert entry.tell() == [f"{step / 4:.3f}s event {step} → active" for step in range(2, 10)]
+
+
 def test_a_kind_nobody_registered_is_counted_and_not_kept() -> None:
     log = EventsInFlight()
     log.begin("u")
@@ -181,6 +236,26 @@ def test_an_update_names_what_changed(old: object, new: object, expected: Action
     assert (event.action if event else None) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"labels": {"a": "b"}, "annotations": {"a": "b"}}, "UnschedulablePodUpdatePodLabel"),
+        ({"spec": PodSpec(requests={"cpu": 400, "memory": 10})}, "UnschedulablePodUpdatePodScaleDown"),
+        ({"gates": ()}, "UnschedulablePodUpdatePodSchedulingGatesEliminated"),
+        ({"spec": TOLERANT}, "UnschedulablePodUpdatePodToleration"),
+        ({"spec": PodSpec(requests={"cpu": 900, "memory": 10})}, "UnschedulablePodUpdate"),
+        ({"annotations": {"a": "b"}}, "UnschedulablePodUpdate"),
+        ({"owner": Owner("ReplicaSet", "r", "uid-r")}, "UnschedulablePodUpdate"),
+        ({"malformed": "odd"}, "UnschedulablePodUpdate"),
+    ],
+)
+def test_an_update_has_kube_schedulers_name(changes: dict[str, Any], label: str) -> None:
+    old = replace(make_pod("u", spec=BASE), gates=("g",))
+    event = own_event(old, replace(old, **changes))
+    assert event is not None
+    assert (event.resource, event.label) == (Resource.TARGET_POD, label)
+
+
 class Counting(Listening):
     """A Filter plugin as the queue knows it: it registers deletions, and says what its answers hang on."""
 
@@ -202,7 +277,7 @@ class Counting(Listening):
 def test_pods_on_nodes_of_other_domains_are_told_to_plugins_that_look_beyond_a_row(
     depends_on: Dependency, hears: bool
 ) -> None:
-    table = HintTable([Counting("Count", depends_on)], lambda plugin, error: None)
+    table = HintTable([Counting("Count", depends_on)], lambda plugin, point, error: None)
     distant = replace(ASSIGNED_POD_DELETE, resource=Resource.DISTANT_POD)
 
     assert bool(table.listeners(distant, ["Count"])) is hears

@@ -105,7 +105,7 @@ def test_a_queue_sort_that_raises_loses_no_pod() -> None:
     queue.add(make_pod("bad"), 0)
 
     assert [pop_uid(queue, 0), pop_uid(queue, 0)] == ["bad", "good"]
-    assert errors.heard == [("PrioritySort", "no key")]
+    assert errors.heard == [("PrioritySort", "QueueSort", "no key")]
 
 
 def test_a_pod_that_failed_stands_behind_those_that_came_meanwhile() -> None:
@@ -307,7 +307,7 @@ def test_a_hint_that_raises_counts_as_queue_and_is_reported() -> None:
     park(queue, make_pod("u"))
 
     assert queue.on_event(NODE_ADD, None, make_node(), 60).active == 1
-    assert errors.heard == [(FIT, "'zone'")]
+    assert errors.heard == [(FIT, "QueueingHint", "'zone'")]
 
 
 def test_ten_thousand_alike_pods_cost_one_hint_and_an_event_nobody_hears_costs_none() -> None:
@@ -538,7 +538,8 @@ def test_a_gate_that_raises_holds_its_pod_and_is_reported() -> None:
     placed = queue.add(make_pod("u"), 0)
 
     assert (placed.place, placed.status.code, placed.status.plugin) == (Place.GATED, Code.ERROR, "Quota")
-    assert errors.heard == [("Quota", "no quota tree")]
+    assert placed.status.message == 'running PreEnqueue plugin "Quota": RuntimeError: no quota tree'
+    assert errors.heard == [("Quota", "PreEnqueue", "no quota tree")]
 
 
 # Updates

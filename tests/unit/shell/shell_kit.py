@@ -68,6 +68,14 @@ class Desk:
 
     def __init__(self) -> None:
         self.posts: list[tuple[str, str]] = []
+        self.requests: list[tuple[BindRequest, float]] = []
+        """With the timeout of each."""
+        self.reads: list[tuple[str, str, float]] = []
+        """(namespace, name, timeout)."""
+        self.bound: list[tuple[str, float, int]] = []
+        """(pod, seconds, attempts)."""
+        self.told_of: list[tuple[ObjectRef, LeaseHolder]] = []
+        """Of each condition."""
         self.replies: list[BindReply | float] = []
         """Answers to the next POSTs, in order; a number is seconds to wait before the next; then CREATED for ever."""
         self.truths: list[PodTruth | UnreachableError | None] = []
@@ -79,12 +87,16 @@ class Desk:
         self.dropped: list[str] = []
         """Pods of which nothing more is to be written, as they are bound."""
         self.writes_sent: list[tuple[str, str]] = []
+        self.writes_sent_at: list[float] = []
+        self.marks: list[tuple[ObjectRef, str, float]] = []
+        """(victim, what it is told, timeout in seconds)."""
         self.is_leading = True
         self.sleep: Callable[[float], Any] | None = None
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
         assert timeout_s > 0
         self.posts.append((request.name, request.node))
+        self.requests.append((request, timeout_s))
         while self.replies:
             reply = self.replies.pop(0)
             if isinstance(reply, BindReply):
@@ -94,7 +106,7 @@ class Desk:
         return BindReply(BindAnswer.CREATED)
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
-        assert timeout_s > 0
+        self.reads.append((namespace, name, timeout_s))
         truth = self.truths.pop(0)
         if isinstance(truth, UnreachableError):
             raise truth
@@ -105,10 +117,10 @@ class Desk:
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         self.conditions.append((pod.name, condition))
+        self.told_of.append((pod, lease))
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
-        assert message
-        assert timeout_s > 0
+        self.marks.append((pod, message, timeout_s))
         return await self._write("mark", pod)
 
     async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
@@ -122,6 +134,7 @@ class Desk:
     async def _write(self, what: str, pod: ObjectRef) -> WriteReply:
         """An answer of `writes` by (what, pod's name), in order; then DONE for ever. It takes a moment, as it does."""
         self.writes_sent.append((what, pod.name))
+        self.writes_sent_at.append(asyncio.get_running_loop().time())
         if self.sleep is not None:
             await self.sleep(WRITE_S)
         answers = self.writes.get((what, pod.name))
@@ -149,6 +162,7 @@ class Desk:
     def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
         assert seconds >= 0
         self.ends.append(("bound", pod.name))
+        self.bound.append((pod.name, seconds, attempts))
 
     def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None:
         assert seconds >= 0
@@ -226,8 +240,8 @@ class House:
         for name in nodes:
             self.see_node(name)
 
-    def _queue_error(self, plugin: str, error: BaseException) -> None:
-        raise AssertionError(f"{plugin}: {error}")
+    def _queue_error(self, plugin: str, point: str, error: BaseException) -> None:
+        raise AssertionError(f"{plugin} {point}: {error}")
 
     # -- what the watch says ---------------------------------------------------------------------------------------
 

@@ -411,6 +411,45 @@ def test_what_an_audit_finds_mended_is_a_first_suspicion_when_it_comes_again() -
     play(scene)
 
 
+def test_differences_are_counted_by_whose_fault_they_are_over_all_audits() -> None:
+    """With the API (an event was lost), and of the cache with itself (a defect of ours)."""
+    ours = {_add_cpu_to_a_row, _give_devices_back, _count_a_device_as_free, _hold_for_a_stranger, _lose_from_the_queue}
+
+    async def scene(stage: Stage) -> None:
+        lost = inner = 0
+        for corrupt, pod, _, _ in 2 * [one for one in CORRUPTIONS if one[0] in {_forget_a_pod, *ours}]:
+            corrupt(stage.program, stage.uid(pod))
+            found = [*await stage.program.audit.once(), *await stage.program.audit.once()]
+            assert {one.kind == "pod" for one in found} == {corrupt not in ours}
+            lost, inner = (lost, inner + len(found)) if corrupt in ours else (lost + len(found), inner)
+            assert (stage.found.lost, stage.found.inner, stage.found.unbound) == (lost, inner, 0)
+            await asyncio.sleep(0.2)
+        assert stage.found.differences == lost + inner >= 12
+        assert stage.found.audits == 24
+
+    play(scene)
+
+
+def test_of_many_objects_each_is_compared_by_what_it_holds_once_in_so_many_audits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audit_module, "CONTENT_PODS", 2)
+
+    async def scene(stage: Stage) -> None:
+        cache = stage.program.cache
+        rounds = len(cache) // 2 + 1
+        placed = list(cache)
+        for entry in placed:  # of the same version, and with another label
+            cache.place(msgspec.structs.replace(entry.pod, labels={"odd": entry.pod.name}))
+        found = [await stage.program.audit.once() for _ in range(rounds)]
+        keys = [one.key for differences in found for one in differences if one.kind == "pod"]
+        assert sorted(keys) == sorted(entry.pod.key for entry in placed)
+        assert len(found[0]) < len(placed), "a part of them at a time"
+        assert await stage.program.audit.once() == []
+
+    play(scene)
+
+
 def test_a_ledger_that_failed_is_asked_again_once_it_was_compared() -> None:
     async def scene(stage: Stage) -> None:
         ledgers = stage.program.cache.ledgers

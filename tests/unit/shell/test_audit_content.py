@@ -111,6 +111,41 @@ def test_a_difference_is_told_with_both_sides(change: Callable[[Document], Any],
     assert "in the API" in fault
 
 
+MORE = {"requests": {"cpu": "3"}}
+GIVEN: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing told": ({}, False),
+    "as asked for": (
+        {
+            "containerStatuses": [
+                {"name": "c", "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "2"}}
+            ]
+        },
+        False,
+    ),
+    "container given more": ({"containerStatuses": [{"name": "c", "resources": MORE}]}, True),
+    "container promised more": ({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "3"}}]}, True),
+    "init container given more": ({"initContainerStatuses": [{"name": "s", "resources": MORE}]}, True),
+    "one of two": ({"containerStatuses": [{"name": "c"}, {"name": "d", "resources": MORE}]}, True),
+    "pod given more": ({"resources": MORE}, True),
+    "pod promised more": ({"allocatedResources": {"cpu": "3"}}, True),
+    "resize that waits": ({"conditions": [{"type": "Ready"}, {"type": "PodResizePending"}]}, True),
+    "other condition": ({"conditions": [{"type": "Ready"}]}, False),
+}
+
+
+@pytest.mark.parametrize(("status", "is_resized"), GIVEN.values(), ids=GIVEN)
+def test_the_size_of_a_pod_is_compared_unless_it_is_being_resized(status: dict[str, Any], is_resized: bool) -> None:
+    document = pod_document(
+        container(cpu="2"),
+        container("d", cpu="1"),
+        initContainers=[container("s", cpu="1") | {"restartPolicy": "Always"}],
+        status=status,
+    )
+    smaller, _ = decoded(pod_document(container(cpu="1")))
+    fault = pod_fault(smaller, orjson.dumps(document))
+    assert fault == ("" if is_resized else "requests {'cpu': 1000} here, {'cpu': 4000} in the API")
+
+
 def test_what_the_judge_cannot_read_is_no_difference() -> None:
     pod, _ = decoded(pod_document(container(cpu="1")))
     assert pod_fault(pod, orjson.dumps(pod_document(container(cpu="lots")))) == ""

@@ -8,12 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.plugin import CycleView, PermitResult, PluginContext
-from multisched.framework.ports import WriteAnswer, WriteReply
+from multisched.framework.ports import ObjectRef, WriteAnswer, WriteReply
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
@@ -210,26 +209,68 @@ def test_a_write_whose_effect_is_not_known_is_sent_again_and_a_victim_that_is_go
 
 
 @pytest.mark.parametrize(
-    ("reply", "pauses_s"),
-    [(LOST, [0.1, 0.2, 0.4, 0.8]), (msgspec.structs.replace(LOST, retry_after_s=0.3), [0.3, 0.3, 0.4, 0.8])],
-    ids=["no answer", "throttled"],
+    ("answers", "waits_s"),
+    [
+        ([LOST] * 4, [0.1, 0.2, 0.4, 0.8]),
+        ([BUSY, LOST, LOST, BUSY], [2.0, 0.2, 0.4, 2.0]),
+        ([WriteReply(WriteAnswer.THROTTLED, retry_after_s=0.05)] * 2, [0.1, 0.2]),
+    ],
+    ids=["no answers", "told when", "told to come back soon"],
 )
-def test_a_write_is_sent_five_times_at_growing_distance(reply: WriteReply, pauses_s: list[float]) -> None:
+def test_a_write_is_sent_again_after_twice_as_long_each_time_or_when_the_server_says(
+    answers: list[WriteReply], waits_s: list[float]
+) -> None:
     async def scene(house: House) -> None:
         two_low(house)
-        house.desk.writes[("mark", "low-1")] = [reply] * ATTEMPTS_MAX
-        times: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            times.append(house.clock.monotonic())
-            await anyio.sleep(seconds)
-
-        house.desk.sleep = sleep
+        house.desk.writes[("mark", "low-1")] = list(answers)
         house.see_pod("high", cpu="2", priority=100)
-        await asyncio.sleep(sum(pauses_s) + 1.0)
-        assert house.desk.writes_sent[:ATTEMPTS_MAX] == [("mark", "low-1")] * ATTEMPTS_MAX
-        found = [later - earlier for earlier, later in pairwise(times[:ATTEMPTS_MAX])]
-        assert found == pytest.approx(pauses_s, abs=0.05)
+        await asyncio.sleep(8.0)
+        sent_at = house.desk.writes_sent_at[: len(answers) + 1]
+        assert [later - before - WRITE_S for before, later in pairwise(sent_at)] == pytest.approx(waits_s)
+        assert house.desk.writes_sent == [
+            *[("mark", "low-1")] * (len(answers) + 1),
+            ("delete", "low-1"),
+            ("mark", "low-2"),
+            ("delete", "low-2"),
+        ]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("message", "told"), [("reset", "reset"), ("", "no answer")])
+def test_a_write_that_nobody_answers_is_given_up_after_five_times(
+    message: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("delete", "low-1")] = [WriteReply(WriteAnswer.UNKNOWN, message=message)] * ATTEMPTS_MAX
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(3.5)
+        assert house.desk.writes_sent[:7] == [
+            ("mark", "low-1"),
+            *[("delete", "low-1")] * ATTEMPTS_MAX,
+            ("clear", "high"),
+        ]
+        told_of = [vars(one)["error"] for one in caplog.records if one.getMessage() == "preemption"]
+        assert told_of == [f"victim default/low-1 was not removed: {told}"]
+
+    play(scene)
+
+
+def test_victims_are_told_for_whom_they_go_and_their_writes_have_the_domains_deadline() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.5)
+        why = "ours: preempting to accommodate a higher priority pod"
+        assert house.desk.marks == [
+            (ObjectRef("Pod", "default", name, f"uid-{name}"), why, house.worker.write_timeout_s)
+            for name in ("low-1", "low-2")
+        ]
+        (first, second) = (event for event in house.desk.events if event.reason == "Preempted")
+        assert (first.type, first.action, first.reporter) == ("Normal", "Preempting", "ours")
+        assert first.regarding == ObjectRef("Pod", "default", "low-1", "uid-low-1")
+        assert first.related == second.related == ObjectRef("Pod", "default", "high", "uid-high")
 
     play(scene)
 

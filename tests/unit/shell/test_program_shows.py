@@ -62,6 +62,17 @@ class Telling:
         return "goes on with yesterday's numbers"
 
 
+class Gate:
+    """Fails to say whether a pod called picky may enter the queue."""
+
+    name = "Gate"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        if pod.name == "picky":
+            raise RuntimeError("no key")
+        return SUCCESS
+
+
 class Broken(Telling):
     """Fails whenever it is asked."""
 
@@ -93,6 +104,20 @@ def test_a_hint_that_fails_is_told_under_its_plugins_name_and_the_pod_is_tried()
         assert picky.attempts == 2
 
     play(scene, prepare=one_node, configuration=WITH_PLUGINS)
+
+
+def test_a_gate_that_fails_is_told_under_its_own_point_to_whoever_watches_and_to_the_pod() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("picky")
+        await cluster.settle()
+        assert set(cluster.observer.failures) == {"Gate PreEnqueue: RuntimeError('no key')"}
+        (held,) = cluster.program.router.workers()[0].queue.entries()
+        assert held.message == 'running PreEnqueue plugin "Gate": RuntimeError: no key'
+
+    gate = CONFIGURATION.replace(
+        "- name: forecast", f"- name: forecast\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Gate'}}]}}}}"
+    )
+    play(scene, prepare=one_node, configuration=gate)
 
 
 def test_what_plugins_tell_is_shown_and_one_that_fails_costs_its_own_words_alone() -> None:
@@ -174,6 +199,54 @@ def test_readings_count_what_happened() -> None:
         odd = view.pods[1]
         assert (odd.domain, odd.namespace, odd.uid != "", odd.attempts) == ("forecast", "default", True, 0)
         assert "spec.tolerations" in odd.message
+
+    play(scene, prepare=one_node)
+
+
+def test_each_counter_of_a_domain_is_shown_as_itself() -> None:
+    async def scene(cluster: Cluster) -> None:
+        (worker, other) = cluster.program.router.workers()
+        worker.cycle.conflicts.true, worker.cycle.conflicts.false = 11, 12
+        worker.cycle.classes.hits, worker.cycle.classes.misses = 13, 14
+        worker.cycle.classes.unsigned["Odd"] = 15
+        worker.counters.unknown = 16
+        worker.limit.width, worker.limit.in_flight = 17.9, 18
+        other.limit.in_flight = 100
+        cluster.program.nodes.malformed, cluster.program.pods.malformed = 19, 20
+        for _ in range(21):
+            cluster.program.limiter.note_throttled(0.0)
+        readings = read(cluster.program)
+        shown = readings.domains["forecast"]
+        assert (shown.conflicts_true, shown.conflicts_false) == (11, 12)
+        assert (shown.class_hits, shown.class_misses, shown.unsigned) == (13, 14, {"Odd": 15})
+        assert (shown.unknown_binds, shown.bind_limit, shown.binds_in_flight) == (16, 17, 18)
+        assert readings.calls_pending["pod_binding"] == 118
+        assert (readings.reflectors["nodes"].malformed, readings.reflectors["pods"].malformed) == (19, 20)
+        assert readings.throttled == 21
+
+    play(scene, prepare=one_node)
+
+
+def test_what_could_not_be_told_of_pods_is_counted_by_what_became_of_it() -> None:
+    """Five pods fit nowhere; of the first two the server takes neither event nor condition."""
+
+    async def scene(cluster: Cluster) -> None:
+        def answer(method: str, path: str) -> Response | None:
+            is_told = (method == "PATCH" and path.endswith("/status")) or (method == "POST" and "/events" in path)
+            refusal = Response(403, orjson.dumps({"kind": "Status", "message": "no"}), {})
+            return refusal if is_told else None
+
+        cluster.transport.answer = answer
+        for name in ("one", "two"):
+            await cluster.add_pod(name, cpu="100")
+        await cluster.settle()
+        cluster.transport.answer = lambda method, path: None
+        for name in ("three", "four", "five"):
+            await cluster.add_pod(name, cpu="100")
+        await cluster.settle()
+        readings = read(cluster.program)
+        assert (readings.events["stored"], readings.events["dropped"]) == (3, 2)
+        assert readings.calls_ended == {("pod_status_patch", "success"): 3, ("pod_status_patch", "error"): 2}
 
     play(scene, prepare=one_node)
 

@@ -1,0 +1,109 @@
+"""What each kind of attempt leaves behind, field by field, and how much memory that is counted as."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from multisched.cycle import attempt_record
+from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, AttemptRecords, Outcome
+from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.framework.status import Status
+from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+
+POD = make_pod("p")
+FAILED = Status.error("it fell")
+
+
+def records_of(*steps: str) -> tuple[AttemptRecord, ...]:
+    """Attempts 1, 2, ... of one pod at 10 s, 20 s, ..., ended so."""
+    clock = count(10, 10)
+    records = AttemptRecords(lambda: float(next(clock)))
+    for attempt, step in enumerate(steps, 1):
+        match step:
+            case "conflict":
+                records.conflicted(POD, attempt, ("a", "b"), "no device left")
+            case "error":
+                records.failed(POD, attempt, FAILED)
+            case "given up":
+                records.given_up(POD, attempt, "a", FAILED)
+    return records.read(POD.uid)
+
+
+def test_attempts_that_did_not_go_plainly_are_told_as_they_ended() -> None:
+    assert records_of("conflict", "error", "given up") == (
+        AttemptRecord(1, 10.0, Outcome.CONFLICT, message="no device left", passed_over=("a", "b")),
+        AttemptRecord(2, 20.0, Outcome.ERROR, message="it fell", status=FAILED),
+        AttemptRecord(3, 30.0, Outcome.GIVEN_UP, "a", message="it fell", status=FAILED),
+    )
+
+
+def test_the_latest_attempts_are_kept() -> None:
+    assert [one.attempt for one in records_of(*["error"] * (ATTEMPTS_KEPT + 2))] == [3, 4, 5, 6]
+    assert AttemptRecords(lambda: 0.0).read("nobody") == ()
+
+
+def test_a_refused_pod_leaves_its_words_its_promise_and_its_victims() -> None:
+    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=10), in_tree=("NodeResourcesFit", "DefaultPreemption"))
+    domain.cache.place(make_pod("low", cpu=1000, node="a", phase="Running"))
+    result = domain.schedule(make_pod("high", cpu=1000, priority=10), attempt=3)
+    assert isinstance(result, Unplaced)
+    (record,) = domain.cycle.records.read("uid-high")
+    assert (record.attempt, record.outcome, record.is_own_picture) == (3, Outcome.REFUSED, True)
+    assert (record.nominated_node, record.victims, record.message) == ("a", ("default/low",), result.message)
+    assert result.message.endswith(record.post_filter)
+    assert record.found is not None
+    assert record.found.node_count == 2
+    assert record.picture is not None
+    assert (record.picture.feasible.tolist(), len(record.picture.total), record.picture.scores) == ([False] * 2, 0, ())
+
+
+def test_a_preemption_in_vain_leaves_its_sentence() -> None:
+    domain = Domain(make_node("a", cpu=10), in_tree=("NodeResourcesFit", "DefaultPreemption"))
+    domain.schedule(make_pod("high", cpu=1000, priority=10))
+    (record,) = domain.cycle.records.read("uid-high")
+    assert (record.nominated_node, record.victims) == ("", ())
+    assert record.post_filter.startswith("preemption: ")
+    assert record.message.endswith(record.post_filter)
+
+
+def test_a_pod_that_was_turned_away_after_it_was_placed_is_told_with_how_it_was_placed() -> None:
+    domain = Domain(make_node("a"), in_tree=("NodeResourcesFit",))
+    placed = domain.schedule(make_pod("p", cpu=100))
+    assert isinstance(placed, Placed)
+    (before,) = domain.cycle.records.read("uid-p")
+    assert (before.outcome, before.node, before.attempt) == (Outcome.PLACED, "a", 1)
+    domain.cycle.give_up(placed, FAILED)
+    (after,) = domain.cycle.records.read("uid-p")
+    assert (after.outcome, after.node, after.scores, after.total) == (
+        Outcome.GIVEN_UP,
+        "a",
+        before.scores,
+        before.total,
+    )
+    assert (after.message, after.status.message) == (FAILED.message, FAILED.message)
+
+
+def test_pictures_are_counted_by_their_bytes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [make_node(f"n{number}", cpu=10) for number in range(100)]
+    one = attempt_record.PICTURE_BYTES_MIN + 2 * 100  # a filter's codes and who is feasible
+    monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * one)
+    domain = Domain(*nodes, in_tree=("NodeResourcesFit",))
+    for number in range(5):
+        domain.schedule(make_pod(f"p{number}", cpu=1000 + number))  # each of a class of its own
+        kept = min(number + 1, 3)
+        assert domain.cycle.records.statistics() == {
+            "placed": 0,
+            "rare_pods": number + 1,
+            "sampled_bytes": 0,
+            "refused_bytes": kept * one,
+        }
+    pictures = [domain.cycle.records.read(f"uid-p{number}")[0].picture for number in range(5)]
+    assert [picture is not None and picture.is_kept for picture in pictures] == [False, False, True, True, True]
+    dropped, kept_last = pictures[0], pictures[-1]
+    assert dropped is not None
+    assert kept_last is not None
+    assert [len(array) for array in (dropped.rows, dropped.feasible, dropped.total)] == [0, 0, 0]
+    assert (dropped.filters, dropped.scores) == ((), ())
+    assert (len(kept_last.rows), len(kept_last.feasible), len(kept_last.filters)) == (100, 100, 1)

@@ -1,0 +1,95 @@
+"""Which events each plugin of the default profile registers, and which of them it looks at itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.framework.plugin import EnqueueExtensions
+from multisched.plugins import IN_TREE
+from tests.unit.plugins.test_queueing_hints import plugin_of
+
+ANY_POD_UPDATE = "|".join(
+    f"UPDATE_POD_{what}" for what in ("LABEL", "SCALE_DOWN", "SCALE_UP", "TOLERATION", "GATES", "OTHER")
+)
+REGISTERED: dict[str, list[str]] = {
+    "InterPodAffinity": [
+        "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
+        "TargetPod: UPDATE_POD_LABEL, TargetPodLabel",
+        "Node: ADD|UPDATE_NODE_LABEL, NodeAddOrLabel, hint",
+    ],
+    "NodeAffinity": [
+        "Node: ADD|UPDATE_NODE_LABEL, NodeAddOrLabel, hint",
+    ],
+    "NodeDeclaredFeatures": [
+        "Node: ADD|UPDATE_NODE_DECLARED_FEATURE, NodeAddOrDeclaredFeature, hint",
+        f"TargetPod: {ANY_POD_UPDATE}, PodUpdate, hint",
+    ],
+    "NodeName": [
+        "Node: ADD, NodeAdd",
+    ],
+    "NodePorts": [
+        "AssignedPod: DELETE, AssignedPodDelete, hint",
+        "Node: ADD, NodeAdd",
+    ],
+    "NodeResourcesFit": [
+        "AssignedPod: DELETE|UPDATE_POD_SCALE_DOWN, AssignedPodFrees, hint",
+        "TargetPod: UPDATE_POD_SCALE_DOWN, TargetPodScaleDown, hint",
+        "Node: ADD|UPDATE_NODE_ALLOCATABLE, NodeAddOrAllocatable, hint",
+    ],
+    "NodeUnschedulable": [
+        "Node: ADD|UPDATE_NODE_TAINT, NodeAddOrUncordoned, hint",
+        "TargetPod: UPDATE_POD_TOLERATION, TargetPodToleration, hint",
+    ],
+    "NodeVolumeLimits": [
+        "CSINode: ADD, CSINodeAdd",
+        "CSINode: UPDATE, CSINodeUpdate, hint",
+        "AssignedPod: DELETE, AssignedPodDelete, hint",
+        "PersistentVolumeClaim: ADD, PersistentVolumeClaimAdd, hint",
+        "VolumeAttachment: DELETE, VolumeAttachmentDelete, hint",
+    ],
+    "PodTopologySpread": [
+        "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
+        "TargetPod: UPDATE_POD_LABEL|UPDATE_POD_TOLERATION, TargetPod, hint",
+        "Node: ADD|DELETE|UPDATE_NODE_LABEL|UPDATE_NODE_TAINT, Node, hint",
+    ],
+    "SchedulingGates": [
+        "TargetPod: UPDATE_POD_GATES, TargetPodSchedulingGatesEliminated, hint",
+    ],
+    "TaintToleration": [
+        "Node: ADD|UPDATE_NODE_TAINT, NodeAddOrTaint, hint",
+        "TargetPod: UPDATE_POD_TOLERATION, TargetPodToleration, hint",
+    ],
+    "VolumeBinding": [
+        "StorageClass: ADD|UPDATE, StorageClassChange, hint",
+        "PersistentVolumeClaim: ADD|UPDATE, PersistentVolumeClaimChange, hint",
+        "PersistentVolume: ADD|UPDATE, PersistentVolumeChange",
+        "Node: ADD|UPDATE_NODE_LABEL, NodeChange",
+        "CSINode: ADD|UPDATE, CSINodeChange, hint",
+        "CSIDriver: UPDATE, CSIDriverChange, hint",
+        "CSIStorageCapacity: ADD|UPDATE, CSIStorageCapacityChange, hint",
+        "AssignedPod: DELETE, AssignedPodChange, hint",
+    ],
+    "VolumeRestrictions": [
+        "AssignedPod: DELETE, AssignedPodDelete, hint",
+        "Node: ADD, NodeAdd",
+        "PersistentVolumeClaim: ADD, PersistentVolumeClaimAdd, hint",
+    ],
+    "VolumeZone": [
+        "StorageClass: ADD, StorageClassAdd, hint",
+        "Node: ADD|UPDATE_NODE_LABEL, NodeAddOrLabel",
+        "PersistentVolumeClaim: ADD|UPDATE, PersistentVolumeClaimChange, hint",
+        "PersistentVolume: ADD|UPDATE, PersistentVolumeChange, hint",
+    ],
+}
+"""Plugin -> kind: actions, name of the event; `hint` where the plugin is asked whether this one helps."""
+
+
+@pytest.mark.parametrize("name", sorted(IN_TREE))
+def test_a_plugin_hears_of_what_may_cure_its_refusal_and_of_nothing_else(name: str) -> None:
+    plugin = plugin_of(name)
+    found = [
+        f"{one.event.resource.value}: {'|'.join(action.name or '' for action in one.event.action)}, {one.event.label}"
+        + (", hint" if one.hint else "")
+        for one in (plugin.events_to_register() if isinstance(plugin, EnqueueExtensions) else ())
+    ]
+    assert found == REGISTERED.get(name, [])

@@ -1,0 +1,208 @@
+"""Every point of a plugin on a pod's way to its node: what it is handed, what it is called, and who hears of its failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.plugin import CycleView, Dependency, Heed, PermitResult, PreFilterResult
+from multisched.framework.ports import Binder, BindReply, BindRequest, PodTruth
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+
+class Everywhere:
+    """Remembers what it is handed at each point, lets everything pass, and raises at the point it is told to."""
+
+    name = "Everywhere"
+    depends_on = Dependency.ATTEMPT
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.reasons = ReasonTable(self.name)
+        self.handed: dict[str, tuple[object, ...]] = {}
+        self._fails_at = fails_at
+
+    def _hear(self, point: str, *handed: object) -> None:
+        self.handed[point] = handed
+        if point == self._fails_at:
+            raise RuntimeError("boom")
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        self._hear("PreFilter", cycle, pod)
+        return PreFilterResult()
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        self._hear("Filter", cycle, pod, rows.tolist())
+        return np.zeros(len(rows), np.uint8)
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        self._hear("PreScore", cycle, pod, rows.tolist())
+        return SUCCESS
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        self._hear("Score", cycle, pod, rows.tolist())
+        return rows + 7
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        self._hear("NormalizeScore", cycle, pod, raw.tolist())
+        return raw
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self._hear("Reserve", cycle, pod, node)
+        return SUCCESS
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._hear("Unreserve", cycle, pod, node)
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        self._hear("Permit", cycle, pod, node)
+        return PermitResult(SUCCESS)
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self._hear("PreBindPreFlight", cycle, pod, node)
+        return SUCCESS
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self._hear("PreBind", cycle, pod, node)
+        return SUCCESS
+
+    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+        self._hear("Bind", binder, request, timeout_s)
+        return None
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._hear("PostBind", cycle, pod, node)
+
+
+class Asking(Everywhere):
+    """Asks outside besides."""
+
+    answer_timeout_s = 1.0
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        self._hear("Ask", cycle, pod, rows.tolist())
+        return pod.name
+
+    async def answer(self, question: object) -> object:
+        self._hear("Answer", question)
+        return "fine"
+
+
+class Signing(Everywhere):
+    """Its answers are kept, as long as its stamp stands."""
+
+    depends_on = Dependency.STAMP
+
+    def sign(self, pod: Pod) -> Hashable | None:
+        self._hear("Sign", pod)
+        return pod.spec.priority
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        self._hear("Stamp", cycle, pod)
+        return 1
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        self._hear("Heed", cycle, pod)
+        return Heed("any", lambda other: True)
+
+
+class Refuser:
+    """PreBind that does not succeed, after the others'."""
+
+    name = "Refuser"
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return Status.unschedulable("not there")
+
+
+def one_pod(*plugins: Any, promised: str = "", for_s: float = 0.5) -> House:
+    """A pod sent its way over two nodes, and so much later. `promised`: a node that another pod counts on."""
+    loop, found = SimLoop(seed=3), list[House]()
+
+    async def main() -> None:
+        house = House(loop, "a", "b", plugins=plugins)
+        found.append(house)
+        house.desk.truths = [PodTruth("uid-p", "", is_deleting=False, is_gated=False)] * 2
+        if promised:
+            house.see_pod("ahead", priority=9, status={"nominatedNodeName": promised})
+            house.worker.queue.remove("uid-ahead")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            house.see_pod("p")
+            await asyncio.sleep(for_s)
+            tasks.cancel_scope.cancel()
+
+    simulate(main(), loop)
+    return found[0]
+
+
+IN_CYCLE = ("PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reserve", "Permit")
+AFTER_PERMIT = ("PreBindPreFlight", "PreBind", "Bind")
+CASES = [
+    *((Everywhere, point) for point in (*IN_CYCLE, *AFTER_PERMIT)),
+    *((Asking, point) for point in ("Ask", "Answer", "Filter", "Score", "NormalizeScore")),
+    *((Signing, point) for point in ("Sign", "Stamp", "Filter", "Score", "NormalizeScore")),
+]
+
+
+@pytest.mark.parametrize(("kind", "point"), CASES)
+def test_a_plugin_that_raises_is_named_with_its_point_to_whoever_looks(kind: type[Everywhere], point: str) -> None:
+    house = one_pod(kind(point), for_s=5.5 if point == "Bind" else 0.5)  # a binding may have been sent
+    where = point if point == "PreBindPreFlight" else f"{point} plugin"
+    assert house.told("p") == [f'running {where} "Everywhere": RuntimeError: boom']
+    assert house.domain.heard.failures == [("Everywhere", point, "boom")]
+    assert ("attempt", "scheduled" if point in AFTER_PERMIT else "error") in house.desk.ends
+    assert (house.desk.posts, house.node_of("p")) == ([], None)
+
+
+def test_what_other_pods_a_plugin_heeds_is_asked_for_only_where_one_is_ahead() -> None:
+    house = one_pod(Signing("Heed"), promised="a")
+    assert house.told("p") == ['running Heed plugin "Everywhere": RuntimeError: boom']
+    assert house.domain.heard.failures == [("Everywhere", "Heed", "boom")]
+    assert one_pod(Signing("Heed")).told("p") == []
+
+
+def test_a_plugin_that_cannot_undo_what_it_reserved_is_told_and_the_pod_hears_why_it_was_turned_back() -> None:
+    house = one_pod(Everywhere("Unreserve"), Refuser())
+    assert house.domain.heard.failures == [("Everywhere", "Unreserve", "boom")]
+    assert house.told("p") == ["0/1 nodes are available: 1 not there."]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [(Everywhere, set()), (Asking, {"Ask"}), (Signing, {"Sign", "Stamp", "Heed"})]
+)
+def test_the_time_of_every_point_in_the_cycle_is_told_under_its_name(kind: type[Everywhere], more: set[str]) -> None:
+    house = one_pod(kind(), promised="a")
+    found = {point for plugin, point in house.domain.heard.timed if plugin == "Everywhere"}
+    assert found == {*IN_CYCLE, "PreBindPreFlight", *more}
+
+
+@pytest.mark.parametrize("kind", [Everywhere, Asking, Signing])
+def test_every_point_is_handed_the_pod_its_rows_and_its_node(kind: type[Everywhere]) -> None:
+    plugin = kind()
+    house = one_pod(plugin, promised="a")
+    (node,) = (node for name, node in house.desk.posts if name == "p")
+    entry = house.cache.placed("uid-p")
+    assert entry is not None
+    handed = plugin.handed
+    assert isinstance(handed["Bind"][1], BindRequest)
+    assert (handed["Bind"][0], handed["Bind"][2]) == (house.desk, 5.0)
+    for point in ("PreFilter", "Filter", "PreScore", "Score", "NormalizeScore"):
+        view, pod, *rest = handed[point]
+        assert isinstance(view, CycleView)
+        assert (point, pod) == (point, entry.pod)
+        assert rest in ([], [[0]], [[0, 1]], [[7, 8]])
+    for point in ("Reserve", "Permit", "PreBindPreFlight", "PreBind", "PostBind"):
+        view, *rest = handed[point]
+        assert isinstance(view, CycleView)
+        assert (point, rest) == (point, [entry.pod, node])

@@ -1,0 +1,146 @@
+"""What a domain hands to its ports, field by field: bindings, reads, events, conditions and times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+
+from multisched.framework.ports import (
+    BindAnswer,
+    BindReply,
+    Condition,
+    Event,
+    ObjectRef,
+    PodTruth,
+    UnreachableError,
+)
+from multisched.shell.domain import READ_TIMEOUT_S
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import HELD_S, Holding, House
+
+POD = ObjectRef("Pod", "default", "p", "uid-p")
+UNKNOWN = BindReply(BindAnswer.UNKNOWN)
+TAKEN = BindReply(BindAnswer.CONFLICT, message="already assigned")
+DENIED = BindReply(BindAnswer.DENIED, message="a webhook says no")
+
+
+def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> None:
+    """Runs a scene with a leading worker over one node of two CPUs, in virtual time."""
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, "a", plugins=plugins)
+        house.desk.sleep = anyio.sleep
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.worker.run)
+            house.worker.lead()
+            await scene(house)
+            tasks.cancel_scope.cancel()
+
+    simulate(main(), loop)
+
+
+def test_a_pod_is_bound_by_its_names_and_its_owner_and_the_metrics_hear_of_it() -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [0.25]
+        house.see_pod("p")
+        await asyncio.sleep(0.5)
+        ((request, timeout_s),) = house.desk.requests
+        assert (request.namespace, request.name, request.uid, request.node) == ("default", "p", "uid-p", "a")
+        assert (request.annotations, request.is_void(), timeout_s) == ({}, False, 5.0)
+        assert house.desk.events == [
+            Event(POD, "Normal", "Scheduled", "Binding", "Successfully assigned default/p to a", "ours")
+        ]
+        ((pod, seconds, attempts),) = house.desk.bound
+        assert (pod, attempts) == ("p", 1)
+        assert seconds == pytest.approx(0.25)
+        assert (house.desk.dropped, house.desk.conditions) == (["uid-p"], [])
+        assert house.worker.counters.bound == 1
+
+    play(scene)
+
+
+def test_a_pod_that_fits_nowhere_is_told_so_as_condition_and_event_under_its_lease() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("p", cpu="3")
+        await asyncio.sleep(0.5)
+        words = "0/1 nodes are available: 1 Insufficient cpu."
+        assert house.desk.conditions == [("p", Condition("False", "Unschedulable", words))]
+        assert house.desk.told_of == [(POD, house.desk)]
+        assert house.desk.events == [Event(POD, "Warning", "FailedScheduling", "Scheduling", words, "ours")]
+        assert house.worker.counters.refused == 1
+        house.see_node("a", cpu="4")
+        await asyncio.sleep(2.0)
+        ((pod, seconds, attempts),) = house.desk.bound
+        assert (pod, attempts) == ("p", 2)
+        assert seconds == pytest.approx(0.5, abs=0.1)
+
+    play(scene)
+
+
+def test_a_bind_that_the_server_refuses_is_an_error_in_the_servers_words() -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [DENIED]
+        house.see_pod("p")
+        await asyncio.sleep(0.5)
+        ((name, condition),) = house.desk.conditions
+        assert (name, condition.status, condition.reason) == ("p", "False", "SchedulerError")
+        assert condition.message == house.desk.events[0].note == 'running Bind plugin "ByName": a webhook says no'
+        assert [event.reason for event in house.desk.events] == ["FailedScheduling"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("replies", "truths", "reads", "bound"),
+    [
+        ([TAKEN], [PodTruth("uid-p", "a", is_deleting=False, is_gated=False)], 1, ["p"]),
+        (
+            [TAKEN],
+            [UnreachableError("reset")] * 2 + [PodTruth("uid-p", "a", is_deleting=False, is_gated=False)],
+            3,
+            ["p"],
+        ),
+        ([TAKEN], [PodTruth("uid-p", "b", is_deleting=False, is_gated=False)], 1, []),
+        ([TAKEN], [None], 1, []),
+        ([UNKNOWN], [], 0, ["p"]),
+    ],
+    ids=["was bound by us", "cannot be read at first", "was bound elsewhere", "is gone", "no answer"],
+)
+def test_a_pod_whose_bind_is_in_doubt_is_read_by_its_name_within_a_time(
+    replies: list[BindReply | float], truths: list[PodTruth | UnreachableError | None], reads: int, bound: list[str]
+) -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies, house.desk.truths = list(replies), list(truths)
+        house.see_pod("p")
+        await asyncio.sleep(4.0)
+        assert house.desk.reads == [("default", "p", READ_TIMEOUT_S)] * reads
+        assert [name for name, _, _ in house.desk.bound] == bound
+        assert house.worker.counters.unknown == 0
+        assert house.desk.truths == []
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("why", "told", "bound"),
+    [("", [], ["prebind"]), ("the past went back", ["the past went back"], [])],
+    ids=["nothing has changed", "what was known is no more"],
+)
+def test_what_was_decided_before_a_pause_stands_unless_somebody_says_why_not(
+    why: str, told: list[str], bound: list[str]
+) -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("prebind")
+        await asyncio.sleep(1.0)
+        house.worker.go_on(why) if why else house.worker.go_on()
+        await asyncio.sleep(0.5)
+        assert [words.partition('"Holding": ')[2] or words for words in house.told("prebind")] == told
+        await asyncio.sleep(HELD_S - 1.0)
+        assert [name for name, _, _ in house.desk.bound] == bound
+
+    play(scene, Holding())

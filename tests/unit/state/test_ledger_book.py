@@ -1,0 +1,143 @@
+"""Several ledgers in one book: each is asked and told with its own arguments, and one that fails costs the others nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from multisched.framework.runner import PluginFailure
+from multisched.model.objects import Node, Pod
+from multisched.state.ledgers import UNKNOWN_VERSION, LedgerBook
+from tests.unit.state.state_kit import make_node, make_pod
+
+POD, NODE = make_pod("p"), make_node("n")
+
+
+class Noting:
+    """Notes what it is asked and told, and raises at one point."""
+
+    def __init__(self, name: str, *, fails_at: str = "", is_concerned: bool = True, reason: str = "") -> None:
+        self.name = name
+        self.annotations = frozenset({f"{name}/asked"})
+        self.written = frozenset({f"{name}/given"})
+        self.heard: list[tuple[Any, ...]] = []
+        self.fails_at = fails_at
+        self._is_concerned = is_concerned
+        self._reason = reason
+
+    def _hear(self, point: str, *handed: object) -> None:
+        self.heard.append((point, *handed))
+        if point == self.fails_at:
+            raise RuntimeError("boom")
+
+    def concerns(self, pod: Pod) -> bool:
+        assert pod is POD
+        return self._is_concerned
+
+    def version(self, row: int) -> int:
+        self._hear("version", row)
+        return 10 + row
+
+    def fits(self, pod: Pod, row: int) -> str:
+        self._hear("fits", pod, row)
+        return self._reason
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        self._hear("take", pod, row)
+        return {f"{self.name}/given": str(row), "both": self.name}
+
+    def place(self, pod: Pod, row: int) -> None:
+        self._hear("place", pod, row)
+
+    def give(self, uid: str) -> None:
+        self._hear("give", uid)
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        self._hear("set_node", row, node)
+
+    def held(self) -> Mapping[str, object]:
+        return {}
+
+    def twin(self) -> Noting:
+        return Noting(self.name)
+
+
+def book_of(*ledgers: Noting) -> LedgerBook:
+    book = LedgerBook()
+    for ledger in ledgers:
+        assert book.register(ledger) is ledger
+    return book
+
+
+def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
+    first, second = Noting("first"), Noting("second")
+    book = book_of(first, second)
+    assert book.fits(POD, 3) == ""
+    assert book.take(POD, 3) == {"first/given": "3", "second/given": "3", "both": "second"}
+    assert book.versions(POD, 3) == (13, 13)
+    assert book.concern(POD)
+    book.place(POD, 4)
+    book.give("uid")
+    book.set_node(5, NODE)
+    told = [("place", POD, 4), ("give", "uid"), ("set_node", 5, NODE)]
+    assert first.heard == second.heard == [("fits", POD, 3), ("take", POD, 3), ("version", 3), ("version", 0), *told]
+    assert (book.annotations, book.written) == (
+        frozenset({"first/asked", "second/asked"}),
+        frozenset({"first/given", "second/given"}),
+    )
+    assert [ledger.name for ledger in book] == ["first", "second"]
+
+
+def test_a_ledger_that_is_not_concerned_is_told_to_give_and_asked_nothing() -> None:
+    stranger = Noting("stranger", is_concerned=False, reason="full")
+    book = book_of(stranger)
+    assert (book.fits(POD, 3), book.take(POD, 3), book.versions(POD, 3), book.concern(POD)) == ("", {}, (), False)
+    book.place(POD, 4)
+    assert stranger.heard == [("give", "p")]
+
+
+def test_the_first_reason_counts() -> None:
+    book = book_of(Noting("fine"), Noting("full", reason="no room"), Noting("fuller", reason="none at all"))
+    assert book.fits(POD, 3) == "no room"
+
+
+@pytest.mark.parametrize("point", ["fits", "take"])
+def test_a_ledger_that_raises_when_it_is_asked_is_named_and_nothing_is_held(point: str) -> None:
+    before, failing, after = Noting("before"), Noting("failing", fails_at=point), Noting("after")
+    book = book_of(before, failing, after)
+    with pytest.raises(PluginFailure) as failed:
+        (book.fits if point == "fits" else book.take)(POD, 3)
+    assert (failed.value.status.plugin, failed.value.status.message) == (
+        "failing",
+        'running Ledger "failing": RuntimeError: boom',
+    )
+    given = [("give", "p")] if point == "take" else []
+    assert before.heard == [(point, POD, 3), *given]
+    assert after.heard == given
+    assert book.broken == {}
+
+
+@pytest.mark.parametrize("point", ["place", "give", "set_node", "version"])
+def test_a_ledger_that_raises_when_it_is_told_is_broken_alone_until_it_is_trusted_again(point: str) -> None:
+    failing, after = Noting("failing", fails_at=point), Noting("after")
+    book = book_of(failing, after)
+    match point:
+        case "place":
+            book.place(POD, 3)
+        case "give":
+            book.give("uid")
+        case "set_node":
+            book.set_node(3, None)
+        case "version":
+            assert book.versions(POD, 3) == (UNKNOWN_VERSION, 13)
+    assert [heard[0] for heard in after.heard] == [point]
+    assert book.broken == {"failing": f"{point}: RuntimeError: boom"}
+    with pytest.raises(PluginFailure) as refused:
+        book.fits(POD, 3)
+    words = f"its books are wrong since it failed ({point}: RuntimeError: boom); the next audit mends them"
+    assert refused.value.status.message == f'running Ledger "failing": {words}'
+    book.trust("after")
+    book.trust("failing")
+    assert (book.broken, book.fits(POD, 3)) == ({}, "")
