@@ -94,7 +94,7 @@ def test_a_queue_sort_that_fails_puts_its_pod_first(how: str) -> None:
             await house.bound(VICTIM, *OTHERS)
 
             assert house.observer.failures
-            assert all(failure.startswith("FaultySort QueueingHint") for failure in house.observer.failures)
+            assert all(failure.startswith("FaultySort QueueSort") for failure in house.observer.failures)
             await house.at_rest()
 
     in_virtual_time(story)
