@@ -22,6 +22,7 @@ from multisched.queueing.entry import Moved, QueueEntry
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
+from multisched.state.cluster_cache import PodState
 from multisched.testing.knowledge import wants
 
 LOOKS: Final = 6
@@ -143,10 +144,11 @@ class Wakes:
         return is_parked and self._hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _may_miss(self, pod: Pod) -> bool:
-        """As upstream, nobody is told that a pod begins to go, and spreading counts it no more from then on."""
-        return bool(pod.spec.spread) and any(
-            entry.pod.is_deleting and entry.pod.namespace == pod.namespace for entry in self._program.cache
-        )
+        """As upstream, nobody is told that a pod begins to go, which spreading counts no more from then on, nor that one was
+        assumed, which counts as company: the watch tells of both a moment later."""
+        if not (pod.spec.spread or pod.spec.pod_affinity):
+            return False
+        return any(entry.pod.is_deleting or entry.state is PodState.ASSUMED for entry in self._program.cache)
 
     def _check_waiting(self, entry: QueueEntry) -> None:
         now_s = asyncio.get_running_loop().time()
