@@ -64,6 +64,8 @@ class SendCheck:
         entry = self._cache.placed(placed.pod.uid)
         if entry is None or entry.row == NO_ROW or entry.is_uprooted:
             return Status.error("its node went away before it was bound")
+        if entry.node != placed.node:
+            return Status.error(f"somebody else bound it to {entry.node} meanwhile")
         row = entry.row
         if not self._cycle.rows.has(row):
             return Status.error(f"node {placed.node} left the domain before the pod was bound")  # I8

@@ -302,3 +302,23 @@ def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_i
         assert house.told("p") == [], "it is tried again at once"
 
     play(scene, plugins=[Remote()])
+
+
+def test_nothing_is_sent_for_a_pod_that_somebody_else_has_bound_elsewhere() -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S]
+        house.see_pod("first", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_pod("queued", cpu="1")
+        await asyncio.sleep(0.1)
+        house.see_node("b", cpu="4")
+        house.see_pod("queued", cpu="1", nodeName="b")
+        await asyncio.sleep(HELD_S + 0.1)
+
+        assert house.desk.posts == [("first", "a")]
+        assert house.node_of("queued") == "b"
+        assert house.worker.queue.where("uid-queued") is None
+        assert used(house) == 1000
+        assert not house.worker.counters.unknown
+
+    play(scene)
