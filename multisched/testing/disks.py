@@ -133,7 +133,11 @@ class Disks:
         await self._create(CLAIMS_PATH, _claim(claim, class_name))
         await asyncio.sleep(delay_s)
         if class_name == LATER:
-            await self._create(CLASSES_PATH, {"metadata": {"name": LATER}, **_made_late(FAKE_PROVISIONER)})
+            await self.make_later()
+
+    async def make_later(self) -> None:
+        """The class that claims waited for; also one that a restored backup has taken away."""
+        await self._create(CLASSES_PATH, {"metadata": {"name": LATER}, **_made_late(FAKE_PROVISIONER)})
 
     # -- as disruptions change them --------------------------------------------------------------------------------
 

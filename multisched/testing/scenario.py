@@ -342,7 +342,7 @@ class Run:
             storming.result()
         self.faults.is_on = False
         if self.was_rewound:
-            await self.world.delete_unprovided()
+            await self.world.mend_storage()
         quiet_s = await self._calm_down() if not self._is_over() else 0.0
         if not self._is_over():
             self._check_rest()

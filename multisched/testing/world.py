@@ -369,8 +369,9 @@ class World:
     async def delete_named(self, name: str, namespace: str = NAMESPACE) -> None:
         await self.send("DELETE", f"{pods_path(namespace)}/{name}?gracePeriodSeconds=0")
 
-    async def delete_unprovided(self) -> None:
-        """Pods that wait for a volume that nobody makes: they had gone, and came back with a backup."""
+    async def mend_storage(self) -> None:
+        """After a restored backup: pods that wait for a volume that nobody makes had gone, and a class had come."""
+        await self.disks.make_later()
         for pod in self.pods():
             if not pod.node and any((one.claim or "").startswith(NOBODYS) for one in pod.spec.volumes):
                 await self.delete_pod(pod)
