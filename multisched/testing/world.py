@@ -41,14 +41,13 @@ LICENCE = "example.com/licence"
 """What virtual nodes have a few of; an extender may look after it (`configurations`)."""
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
 """Where there is such a domain, one pod in so many is its."""
-STARTED_EVERY = 3
-"""Of one pod in so many its kubelet says when it has started."""
 SHUNNED = {1: 1, 2: 2}
 """Number of a node modulo 4 -> how many taints keep those off who may as well go elsewhere."""
 URGENT_EVERY = 4
 """One pod in so many is urgent."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
 """Nodes that are wanted by twos: node-20 and node-21, and so on."""
+_PAIRED = frozenset(f"node-{number}" for number in range(20, 26))
 CROWD_S, STUBBORN_EVERY = 8.0, 5
 """How long the pods of a crowd wait; one in so many stays for ever."""
 RUN_S, ENDING_EVERY = 5.0, 4
@@ -413,9 +412,9 @@ class World:
                     await self.delete_pod(pod)
 
     async def _begin_pods(self, pods: Mapping[str, Pod]) -> None:
-        """One in a few has a start time, whole seconds after the one before it: of equal pods preemption spares the oldest."""
+        """Most on nodes of pairs have a start time, whole seconds after the one before: of equal pods preemption spares the oldest."""
         for pod in list(pods.values()):
-            if pod.node and not pod.started_s and not pod.is_deleting and _drawn(pod.uid) % STARTED_EVERY == 0:
+            if pod.node in _PAIRED and not pod.started_s and not pod.is_deleting and _drawn(pod.uid) % 3:
                 self._started += 1
                 started = (
                     f"2026-01-01T{self._started // 3600:02}:{self._started // 60 % 60:02}:{self._started % 60:02}Z"
