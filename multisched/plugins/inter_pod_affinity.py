@@ -23,6 +23,7 @@ from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.term_columns import Asker
+from multisched.model.cluster_objects import Namespace
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm
 from multisched.plugins.affinity_rules import AffinityRuleBook, AffinityRules, Sources
@@ -286,6 +287,8 @@ class InterPodAffinity:
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")),
             EventRegistration(ClusterEvent(Resource.NODE, nodes, "NodeAddOrLabel"), _after_node_change),
+            # Upstream has none: whom a namespaceSelector kept away slept on until the flush.
+            EventRegistration(ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate"), _after_relabelling),
         )
 
     def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -324,6 +327,12 @@ class InterPodAffinity:
         asker = Asker(pod.namespace, pod.labels, self._book.namespace_labels(pod.namespace))
         effect = counts.effect(asker, affinity, other.namespace)
         return tuple((lane.key, terms) for lane, terms, _ in effect if lane.kind is DemandKind.ANTI_REQUIRED)
+
+
+def _after_relabelling(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """Terms select namespaces by their labels."""
+    is_changed = isinstance(old, Namespace) and isinstance(new, Namespace) and old.labels != new.labels
+    return Hint.QUEUE if is_changed else Hint.SKIP
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -37,6 +37,8 @@ TELL_ALL = (200, 201, 404, 409)
 JUST_AFTER_S = 0.001
 """No renewal is answered as soon as that."""
 SCHEDULED = "PodScheduled"
+UNREADABLE = "the pod cannot be scheduled: "
+"""Begins what the owner of a pod is told who has made it one that is not read any more: true whatever becomes of its bind."""
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 
@@ -191,7 +193,7 @@ class Door(Books):
             return
         if message != said:
             self.complain(f"I3: {sender} tells the owner of {uid} {message[:60]!r}, after {said[:60]!r}")
-        elif (sender, uid) in self._open:
+        elif (sender, uid) in self._open and not message.startswith(UNREADABLE):
             self.complain(f"I3: {sender} tells the owner of {uid} {message[:60]!r} while it is being bound")
 
     def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:

@@ -84,7 +84,8 @@ def _node_differences(cache: ClusterCache, nodes: Mapping[str, Node], pods: Mapp
             standing[pod.node].append(pod)
     for name, node in nodes.items():
         known = table.node(rows[name])
-        if (known.uid, known.version, known.labels) != (node.uid, node.version, node.labels):
+        labels = node.labels if known.malformed else known.labels  # of one that cannot be read nothing more is known
+        if (known.uid, known.version, labels) != (node.uid, node.version, node.labels):
             found.append(f"I4: cache has node {name} at {known.version}, the API at {node.version}")
         sums = {**dict.fromkeys(table.resources, 0), PODS: len(standing[name])}
         for pod in standing[name]:

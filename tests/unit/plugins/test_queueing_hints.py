@@ -38,7 +38,7 @@ from multisched.framework.plugin import (
     ReservePlugin,
 )
 from multisched.framework.registry import PluginUse, Registry
-from multisched.model.cluster_objects import ClusterObject
+from multisched.model.cluster_objects import ClusterObject, Namespace
 from multisched.model.objects import Node, Pod
 from multisched.plugins import IN_TREE
 from multisched.plugins.priority_sort import PrioritySort
@@ -760,3 +760,12 @@ def test_a_node_that_an_added_affinity_forbids_helps_nobody() -> None:
     assert hint(pod(), plain, ssd) is Hint.QUEUE
     assert hint(pod(), ssd, node(labels={"disk": "ssd", "a": "b"})) is Hint.SKIP
     assert hint(pod(nodeSelector={"a": "b"}), plain, ssd) is Hint.SKIP
+
+
+@pytest.mark.parametrize(("before", "after", "hint"), [({}, {"loud": "yes"}, Hint.QUEUE), ({}, {}, Hint.SKIP)])
+def test_labels_of_a_namespace_wake_whom_affinity_refused(
+    before: dict[str, str], after: dict[str, str], hint: Hint
+) -> None:
+    old, new = (Namespace(name="team", labels=labels) for labels in (before, after))
+    (found,) = [one for name, kind, _, one in hints() if (name, kind) == ("InterPodAffinity", Resource.NAMESPACE)]
+    assert found(pod("p"), old, new) is hint

@@ -16,6 +16,7 @@ REGISTERED: dict[str, list[str]] = {
         "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
         "TargetPod: UPDATE_POD_LABEL, TargetPodLabel",
         "Node: ADD|UPDATE_NODE_LABEL, NodeAddOrLabel, hint",
+        "Namespace: UPDATE, NamespaceUpdate, hint",
     ],
     "NodeAffinity": [
         "Node: ADD|UPDATE_NODE_LABEL, NodeAddOrLabel, hint",
