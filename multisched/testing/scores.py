@@ -69,12 +69,18 @@ class Scores:
         return self.table.node(row).name
 
     def _of_resources(self, pod: Pod, nodes: Sequence[Node]) -> list[int]:
-        used: dict[str, Counter[str]] = {node.name: Counter() for node in self.told.nodes.values()}
-        for one, there in self.told.standing():
-            cpu, memory = one.scoring_requests
-            used[there.name].update({CPU: cpu, MEMORY: memory})
+        def counted(one: Pod) -> Mapping[str, int]:
+            return dict(zip((CPU, MEMORY), one.scoring_requests, strict=True))
+
         wanted = {CPU: pod.spec.scoring_cpu_milli, MEMORY: pod.spec.scoring_memory_bytes}
-        return [self._of_room(node.allocatable, used[node.name] + Counter(wanted)) for node in nodes]
+        return [self._of_room(node.allocatable, self._used(node, counted) + Counter(wanted)) for node in nodes]
+
+    def _used(self, node: Node, counted: Callable[[Pod], Mapping[str, int]]) -> Counter[str]:
+        """What the pods of a node take, each of them counted so."""
+        used: Counter[str] = Counter()
+        for one in self.told.standing_on(node.name):
+            used.update(counted(one))
+        return used
 
     def _of_room(self, offered: Mapping[str, int], used: Mapping[str, int]) -> int:
         scores = []
@@ -87,14 +93,16 @@ class Scores:
 
     def _of_balance(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
         """By what is asked for, without the defaults of those who ask for nothing."""
+
+        def counted(one: Pod) -> Mapping[str, int]:
+            return {of: one.requests.get(of, 0) for of in (CPU, MEMORY)}
+
         more = Counter({of: pod.spec.requests.get(of, 0) for of in (CPU, MEMORY)})
         if not any(more.values()):
             return None
         found = []
         for node in nodes:
-            used: Counter[str] = Counter()
-            for one in self.told.standing_on(node.name):
-                used.update({of: one.requests.get(of, 0) for of in (CPU, MEMORY)})
+            used = self._used(node, counted)
             change = _evenness(node.allocatable, used + more) - _evenness(node.allocatable, used)
             found.append(MOST // 2 + (MOST // 2 + change) // 2)
         return found

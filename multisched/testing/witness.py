@@ -122,30 +122,30 @@ class Witness:
         """What had been told, and written to rows, by the last look."""
         self._is_stirred = True
         """Some of that has moved since the last look through all books."""
+        self._is_paused = partial(loop.is_paused, identity)
+        self._wakes: list[Wakes] = []
         chances = Chances(program, self.told, self._is_used_by) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
             Attempts(worker.name, worker.queue, domain.queue, door.complain, chances, judged).begin()
-        self._is_paused = partial(loop.is_paused, identity)
-        self._wakes = [
-            Wakes(program, worker, door.complain, self._is_paused, is_steady=is_steady)
-            for worker in program.router.workers()
-        ]
-        for worker in program.router.workers():
+            self._wakes.append(Wakes(program, worker, door.complain, self._is_paused, is_steady=is_steady))
             if is_plain:
-                table, rows = program.cache.nodes, program.router.rows_of(worker)
-                scoring = {bound.name for bound in worker.plugins.score}
-                scores = Scores(
-                    self.told,
-                    table,
-                    door.complain,
-                    is_packing=worker.name == PACKING,
-                    domain=worker.name,
-                    plugins=scoring,
-                )
-                Afresh(worker, table, rows, scores, door.complain)
+                self._ask_afresh(worker)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         door.believers[identity] = self.may_bind
+
+    def _ask_afresh(self, worker: DomainWorker) -> None:
+        """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
+        table, complain = self.program.cache.nodes, self._door.complain
+        scores = Scores(
+            self.told,
+            table,
+            complain,
+            is_packing=worker.name == PACKING,
+            domain=worker.name,
+            plugins={bound.name for bound in worker.plugins.score},
+        )
+        Afresh(worker, table, self.program.router.rows_of(worker), scores, complain)
 
     # -- each word of the watch ------------------------------------------------------------------------------------
 
