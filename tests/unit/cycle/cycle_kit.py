@@ -16,12 +16,12 @@ from multisched.cycle.class_cache import ClassCache
 from multisched.cycle.scheduling_cycle import Asked, Result, SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency, Plugin, PluginContext, QueuedPod
+from multisched.framework.plugin import CycleView, Dependency, PermitResult, Plugin, PluginContext, QueuedPod
 from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, PluginUse, build_profile
 from multisched.framework.runner import PluginFailure, Runner
-from multisched.framework.status import Code
+from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -228,3 +228,25 @@ def make_pod(name: str, *, cpu: int = 0, memory: int = 0, spec: PodSpec | None =
         placed_memory_bytes=memory or 2**28,
     )
     return Pod(fields.pop("namespace", "default"), name, fields.pop("uid", f"uid-{name}"), 1, chosen, **fields)
+
+
+class Books:
+    """Reserve and Permit with a given answer; keeps what was called."""
+
+    def __init__(
+        self, name: str, calls: list[str], *, reserve: Status = SUCCESS, permit: PermitResult | None = None
+    ) -> None:
+        self.name = name
+        self._calls = calls
+        self._reserve = reserve
+        self._permit = permit or PermitResult(SUCCESS)
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self._calls.append(f"reserve {self.name}")
+        return self._reserve
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._calls.append(f"unreserve {self.name}")
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return self._permit

@@ -6,9 +6,12 @@ Everything between the ports is the product itself; time is virtual.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
+import anyio.abc
 import msgspec
 import orjson
 
@@ -242,6 +245,16 @@ class House:
 
     def _queue_error(self, plugin: str, point: str, error: BaseException) -> None:
         raise AssertionError(f"{plugin} {point}: {error}")
+
+    @asynccontextmanager
+    async def at_work(self, *others: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[anyio.abc.TaskGroup]:
+        """The domain is led and its worker works, the `others` beside it, until the block ends."""
+        async with anyio.create_task_group() as tasks:
+            for work in (self.worker.run, *others):
+                tasks.start_soon(work)
+            self.worker.lead()
+            yield tasks
+            tasks.cancel_scope.cancel()
 
     # -- what the watch says ---------------------------------------------------------------------------------------
 

@@ -52,11 +52,8 @@ def play(scene: Callable[[House], Coroutine[Any, Any, None]], *, plugins: Sequen
         house = House(loop, plugins=plugins or [Holding()], bind_workers=1, filters=("NodePorts", "InterPodAffinity"))
         house.see_node("a", cpu="4", labels={"zone": "z"})
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             await scene(house)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
 
     simulate(main(), loop)
@@ -272,9 +269,7 @@ def test_a_pod_that_asks_for_other_devices_before_anything_was_sent_is_decided_a
         house.see_node("g", cpu="4", gpus=2)
         house.desk.sleep = anyio.sleep
         house.desk.replies = [HELD_S] if where == "queued" else []
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             house.see_pod("first", cpu="100m", metadata={"annotations": {GPU_MILLI: "100"}})
             await asyncio.sleep(0.1)
             see(house, "300")
@@ -283,7 +278,6 @@ def test_a_pod_that_asks_for_other_devices_before_anything_was_sent_is_decided_a
             see(house, "700")
             await asyncio.sleep(HELD_S + 0.1)
             assert any("the pod changed before it was bound" in text for text in house.told(where)), house.told(where)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
 
     simulate(main(), loop)

@@ -93,11 +93,8 @@ def play(scene: Callable[[House, Recorder], Coroutine[Any, Any, None]], *nodes: 
         plugins = [recorder, *options.pop("plugins", ())]
         house = House(loop, *(nodes or ("a",)), plugins=plugins, **options)
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             await scene(house, recorder)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
 
     simulate(main(), loop)

@@ -36,14 +36,11 @@ def test_nobody_stands_beside_a_leader_however_often_the_workload_comes_back(pro
         for number in range(NODES):
             zone = f"zone-{number % ZONES}"
             house.see_node(f"n{number}", cpu="8", labels={HOST: f"n{number}", ZONE: zone})
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             for number in range(ROUNDS):
                 roles = ["leader"] * LEADERS + ["follower"] * FOLLOWERS
                 rng.shuffle(roles)
                 await one_round(house, number, roles, key)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
 
     simulate(main(), loop)

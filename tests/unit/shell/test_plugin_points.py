@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Hashable
 from typing import Any
 
-import anyio
 import numpy as np
 import pytest
 
@@ -135,12 +134,9 @@ def one_pod(*plugins: Any, promised: str = "", for_s: float = 0.5) -> House:
         if promised:
             house.see_pod("ahead", priority=9, status={"nominatedNodeName": promised})
             house.worker.queue.remove("uid-ahead")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             house.see_pod("p")
             await asyncio.sleep(for_s)
-            tasks.cancel_scope.cancel()
 
     simulate(main(), loop)
     return found[0]

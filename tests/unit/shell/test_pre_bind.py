@@ -64,11 +64,8 @@ def play(scene: Callable[[House, SlowVolumes], Coroutine[Any, Any, None]], *plug
         house = House(loop, plugins=[volumes, *plugins], bind_workers=BIND_WORKERS)
         house.see_node("a", cpu="100")
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             await scene(house, volumes)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
 
     simulate(main(), loop)
@@ -162,14 +159,11 @@ def test_a_plugin_that_fails_as_it_is_ended_does_not_hide_why_the_pod_is_turned_
     async def main() -> None:
         house = House(loop, "a", plugins=[Stubborn()], filters=("NodeUnschedulable",))
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             house.see_pod("p")
             await asyncio.sleep(0.1)
             house.see_node("a", unschedulable=True)
             await asyncio.sleep(0.1)
-            tasks.cancel_scope.cancel()
         assert "unschedulable" in house.told("p")[0]
         assert house.domain.heard.failures == [("Stubborn", "PreBind", "not now")]
 

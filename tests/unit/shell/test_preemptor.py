@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -58,6 +59,14 @@ class SlowPreBind:
         return SUCCESS
 
 
+def preempting_house(loop: SimLoop, *nodes: str, plugins: Sequence[Any] = (), **options: Any) -> House:
+    """A domain whose pods preempt by the default rule; whether its preemptor works is the test's."""
+    under_way, cache = UnderWay(), ClusterCache()
+    context = PluginContext("ours", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects, preemptions=under_way)
+    under_way.house = House(loop, *nodes, plugins=[*plugins, DefaultPreemption(context)], **options)
+    return under_way.house
+
+
 def play(
     scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any, bind_workers: int = 4, late_s: float = 0.0
 ) -> None:
@@ -72,19 +81,10 @@ def play(
         await house.preemptor.run()
 
     async def main() -> None:
-        under_way, cache = UnderWay(), ClusterCache()
-        context = PluginContext(
-            "ours", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects, preemptions=under_way
-        )
-        house = House(loop, "a", plugins=[*plugins, DefaultPreemption(context)], bind_workers=bind_workers)
-        under_way.house = house
+        house = preempting_house(loop, "a", plugins=plugins, bind_workers=bind_workers)
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            tasks.start_soon(begin, house)
-            house.worker.lead()
+        async with house.at_work(partial(begin, house)):
             await scene(house)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
         house.worker.queue.validate()
 

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.plugin import PluginContext
 from multisched.framework.ports import (
     BindReply,
     BindRequest,
@@ -25,13 +23,11 @@ from multisched.framework.ports import (
     WriteAnswer,
     WriteReply,
 )
-from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.queueing.pod_queue import LEFTOVER_S
 from multisched.shell.preemptor import SEEN_MAX_S
-from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import Desk, House
-from tests.unit.shell.test_preemptor import UnderWay
+from tests.unit.shell.test_preemptor import preempting_house
 
 GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 VICTIM = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
@@ -121,25 +117,15 @@ def play(flood: Flood) -> LaggingServer:
     server = LaggingServer(flood, rng)
 
     async def main() -> None:
-        under_way, cache = UnderWay(), ClusterCache()
-        context = PluginContext(
-            "ours", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects, preemptions=under_way
-        )
         names = [f"n{i}" for i in range(flood.nodes)]
-        house = House(loop, *names, plugins=[DefaultPreemption(context)], desk=server)
-        server.house = under_way.house = house
+        server.house = house = preempting_house(loop, *names, desk=server)
         for i in range(flood.nodes * flood.per_node):
             house.see_pod(f"low-{i}", scheduler="other", nodeName=names[i % flood.nodes], phase="Running")
         for i in range(flood.preemptors):
             house.see_pod(f"high-{i}", cpu=str(flood.cpu), priority=100)
-        async with anyio.create_task_group() as tasks:
-            server.tasks = tasks
-            tasks.start_soon(house.worker.run)
-            tasks.start_soon(house.preemptor.run)
-            house.worker.lead()
+        async with house.at_work(house.preemptor.run) as server.tasks:
             with anyio.move_on_after(LEFTOVER_S / 2):
                 await server.all_placed.wait()
-            tasks.cancel_scope.cancel()
         house.worker.queue.validate()
         house.cache.validate()
 
@@ -197,14 +183,11 @@ def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more(ends
         assert preemptor is not None
         house.domain.nominator.nominate(preemptor, "n0")
         house.see_pod("low", containers=with_port(81))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             await asyncio.sleep(1.0)
             before = house.node_of("low")
             ends(house)
             await asyncio.sleep(5.0)
-            tasks.cancel_scope.cancel()
         return [before, house.node_of("low")]
 
     assert simulate(main(), loop) == [None, "n0"]
@@ -215,7 +198,7 @@ def test_who_left_its_room_to_a_preemptor_hears_that_its_victims_stay() -> None:
 
     async def end(house: House, tasks: anyio.abc.TaskGroup) -> None:
         refused = WriteReply(WriteAnswer.REFUSED)
-        house.desk.writes = {("mark_victim", "victim"): [refused] * 9, ("delete", "victim"): [refused] * 9}
+        house.desk.writes = {("delete", "victim"): [refused] * 9}
         tasks.start_soon(house.preemptor.run)
 
     assert low_beside_a_preemptor(end) == [None, "n0"]
@@ -235,23 +218,16 @@ def low_beside_a_preemptor(end: Callable[[House, anyio.abc.TaskGroup], Coroutine
     loop = SimLoop(seed=1)
 
     async def main() -> list[str | None]:
-        under_way, cache = UnderWay(), ClusterCache()
-        context = PluginContext(
-            "ours", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects, preemptions=under_way
-        )
-        house = under_way.house = House(loop, "n0", plugins=[DefaultPreemption(context)])
+        house = preempting_house(loop, "n0")
         house.see_pod("victim", scheduler="other", nodeName="n0", phase="Running")
         house.see_pod("high", cpu="2", priority=100)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work() as tasks:
             await asyncio.sleep(1.0)
             house.see_pod("low")
             await asyncio.sleep(1.0)
             before = house.node_of("low")
             await end(house, tasks)
             await asyncio.sleep(LEFTOVER_S / 2)
-            tasks.cancel_scope.cancel()
         return [before, house.node_of("low")]
 
     return simulate(main(), loop)

@@ -35,11 +35,8 @@ def play(scene: Callable[[House], Coroutine[Any, Any, None]]) -> None:
         house = House(loop, plugins=[Holding()], bind_workers=1, filters=("NodeUnschedulable", "NodeAffinity"))
         house.see_node("a", cpu="4")
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             await scene(house)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
 
     simulate(main(), loop)
@@ -184,9 +181,7 @@ def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being
     async def main() -> None:
         house = House(loop, plugins=[Holding()], filters=("InterPodAffinity",))
         house.see_node("a", cpu="4", labels={"zone": "z"})
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             house.see_pod("standing", nodeName="a", phase="Running", metadata={"labels": {"role": "follower"}})
             house.see_pod("permit", affinity=anti)
             await asyncio.sleep(0.1)
@@ -195,7 +190,6 @@ def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being
             house.worker.waiting.allow("uid-permit", "Holding")
             await asyncio.sleep(0.1)
             assert house.desk.posts == []
-            tasks.cancel_scope.cancel()
 
     simulate(main(), loop)
 
@@ -241,14 +235,11 @@ def test_what_a_binding_writes_is_no_change_of_its_pod(milli: str) -> None:
     async def main() -> None:
         house = House(loop, plugins=[counting], profile="gpu")
         house.see_node("g", cpu="4", gpus=2)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             house.see_pod("p", metadata={"annotations": {GPU_MILLI: milli} if milli else {}})
             await asyncio.sleep(0.1)
             assert house.desk.posts == [("p", "g")]
             assert counting.asked == 1
-            tasks.cancel_scope.cancel()
 
     simulate(main(), loop)
 
@@ -305,9 +296,7 @@ def test_a_changed_node_is_decided_anew_where_a_filter_answers_from_outside() ->
         house = House(loop, plugins=[Holding(), KeepsOffSlowDisks()])
         house.see_node("a", cpu="4", labels={"disk": "fast"})
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             house.see_pod("permit")
             await asyncio.sleep(0.1)
             assert house.node_of("permit") == "a"
@@ -318,6 +307,5 @@ def test_a_changed_node_is_decided_anew_where_a_filter_answers_from_outside() ->
             await asyncio.sleep(0.1)
             assert house.node_of("permit") is None
             assert house.desk.posts == []
-            tasks.cancel_scope.cancel()
 
     simulate(main(), loop)

@@ -35,11 +35,8 @@ def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> 
     async def main() -> None:
         house = House(loop, "a", plugins=plugins)
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             await scene(house)
-            tasks.cancel_scope.cancel()
 
     simulate(main(), loop)
 

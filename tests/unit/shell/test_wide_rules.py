@@ -128,11 +128,8 @@ def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> 
         relabel_node(house, "beside", "z1")
         relabel_node(house, "far", "z2")
         house.desk.sleep = anyio.sleep
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.worker.run)
-            house.worker.lead()
+        async with house.at_work():
             await scene(house)
-            tasks.cancel_scope.cancel()
         house.cache.validate()
 
     simulate(main(), loop)
