@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections import OrderedDict, deque
 from typing import Final
 
@@ -62,12 +63,25 @@ class EventStatistics(msgspec.Struct):
 class _Entry:
     """One Event object: unsent, sent, or sent and since repeated."""
 
-    __slots__ = ("count", "event", "first_seen", "is_queued", "is_stored", "key", "last_at", "last_seen", "name")
+    __slots__ = (
+        "count",
+        "event",
+        "first_seen",
+        "is_queued",
+        "is_stored",
+        "key",
+        "last_at",
+        "last_seen",
+        "name",
+        "sent",
+    )
 
     def __init__(self, event: Event, key: _Key, seen: str, at: float) -> None:
         self.event = event
         self.key = key
         self.count = 1
+        self.sent = 0
+        """The count that the API server was last told."""
         self.first_seen = seen
         self.last_seen = seen
         self.last_at = at
@@ -86,6 +100,7 @@ class ApiEventSink:
         self._limiter = limiter
         self._clock = clock
         self._instance = instance[:FIELD_CHARS_MAX]
+        self._mark = f"{zlib.crc32(instance.encode()) & 0xFFFF:04x}"
         self._queue: deque[_Entry] = deque()
         self._series: OrderedDict[_Key, _Entry] = OrderedDict()
         self._repeated: dict[_Key, _Entry] = {}
@@ -123,6 +138,8 @@ class ApiEventSink:
         """Waits until everything queued has been written or dropped, for at most `timeout_s`; True if so."""
         self._queue_repeated()
         with anyio.move_on_after(timeout_s):
+            await self._idle.wait()
+            self._queue_repeated()  # what was repeated while it was on its way
             await self._idle.wait()
         return self._idle.is_set()
 
@@ -210,6 +227,8 @@ class ApiEventSink:
             self._counters.stored += 1
             entry.is_stored = True
         entry.is_queued = False
+        if entry.count > entry.sent:
+            self._repeated[entry.key] = entry
 
     def _refuse(self, entry: _Entry, response: Response) -> None:
         """A definite no: the namespace is going, a webhook or RBAC objects, or the stored Event is gone."""
@@ -226,6 +245,7 @@ class ApiEventSink:
 
     async def _send(self, entry: _Entry) -> Response:
         path = f"/apis/events.k8s.io/v1/namespaces/{segment(_namespace(entry.event))}/events"
+        entry.sent = entry.count
         if entry.is_stored:
             body = orjson.dumps({"series": _series(entry)})
             path = f"{path}/{segment(entry.name)}"
@@ -238,15 +258,19 @@ class ApiEventSink:
             "POST", path, body=orjson.dumps(self._body(entry)), timeout_s=WRITE_TIMEOUT_S
         )
         if response.status == 409:
-            # Our own earlier try whose answer was lost, since the name is unique: it is stored.
+            # Our own earlier try whose answer was lost, since the name is unique: it is stored, with the count of then.
+            entry.sent = 1
             return Response(200, b"")
         return response
 
     def _new_name(self, subject: str) -> str:
-        """`<object>.<hex>`, as client-go: the time in microseconds, made unique within this process."""
+        """`<object>.<hex>`, as client-go: the time, made unique within this process, and a mark of the process.
+
+        Replicas hear of one change in the same moment: without the mark one of their Events would be taken for the other's.
+        """
         micros = int(self._clock.now().timestamp() * 1_000_000)
         self._last_suffix = max(self._last_suffix + 1, micros * 1_000)
-        suffix = f".{self._last_suffix:x}"
+        suffix = f".{self._last_suffix:x}{self._mark}"
         return subject[: NAME_CHARS_MAX - len(suffix)].rstrip(".-") + suffix
 
     def _body(self, entry: _Entry) -> dict[str, object]:

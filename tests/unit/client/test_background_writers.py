@@ -109,6 +109,43 @@ async def test_events_of_cluster_scoped_objects_live_in_default_and_long_names_a
     assert ".." not in asked.body["metadata"]["name"]
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_repeat_while_an_event_is_on_its_way_is_counted_too(is_stored: bool) -> None:
+    sink, transport, _ = make_sink(latency_s=1.0)
+    async with at_work(sink):
+        sink.record(FAILED)
+        if is_stored:
+            await asyncio.sleep(2.0)
+            sink.record(FAILED)
+            await asyncio.sleep(SERIES_FLUSH_S)  # the count is on its way
+        await asyncio.sleep(0.5)
+        sink.record(FAILED)
+        await asyncio.sleep(SERIES_FLUSH_S + 2.0)
+    assert transport.asked[-1].body["series"]["count"] == 2 + is_stored
+
+
+async def test_the_drain_writes_a_repeat_that_came_while_its_event_was_on_its_way() -> None:
+    sink, transport, _ = make_sink(latency_s=1.0)
+    async with at_work(sink):
+        sink.record(FAILED)
+        await asyncio.sleep(0.5)
+        sink.record(FAILED)
+        assert await sink.drain(5)
+    assert [asked.method for asked in transport.asked] == ["POST", "PATCH"]
+    assert transport.asked[-1].body["series"]["count"] == 2
+
+
+async def test_two_processes_that_speak_in_the_same_moment_name_their_events_differently() -> None:
+    clock, transport = LoopClock(), ScriptedTransport(respond=accept, latency_s=0.0)
+    for instance in ("pod-0", "pod-1"):
+        sink = ApiEventSink(transport, WriteLimiter(clock), clock, instance=instance)
+        async with at_work(sink):
+            sink.record(FAILED)
+            assert await sink.drain(5)
+    first, second = (asked.body["metadata"]["name"] for asked in transport.asked)
+    assert first != second
+
+
 async def test_repeats_before_the_first_write_are_one_event_with_a_count() -> None:
     sink, transport, _ = make_sink()
     for _ in range(5):
