@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -237,10 +237,13 @@ class Books:
     def nodes(self) -> Mapping[str, Node]:
         return self._nodes.as_stored(self._server.store.collection("nodes"))
 
+    def events(self) -> list[dict[str, Any]]:
+        """All Events, as the store has them now."""
+        return [stored.document() for stored in dict(self._server.store.collection("events").items()).values()]
+
     def check_events(self) -> None:
         """What users were told is true: every Scheduled event names the node its pod was bound to (I2)."""
-        for stored in dict(self._server.store.collection("events").items()).values():
-            event = stored.document()
+        for event in self.events():
             if event.get("reason") != "Scheduled":
                 continue
             uid = (event.get("regarding") or event.get("involvedObject") or {}).get("uid", "")

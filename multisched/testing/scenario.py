@@ -310,6 +310,8 @@ class Run:
             process.task.cancel()
         elif process.task.exception() is not None:
             self.door.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
+        elif not self.was_rewound:
+            process.witness.announcements.check_whole(self.door.events())
         self._leave(process)
 
     async def pause(self, process: Process, seconds: float) -> None:
@@ -421,6 +423,8 @@ class Run:
         self.door.check_events()
         for process in self.processes if not self.was_rewound else ():  # a restored backup has old conditions
             process.witness.check_told(self.calm_s, self.door.policies.condition_of)
+            process.witness.check_nominations()
+            process.witness.announcements.check_true(self.door.events())
         aside = self.not_set_aside()
         if aside:
             self.door.complain(

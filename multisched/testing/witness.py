@@ -26,6 +26,7 @@ from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.afresh import Afresh
+from multisched.testing.announcements import Announcements
 from multisched.testing.attempts import Attempts
 from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, would_do
 from multisched.testing.chances import Chances
@@ -112,6 +113,7 @@ class Witness:
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
+        self.announcements = Announcements(program.events, identity, door.complain)
         self._write = program.conditions.write
         program.conditions.write = self.write  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
@@ -433,6 +435,18 @@ class Witness:
                 is_of_a_cycle = not told.startswith(FAILED)  # a failure on the way back to the queue is told too
                 if told != entry.message and is_of_a_cycle:
                     self._complain_of(f"I3: the owner of {entry.pod.key} was told {told!r}, not {entry.message!r}")
+
+    def check_nominations(self) -> None:
+        """Whoever leads the pod's domain next reads of its promise what is written on it (I5)."""
+        nominator = self.program.nominator
+        leading = [worker.queue for worker in self.program.router.workers() if worker.is_leading]
+        for pod in self._door.pods().values():
+            entry = next((queue.entry(pod.uid) for queue in leading if queue.entry(pod.uid) is not None), None)
+            promised = nominator.node_of(pod.uid)
+            if entry is not None and not entry.is_doomed and promised != pod.nominated_node:
+                self._complain_of(
+                    f"I5: {pod.key} was promised {promised!r}, and {pod.nominated_node!r} is written on it"
+                )
 
     def has_heard_all(self) -> bool:
         """Of the deletion of every pod, and has nothing more to do about any."""

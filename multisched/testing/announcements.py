@@ -1,0 +1,77 @@
+"""What one simulated process tells users by Events, held against what the API server has of it.
+
+Nothing is told that the process did not record, nor more often; and of one that has ended in time, everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from multisched.client.event_sink import ApiEventSink
+from multisched.framework.ports import Event
+
+NOTE_CHARS: Final = 250
+"""Notes are compared by their beginning: the end of a long one is cut."""
+
+
+class _News(NamedTuple):
+    uid: str
+    type: str
+    reason: str
+    note: str
+    about: str
+    """uid of the other object that it is about."""
+
+
+class Announcements:
+    """Stands before one process's event sink."""
+
+    is_drained = False
+    """All that was recorded was written, or dropped and counted, before the process ended."""
+
+    def __init__(self, sink: ApiEventSink, identity: str, complain: Callable[[str], None]) -> None:
+        self._sink, self._identity, self._complain = sink, identity, complain
+        self._recorded: Counter[_News] = Counter()
+        self._record = sink.record
+        sink.record = self.record  # type: ignore[method-assign]
+        self._drain = sink.drain
+        sink.drain = self.drain  # type: ignore[method-assign]
+
+    def record(self, event: Event) -> None:
+        about = event.related.uid if event.related is not None else ""
+        note = event.note[:NOTE_CHARS]
+        self._recorded[_News(event.regarding.uid, event.type, event.reason, note, about)] += 1
+        self._record(event)
+
+    async def drain(self, timeout_s: float) -> bool:
+        self.is_drained = await self._drain(timeout_s)
+        return self.is_drained
+
+    def check_true(self, stored: Iterable[Mapping[str, Any]]) -> None:
+        """`stored`: all Events that the API server has, in the shape of core/v1."""
+        for news in self._told(stored) - self._recorded:
+            self._complain(
+                f"I3: {self._identity} told of {news.uid} what it never said: {news.reason} {news.note[:80]!r}"
+            )
+
+    def check_whole(self, stored: Iterable[Mapping[str, Any]]) -> None:
+        """Of a process that has ended: what it had to say was written, unless it says itself that it was not."""
+        statistics = self._sink.statistics()
+        dropped = statistics.dropped_full, statistics.dropped_refused, statistics.dropped_unreachable
+        if any(dropped) or not self.is_drained:
+            return
+        for news, times in (self._recorded - self._told(stored)).items():
+            self._complain(
+                f"I3: {self._identity} left {times} times unsaid of {news.uid}: {news.reason} {news.note[:80]!r}"
+            )
+
+    def _told(self, stored: Iterable[Mapping[str, Any]]) -> Counter[_News]:
+        told: Counter[_News] = Counter()
+        for event in stored:
+            if event.get("reportingInstance") == self._identity:
+                note, about = event["message"][:NOTE_CHARS], event.get("related", {}).get("uid", "")
+                news = _News(event["involvedObject"]["uid"], event["type"], event["reason"], note, about)
+                told[news] += event.get("series", {}).get("count", 1)
+        return told
