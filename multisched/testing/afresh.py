@@ -17,10 +17,11 @@ from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
+from multisched.testing.rebuilt import Rebuilt
 from multisched.testing.scores import Scores
 
-COMPARED_EVERY = 8
-"""One class in so many."""
+COMPARED_EVERY, REBUILT_EVERY = 8, 20
+"""One class in so many: asked anew, and by a program made anew."""
 
 
 class Afresh:
@@ -32,9 +33,11 @@ class Afresh:
         table: NodeTable,
         rows: DomainRows,
         scores: Scores,
+        rebuilt: Rebuilt,
         complain: Callable[[str], None],
     ) -> None:
         self._scores = scores
+        self._rebuilt = rebuilt
         self._worker = worker
         self._table = table
         self._rows = rows
@@ -53,6 +56,8 @@ class Afresh:
         self._found += 1
         if not self._found % COMPARED_EVERY:
             self._compare(entry, pod, attempt)
+        if not self._found % REBUILT_EVERY:
+            self._rebuilt.compare(entry, pod)
         return entry
 
     def score(self, entry: PodClass) -> None:
@@ -60,6 +65,8 @@ class Afresh:
         if not self._found % COMPARED_EVERY and self._asked is not None:
             self._compare_scores(entry, self._made_anew(*self._asked))
             self._scores.check(entry, self._asked[0])
+        if not self._found % REBUILT_EVERY and self._asked is not None:
+            self._rebuilt.compare(entry, self._asked[0])
 
     def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, PodClass] | None:
         classes = ClassCache(self._worker.cycle.plugins, self._worker.runner, self._table, self._rows)

@@ -44,6 +44,7 @@ from multisched.testing.mirror import (
 from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
 from multisched.testing.relations import Standing, allows, keeps_off
+from multisched.testing.rebuilt import Rebuilt
 from multisched.testing.scores import Scores
 from multisched.testing.sim_loop import SimLoop
 from multisched.testing.wakes import Wakes
@@ -132,11 +133,11 @@ class Witness:
             Attempts(worker.name, worker.queue, domain.queue, door.complain, chances, judged).begin()
             self._wakes.append(Wakes(program, worker, door.complain, self._is_paused, is_steady=is_steady))
             if is_plain:
-                self._ask_afresh(worker)
+                self._ask_afresh(worker, configuration)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         door.believers[identity] = self.may_bind
 
-    def _ask_afresh(self, worker: DomainWorker) -> None:
+    def _ask_afresh(self, worker: DomainWorker, configuration: Configuration) -> None:
         """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
         table, complain = self.program.cache.nodes, self._door.complain
         scores = Scores(
@@ -147,7 +148,8 @@ class Witness:
             domain=worker.name,
             plugins={bound.name for bound in worker.plugins.score},
         )
-        Afresh(worker, table, self.program.router.rows_of(worker), scores, complain)
+        rebuilt = Rebuilt(self.program, configuration, worker, complain)
+        Afresh(worker, table, self.program.router.rows_of(worker), scores, rebuilt, complain)
 
     # -- each word of the watch ------------------------------------------------------------------------------------
 

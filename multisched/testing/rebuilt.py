@@ -1,0 +1,106 @@
+"""A class's answers beside those of a whole program that is made anew of what this one knows (I12).
+
+`Afresh` asks the same plugins again, and what a plugin keeps from one attempt to the next is the same then. Here the plugins,
+their indexes and the class are new, and go by the same nodes, pods and objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from multisched.config_schema import Configuration
+from multisched.cycle.pod_class import PodClass
+from multisched.framework.ledger import Ledger, SummingLedger
+from multisched.framework.runner import PluginFailure
+from multisched.model.objects import Pod
+from multisched.plugins.image_locality import normalized
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program
+from multisched.shell.rehearsal import Moment, Rehearsal
+from multisched.state.domain_rows import DomainRows
+from multisched.state.node_table import NodeTable
+
+
+class Rebuilt:
+    """Stands by the classes of one domain of one program."""
+
+    def __init__(
+        self, program: Program, configuration: Configuration, worker: DomainWorker, complain: Callable[[str], None]
+    ) -> None:
+        self._program, self._configuration = program, configuration
+        self._worker = worker
+        self._rows = program.router.rows_of(worker)
+        self._complain = complain
+
+    def compare(self, entry: PodClass, pod: Pod) -> None:
+        """`entry`: just found for the pod, or just scored, maybe on some of its rows only."""
+        if not _have_one_size(pod, self._program.cache.nodes):
+            return
+        rehearsal = Rehearsal(self._configuration, Moment.of(self._program))
+        worker = next(one for one in rehearsal.program.router.workers() if one.name == self._worker.name)
+        table, others = self._program.cache.nodes, rehearsal.cache.nodes
+        if _usable(table, self._rows) != _usable(others, rehearsal.program.router.rows_of(worker)):
+            return  # a node that joins is withheld for a while
+        if not all(_is_alike(self._program, rehearsal, ledger) for ledger in _concerned(self._program, pod)):
+            return
+        classes = worker.cycle.classes
+        try:
+            fresh = classes.find(pod, 1)
+            if entry.is_scored and entry.refusal is None and fresh.refusal is None:
+                taken = {name for name, (takes, _) in _answers(entry, table) if takes}
+                here = np.array([others.node(row).name in taken for row in fresh.rows.tolist()], np.bool_)
+                fresh = classes.reduced(fresh, fresh.feasible & here)
+                if fresh.feasible.any():
+                    classes.score(fresh)
+        except PluginFailure:
+            self._complain(f"I12: a plugin fails for {pod.key} in a program made anew")
+            return
+        if entry.refusal is not None or fresh.refusal is not None:
+            if entry.refusal != fresh.refusal:
+                told = f"{entry.refusal}, and by {fresh.refusal} in a program made anew"
+                self._complain(f"I12: {pod.key} is refused by {told}")
+            return
+        ours, theirs = dict(_answers(entry, table)), dict(_answers(fresh, others))
+        wrong = next((name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)), "")
+        if wrong:
+            told = f"{ours.get(wrong)} on {wrong}, and {theirs.get(wrong)} in a program made anew"
+            self._complain(f"I12: {pod.key} is answered {told}")
+
+
+def _have_one_size(pod: Pod, table: NodeTable) -> bool:
+    """False where an image is larger on one node than on another: then the first that told of it counts (`ImageLocality`)."""
+    wanted = {normalized(image) for image in (*pod.spec.images, *pod.spec.image_volumes)}
+    told = {
+        (name, image.size_bytes)
+        for _, node in table.live_rows()
+        for image in node.images
+        for name in wanted.intersection(image.names)
+    }
+    return len({name for name, _ in told}) == len(told)
+
+
+def _concerned(program: Program, pod: Pod) -> list[Ledger]:
+    return [ledger for ledger in program.cache.ledgers if ledger.concerns(pod)]
+
+
+def _is_alike(program: Program, rehearsal: Rehearsal, ledger: Ledger) -> bool:
+    """False while it holds what no pod bears yet: devices and volumes that were chosen for pods on their way."""
+    other = next(one for one in rehearsal.cache.ledgers if one.name == ledger.name)
+    if not isinstance(ledger, SummingLedger):
+        return dict(ledger.held()) == dict(other.held())
+    assert isinstance(other, SummingLedger), "a ledger of the same name is of the same kind"
+    rows = ((row, rehearsal.cache.nodes.row_of(node.name)) for row, node in program.cache.nodes.live_rows())
+    return all(there is not None and ledger.sums(row) == other.sums(there) for row, there in rows)
+
+
+def _usable(table: NodeTable, rows: DomainRows) -> set[str]:
+    return {node.name for row, node in table.live_rows() if rows.has(row)}
+
+
+def _answers(entry: PodClass, table: NodeTable) -> Iterator[tuple[str, tuple[bool, int | None]]]:
+    """Name of a node -> whether it takes the pod, and what it scores then."""
+    for at, row in enumerate(entry.rows.tolist()):
+        takes = bool(entry.feasible[at])
+        yield table.node(row).name, (takes, int(entry.total[at]) if takes and entry.is_scored else None)
