@@ -43,8 +43,8 @@ from multisched.testing.mirror import (
 )
 from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
-from multisched.testing.relations import Standing, allows, keeps_off
 from multisched.testing.rebuilt import Rebuilt
+from multisched.testing.relations import Standing, allows, keeps_off
 from multisched.testing.scores import Scores
 from multisched.testing.sim_loop import SimLoop
 from multisched.testing.wakes import Wakes
