@@ -28,7 +28,7 @@ from multisched.testing.books import Books, decision_of, pod_of, target_of
 from multisched.testing.devices import fits_for_certain
 from multisched.testing.knowledge import Ground, Homes, Told, wants
 from multisched.testing.policies import Policies
-from multisched.testing.relations import Standing, allows, clash
+from multisched.testing.relations import Standing, allows, bears_not, clash
 
 PRIORITY_MAX = 2_000_001_000
 """Of pods that are critical for their node."""
@@ -155,7 +155,11 @@ class Door(Books):
         if told is not None:
             self._grounds[uid, node] = told.ground(sender, pod, node)
             # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
-            fault = told.fault_of_bind(pod, domain, node) if is_first and pod.node != node else ""
+            fault = (
+                told.fault_of_bind(pod, domain, node) or self._foe(told, pod, node)
+                if is_first and pod.node != node
+                else ""
+            )
             if fault:
                 self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
         self._open[sender, uid] = domain
@@ -163,6 +167,14 @@ class Door(Books):
         on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
         if on_wire > self._binds_max[domain]:
             self.complain(f"I10: {on_wire} bindings of {domain} on the wire")
+
+    def _foe(self, told: Told, pod: Pod, node: str) -> str:
+        """Somebody whom the sender has been told of there, and one of the two bears not the other; empty for nobody."""
+        known = told.pods.get(pod.uid, pod)
+        for one in told.standing_on(node):
+            if one.uid != pod.uid and (bears_not(known, one) or bears_not(one, known)):
+                return f"where {one.key} stands, which an anti-affinity forbids"
+        return ""
 
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
