@@ -5,7 +5,7 @@ Stands by the domain's queue. What it expects is counted here anew, from calls a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,8 @@ TURNS_EVERY: Final = 3
 REFUSALS_EVERY: Final = 2
 """One refusal in so many is held against what was told."""
 EXACT_S: Final = 1e-6
+WINDOW_S: Final = 1.0
+"""As `backoff.py` has it of kube-scheduler: backoffs that end in the same second end together."""
 
 
 @dataclass(slots=True)
@@ -78,10 +80,15 @@ class Attempts:
             return placement
 
         def watched_pop(now_s: float) -> QueuedPod | None:
-            popped = pop(now_s)
             self._pops += 1
-            if popped is not None and not self._pops % TURNS_EVERY:
+            is_checked = not self._pops % TURNS_EVERY
+            backing_off = list(self.queue.entries(Place.BACKOFF)) if is_checked else []
+            ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
+            popped = pop(now_s)
+            if popped is not None and is_checked:
                 self._check_turn(popped)
+                if ends_s.get(popped.pod.uid, now_s) > now_s:
+                    self._check_early(popped, backing_off, ends_s)
             return popped
 
         self.queue.fail = watched_fail  # type: ignore[method-assign]
@@ -98,6 +105,16 @@ class Attempts:
             is_kin = other.pod.namespace == popped.pod.namespace and is_alike
             if is_kin and self._is_before(other, popped):
                 self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
+                return
+
+    def _check_early(self, popped: QueuedPod, backing_off: Sequence[QueueEntry], ends_s: Mapping[str, float]) -> None:
+        """Who goes before its backoff is over goes in the order of its end by whole seconds, then of priority."""
+        mine = ends_s[popped.pod.uid] // WINDOW_S, -popped.pod.spec.priority
+        for other in backing_off:
+            course = self._courses.get(other.uid)
+            theirs = ends_s[other.uid] // WINDOW_S, -other.pod.spec.priority
+            if course is not None and not course.errors and not course.conflicts and theirs < mine:
+                self.complain(f"I3: {popped.pod.key} was tried early, before {other.pod.key}, which was in front of it")
                 return
 
     def _is_retry(self, uid: str, attempts: int) -> bool:
