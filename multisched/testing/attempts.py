@@ -131,7 +131,9 @@ class Attempts:
             came_s = self._courses[other.uid].failed_s
         else:
             return False
-        return mine.qos == theirs.qos and came_s < popped.queued_s - EXACT_S
+        course = self._courses.get(popped.pod.uid) if popped.attempts > 1 else None
+        since_s = course.failed_s if course is not None else popped.queued_s
+        return mine.qos == theirs.qos and came_s < since_s - EXACT_S
 
     # -- refusals --------------------------------------------------------------------------------------------------
 
