@@ -99,9 +99,12 @@ def spared_for_certain(budgets: Collection[PodDisruptionBudget], lower: Collecti
 
 def is_plain(pod: Pod) -> bool:
     """What keeps it off a node is room, the labels and taints of nodes, and other pods' rules: pods more do not help it."""
-    spec = pod.spec
-    takes_devices = pod.annotations or spec.requests.get("nvidia.com/gpu")
-    return not (spec.pod_affinity or spec.spread or spec.volumes or spec.host_ports or takes_devices)
+    return is_bare(pod) and not (pod.annotations or pod.requests.get("nvidia.com/gpu"))
+
+
+def is_bare(pod: Pod) -> bool:
+    """As a plain one, but for devices."""
+    return not (pod.spec.pod_affinity or pod.spec.spread or pod.spec.volumes or pod.spec.host_ports)
 
 
 def would_do(

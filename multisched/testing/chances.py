@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.model.objects import PODS, Node, Pod
 from multisched.shell.program import Program
-from multisched.testing.budgets import is_plain
-from multisched.testing.devices import fits_for_certain
+from multisched.testing.budgets import is_bare, is_plain
+from multisched.testing.devices import fits_for_certain, wants_devices
 from multisched.testing.knowledge import Told, wants
 from multisched.testing.relations import Standing, allows, clash
 
@@ -93,10 +93,11 @@ class Moment:
         )
 
     def node_by_preemption(self, pod: Pod) -> str:
-        """A node that takes a plain pod once all that are less urgent are gone from it, by its name; empty if there is none."""
+        """A node that takes a plain pod, or one that wants devices, once all that are less urgent are gone from it, by its name; empty if there is none."""
         told = self._chances.told
         pod = told.pods.get(pod.uid, pod)
-        nodes = self._nodes if is_judged(pod) and is_plain(pod) and pod.spec.can_preempt else ()
+        is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
+        nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
         return next((node.name for node in nodes if self._makes_room(pod, node)), "")
 
     def _makes_room(self, pod: Pod, node: Node) -> bool:
@@ -110,6 +111,8 @@ class Moment:
             if there.name == node.name:
                 used.update({**one.requests, PODS: 1})
         if not _has_room(pod, node, used) or not pod.spec.required_features <= set(node.declared_features):
+            return False
+        if not fits_for_certain(pod, node, [one for one, there in left if there.name == node.name]):
             return False
         return allows(pod, node, told.nodes.values(), left, self._is_used)
 

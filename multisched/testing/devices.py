@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from multisched.model.objects import Node, Pod
-from multisched.testing.books import GPU, GPU_DEVICES, GPU_MILLI
+from multisched.testing.books import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
 GPU_COUNT = "multisched.io/gpu-count"
 OURS = "multisched.io/gpu"
@@ -26,10 +26,12 @@ def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
     whole, fraction, offered = pod.requests.get(GPU, 0), _fraction_wanted(pod.annotations), node.allocatable.get(GPU, 0)
     if bool(whole) == bool(fraction) or (whole and any(key.startswith(OURS) for key in pod.annotations)):
         return not wants_devices(pod)
-    used = 0
+    used, is_honoured = 0, node.labels.get(GPU_INDICES) == HONOURED
     for other in there:
         theirs, held = other.requests.get(GPU, 0), _fraction_held(other, offered)
-        if held is None or (whole and held) or (fraction and theirs):
+        if held is None or (is_honoured and theirs and other.node and not _named(other, offered)):
+            return False
+        if not is_honoured and ((whole and held) or (fraction and theirs)):
             return False
         used += theirs + held
     return used + whole + fraction <= offered
@@ -48,8 +50,13 @@ def _fraction_held(pod: Pod, offered: int) -> int | None:
         return 0
     if GPU_DEVICES not in pod.annotations:
         return _fraction_wanted(pod.annotations) if not pod.node else 0
-    devices = [_number(text) for text in pod.annotations[GPU_DEVICES].split(",")]
-    return len(devices) if all(0 <= device < offered for device in devices) else None
+    return _named(pod, offered) or None
+
+
+def _named(pod: Pod, offered: int) -> int:
+    """Devices that the pod's annotation names; 0 where the node does not have all of them."""
+    devices = [_number(text) for text in pod.annotations.get(GPU_DEVICES, "").split(",")]
+    return len(devices) if all(0 <= device < offered for device in devices) else 0
 
 
 def _number(text: str) -> int:
