@@ -93,7 +93,10 @@ class Moment:
         )
 
     def node_by_preemption(self, pod: Pod) -> str:
-        """A node that takes a plain pod, or one that wants devices, once all that are less urgent are gone from it, by its name; empty if there is none."""
+        """A node that takes a plain pod once all that are less urgent are gone from it, by its name; empty if there is none.
+
+        Or a pod that wants devices and nothing else.
+        """
         told = self._chances.told
         pod = told.pods.get(pod.uid, pod)
         is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))

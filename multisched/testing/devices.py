@@ -23,7 +23,7 @@ def wants_devices(pod: Pod) -> bool:
 
 def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
     """True if the node has devices for the pod, whichever the pods that stand there were given; of others nothing is said."""
-    whole, fraction, offered = pod.requests.get(GPU, 0), _fraction_wanted(pod.annotations), node.allocatable.get(GPU, 0)
+    whole, fraction, offered = pod.requests.get(GPU, 0), fraction_wanted(pod.annotations), node.allocatable.get(GPU, 0)
     if bool(whole) == bool(fraction) or (whole and any(key.startswith(OURS) for key in pod.annotations)):
         return not wants_devices(pod)
     used, is_honoured = 0, node.labels.get(GPU_INDICES) == HONOURED
@@ -37,7 +37,7 @@ def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
     return used + whole + fraction <= offered
 
 
-def _fraction_wanted(annotations: Mapping[str, str]) -> int:
+def fraction_wanted(annotations: Mapping[str, str]) -> int:
     """Devices of which a part is wanted; 0 for none, and where the annotations are no amounts."""
     milli, count = annotations.get(GPU_MILLI, ""), annotations.get(GPU_COUNT, "1")
     is_amount = 0 < _number(milli) <= WHOLE_MILLI and 0 < _number(count) <= DEVICES_MOST
@@ -49,7 +49,7 @@ def _fraction_held(pod: Pod, offered: int) -> int | None:
     if not pod.spec.scheduler_name.startswith("gpu") or pod.requests.get(GPU):
         return 0
     if GPU_DEVICES not in pod.annotations:
-        return _fraction_wanted(pod.annotations) if not pod.node else 0
+        return fraction_wanted(pod.annotations) if not pod.node else 0
     return _named(pod, offered) or None
 
 

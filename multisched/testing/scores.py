@@ -2,7 +2,8 @@
 nobody would notice.
 
 Of NodeResourcesFit (LeastAllocated and MostAllocated) and NodeResourcesBalancedAllocation over CPU and memory, NodeAffinity,
-TaintToleration, ImageLocality and, in `relation_scores`, InterPodAffinity and PodTopologySpread, from what the process was told.
+TaintToleration, ImageLocality and, in `relation_scores`, InterPodAffinity and PodTopologySpread, from what the process was told;
+of GpuShare by what is free of each device, as the ledger has it (which `mirror` looks at).
 Sizes of an image that nodes do not agree on are left out. A plugin that has nothing to say leaves all nodes alike.
 """
 
@@ -16,6 +17,8 @@ from multisched.cycle.pod_class import PodClass
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE
 from multisched.state.node_table import NodeTable
+from multisched.testing.books import GPU, GPU_MILLI
+from multisched.testing.devices import WHOLE_MILLI, fraction_wanted
 from multisched.testing.knowledge import Told, wants
 from multisched.testing.relation_scores import MOST, by_affinity, by_spread
 
@@ -35,6 +38,8 @@ class Scores:
     domain: str
     plugins: Set[str]
     """Names of those that score in the domain."""
+    free_devices: Callable[[str], Sequence[int]]
+    """Name of a node -> thousandths that are free of each of its GPUs."""
 
     def check(self, entry: PodClass, pod: Pod) -> None:
         """Every feasible row of a class that was scored just now."""
@@ -50,6 +55,7 @@ class Scores:
             "ImageLocality": self._of_images,
             "InterPodAffinity": self._of_relations,
             "PodTopologySpread": self._of_spread,
+            "GpuShare": self._of_devices,
         }
         for column in entry.scores:
             judge = judges.pop(column.plugin.name, None)
@@ -107,6 +113,14 @@ class Scores:
             found.append(MOST // 2 + (MOST // 2 + change) // 2)
         return found
 
+    def _of_devices(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
+        whole, count = pod.requests.get(GPU, 0), fraction_wanted(pod.annotations)
+        if bool(whole) == bool(count):
+            return None
+        milli = int(pod.annotations.get(GPU_MILLI, "0"))
+        rows = [sorted(self.free_devices(node.name)) for node in nodes]
+        return [_of_whole(free, whole) if whole else _of_fraction(free, milli, count) for free in rows]
+
     def _of_relations(self, pod: Pod, nodes: Sequence[Node]) -> list[int]:
         return by_affinity(pod, nodes, self.told.standing())
 
@@ -144,6 +158,24 @@ class Scores:
                 held[name] += int(float(sizes[name]) * share)
         most = IMAGE_MAX * len(spec.images)
         return [MOST * (min(max(one, IMAGE_MIN), most) - IMAGE_MIN) // (most - IMAGE_MIN) for one in held.values()]
+
+
+def _of_whole(free: Sequence[int], whole: int) -> int:
+    """The fewer untouched devices would be left the better."""
+    left = free.count(WHOLE_MILLI) - whole
+    return MOST // (1 + left) if left >= 0 else 0
+
+
+def _of_fraction(free: Sequence[int], milli: int, count: int) -> int:
+    """Half by how many of the fullest devices with room are shared already, 40 by how little of them is left, 10 by the node."""
+    chosen = [one for one in free if one >= milli][:count]
+    if len(chosen) < count:
+        return 0
+    shared = sum(one < WHOLE_MILLI for one in chosen)
+    left = sum(one - milli for one in chosen)
+    full = 100 - 100 * sum(free) // (len(free) * WHOLE_MILLI)
+    whole = count * WHOLE_MILLI
+    return 50 * shared // count + 10 * full // 100 + 40 * (whole - left) // whole
 
 
 def _evenness(offered: Mapping[str, int], used: Mapping[str, int]) -> int:

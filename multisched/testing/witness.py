@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from domains.gpu.gpu_ledger import GpuLedger
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
@@ -147,9 +148,15 @@ class Witness:
             is_packing=worker.name == PACKING,
             domain=worker.name,
             plugins={bound.name for bound in worker.plugins.score},
+            free_devices=self._free_devices,
         )
         rebuilt = Rebuilt(self.program, configuration, worker, complain)
         Afresh(worker, table, self.program.router.rows_of(worker), scores, rebuilt, complain)
+
+    def _free_devices(self, name: str) -> Sequence[int]:
+        ledger = next((one for one in self.program.cache.ledgers if isinstance(one, GpuLedger)), None)
+        row = self.program.cache.nodes.row_of(name)
+        return ledger.devices(row).free if ledger is not None and row is not None else ()
 
     # -- each word of the watch ------------------------------------------------------------------------------------
 

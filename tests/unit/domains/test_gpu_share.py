@@ -180,8 +180,22 @@ pods = st.one_of(
 )
 
 
+def documented_score(free: list[int], kind: tuple[str, int, int]) -> int:
+    """A hundred by the whole devices left; or 50, 40 and 10 points for shared devices, little left of them and a full node."""
+    name, milli, count = kind
+    if name == "whole":
+        left = free.count(1000) - count
+        return 100 // (1 + left) if left >= 0 else 0
+    chosen = sorted(one for one in free if one >= milli)[:count]
+    if len(chosen) < count:
+        return 0
+    shared, left = sum(one < 1000 for one in chosen), sum(one - milli for one in chosen)
+    full = 100 - 100 * sum(free) // (len(free) * 1000)
+    return 50 * shared // count + 10 * full // 100 + 40 * (count * 1000 - left) // (count * 1000)
+
+
 @given(st.lists(st.tuples(pods, st.integers(0, 3)), max_size=12), pods)
-def test_filter_says_what_the_ledger_says_and_scores_stay_in_range(
+def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
     steps: list[tuple[tuple[str, int, int], int]], last: tuple[str, int, int]
 ) -> None:
     honoured = {GPU_INDICES: HONOURED}
@@ -200,6 +214,7 @@ def test_filter_says_what_the_ledger_says_and_scores_stay_in_range(
     for row, node in bench.cache.nodes.live_rows():
         assert refusals.get(node.name, "") == bench.plugin._ledger.fits(late, row)
         assert 0 <= scores[node.name] <= 100
+        assert scores[node.name] == documented_score(bench.plugin._ledger.devices(row).free, last)
         part = bench.plugin.score(bench.view, late, np.array([row], np.intp))
         assert part.tolist() == [scores[node.name]]
         assert part.dtype == np.int64
