@@ -15,6 +15,7 @@ from multisched.cluster.selectors import from_label_selector
 Causes = list[dict[str, str]]
 
 USER_PRIORITY_MAX = 1_000_000_000
+EVENT_FIELD_BYTES_MAX, EVENT_NOTE_BYTES_MAX = 128, 1_024
 IMMUTABLE = "field is immutable"
 NEEDS_VERSION = frozenset(
     {
@@ -275,7 +276,24 @@ def _event(document: Document) -> Causes:
     is_default = actual == "" and namespace in ("default", "kube-system")
     if actual != namespace and not is_default:
         return [errors.invalid_value("involvedObject.namespace", actual, "does not match event.namespace")]
-    return []
+    return _told_event(document) if document.get("eventTime") else []
+
+
+def _told_event(document: Document) -> Causes:
+    """What events.k8s.io asks of an event, in whichever version it comes."""
+    causes: Causes = []
+    if not document.get("reportingComponent"):
+        causes.append(errors.required("reportingController"))
+    for field in ("reportingInstance", "action", "reason"):
+        if not document.get(field):
+            causes.append(errors.required(field))
+        causes += _at_most(document, field, EVENT_FIELD_BYTES_MAX)
+    return causes + _at_most(document, "message", EVENT_NOTE_BYTES_MAX)
+
+
+def _at_most(document: Document, field: str, most: int) -> Causes:
+    is_long = len((document.get(field) or "").encode()) > most
+    return [errors.invalid_value(field, "", f"can have at most {most} characters")] if is_long else []
 
 
 def _lease(document: Document) -> Causes:

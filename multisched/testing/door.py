@@ -548,7 +548,7 @@ class Door(Books):
 
 
 class _WriteLog:
-    """`server.Interceptor`: tells the door that something was written, and of every lease."""
+    """`server.Interceptor`: tells the door that something was written, of every lease, and of Events that break the API's rules."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -559,6 +559,8 @@ class _WriteLog:
     def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
         if request.method != "GET":
             self._door.written()
+        if isinstance(answer, Response) and answer.status == 422 and "/events" in request.path:
+            self._door.complain(f"I3: an Event was no Event: {answer.body[:200]!r}")
         about = _LEASE.search(request.path)
         if request.method == "DELETE" and about is not None:
             self._door.lease_deleted(about[1] or "")

@@ -333,6 +333,36 @@ async def test_an_event_is_one_object_in_two_versions(api: Api, namespace: str) 
     assert (fresh["note"], fresh["regarding"]["name"]) == ("assigned", "c")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("note", "\u00e9" * 513, 'message: Invalid value: "": can have at most 1024 characters'),
+        ("reason", "R" * 129, 'reason: Invalid value: "": can have at most 128 characters'),
+        ("action", "", "action: Required value"),
+        ("reportingInstance", "i" * 129, 'reportingInstance: Invalid value: "": can have at most 128 characters'),
+        ("reportingController", "", "reportingController: Required value"),
+    ],
+)
+async def test_an_event_says_who_tells_it_and_is_short(
+    api: Api, namespace: str, field: str, value: str, told: str
+) -> None:
+    body = {
+        "metadata": {"name": "long"},
+        "eventTime": "2026-11-21T08:00:00.000000Z",
+        "reportingController": "x",
+        "reportingInstance": "x-0",
+        "action": "Binding",
+        "reason": "Scheduled",
+        "regarding": {"kind": "Pod", "name": "c", "namespace": namespace},
+        "type": "Normal",
+        "note": "\u00e9" * 512,
+    }
+    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    status, answer = await api.ask("POST", path, body | {field: value})
+    assert (status, told in answer["message"]) == (422, True), answer["message"]
+    await api.must("POST", path, body)
+
+
 async def test_limit_ranges_complete_and_bound_pods(api: Api, namespace: str) -> None:
     item = {"type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "200m"}, "max": {"cpu": "1"}}
     await api.must(
