@@ -61,7 +61,7 @@ class Moment(msgspec.Struct, frozen=True):
     learned: Mapping[tuple[str, str], object] = msgspec.field(default_factory=dict)
     """(domain, plugin) -> what a `HandoverPlugin` there hands over."""
     nominated: tuple[Pod, ...] = ()
-    """With the node each is promised, those included that the API server does not know of yet."""
+    """With the node each is promised, as the program has it; of a dump the pods themselves tell."""
     unreadable: tuple[tuple[ObjectKind, str], ...] = ()
     """Kinds that the API server does not show, and why."""
 
@@ -206,7 +206,7 @@ class Rehearsal:
             self.cache.place(pod)
         for pod in map(self.program.pods.with_policy, moment.pending) if moment.is_raw else moment.pending:
             self.pending[pod.namespace, pod.name] = pod
-            if pod.nominated_node:
+            if moment.is_raw:
                 self.nominator.set(pod)
         for pod in moment.nominated:
             self.nominator.nominate(pod, pod.nominated_node)

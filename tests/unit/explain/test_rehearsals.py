@@ -119,6 +119,12 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         await cluster.settle(1.0)
         assert copy.program.clock.now() == before == program.clock.now() - timedelta(seconds=1)
 
+        # Its promise has ended in the program, and the API server has not been told yet.
+        unpromised = msgspec.structs.replace(
+            again, nominated=(), pending=(msgspec.structs.replace(late, nominated_node="b"),)
+        )
+        assert not list(Rehearsal(config.parse(CONFIGURATION, "test"), unpromised).nominator.pods())
+
     play(scene, prepare=prepare)
 
 
