@@ -1,4 +1,4 @@
-"""A class's answers beside those of a whole program that is made anew of what this one knows (I12).
+"""Answers and refusals beside those of a whole program that is made anew of what this one knows (I12).
 
 `Afresh` asks the same plugins again, and what a plugin keeps from one attempt to the next is the same then. Here the plugins,
 their indexes and the class are new, and go by the same nodes, pods and objects.
@@ -7,12 +7,15 @@ their indexes and the class are new, and go by the same nodes, pods and objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 
 from multisched.config_schema import Configuration
 from multisched.cycle.pod_class import PodClass
+from multisched.cycle.scheduling_cycle import Result, Unplaced
 from multisched.framework.ledger import Ledger, SummingLedger
+from multisched.framework.plugin import QueuedPod
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 from multisched.plugins.image_locality import normalized
@@ -22,9 +25,12 @@ from multisched.shell.rehearsal import Moment, Rehearsal
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
+REFUSALS_EVERY: Final = 8
+"""One refusal in so many is asked for again."""
+
 
 class Rebuilt:
-    """Stands by the classes of one domain of one program."""
+    """Stands by the classes and the attempts of one domain of one program."""
 
     def __init__(
         self, program: Program, configuration: Configuration, worker: DomainWorker, complain: Callable[[str], None]
@@ -33,18 +39,49 @@ class Rebuilt:
         self._worker = worker
         self._rows = program.router.rows_of(worker)
         self._complain = complain
+        self._refused = 0
+        self._settle = worker._settle  # noqa: SLF001 - the moment at which nothing has come of the result yet
+        worker._settle = self.settle  # type: ignore[method-assign] # noqa: SLF001
+
+    def settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
+        """Stands before `DomainWorker._settle`."""
+        if isinstance(result, Unplaced) and not result.is_error:
+            self._refused += 1
+            if not self._refused % REFUSALS_EVERY:
+                self._compare_refusals(result)
+        self._settle(entry, result, seconds)
+
+    def _made_anew(self, pod: Pod) -> tuple[Rehearsal, DomainWorker] | None:
+        """The program, and the domain in it; None where the two need not answer alike."""
+        if not _have_one_size(pod, self._program.cache.nodes):
+            return None
+        rehearsal = Rehearsal(self._configuration, Moment.of(self._program))
+        worker = next(one for one in rehearsal.program.router.workers() if one.name == self._worker.name)
+        usable = _usable(self._program.cache.nodes, self._rows)
+        if usable != _usable(rehearsal.cache.nodes, rehearsal.program.router.rows_of(worker)):
+            return None  # a node that joins is withheld for a while
+        concerned = [ledger for ledger in self._program.cache.ledgers if ledger.concerns(pod)]
+        is_alike = all(_is_alike(self._program, rehearsal, ledger) for ledger in concerned)
+        return (rehearsal, worker) if is_alike else None
+
+    def _compare_refusals(self, result: Unplaced) -> None:
+        """The same pod is refused in the same words, and would remove as many pods that are as important."""
+        made = self._made_anew(result.pod)
+        if made is None:
+            return
+        rehearsal, worker = made
+        again = rehearsal.attempt(worker, result.pod).result
+        ours, theirs = _outcome(result), _outcome(again)
+        if ours != theirs:
+            self._complain(f"I12: {result.pod.key} ends with {ours}, and with {theirs} in a program made anew")
 
     def compare(self, entry: PodClass, pod: Pod) -> None:
         """`entry`: just found for the pod, or just scored, maybe on some of its rows only."""
-        if not _have_one_size(pod, self._program.cache.nodes):
+        made = self._made_anew(pod)
+        if made is None:
             return
-        rehearsal = Rehearsal(self._configuration, Moment.of(self._program))
-        worker = next(one for one in rehearsal.program.router.workers() if one.name == self._worker.name)
+        rehearsal, worker = made
         table, others = self._program.cache.nodes, rehearsal.cache.nodes
-        if _usable(table, self._rows) != _usable(others, rehearsal.program.router.rows_of(worker)):
-            return  # a node that joins is withheld for a while
-        if not all(_is_alike(self._program, rehearsal, ledger) for ledger in _concerned(self._program, pod)):
-            return
         classes = worker.cycle.classes
         try:
             fresh = classes.find(pod, 1)
@@ -69,6 +106,14 @@ class Rebuilt:
             self._complain(f"I12: {pod.key} is answered {told}")
 
 
+def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
+    """What the owner is told, whose refusals it was, and the priorities of the pods that are to go."""
+    if not isinstance(result, Unplaced):
+        return type(result).__name__, [], []
+    victims = sorted(victim.spec.priority for victim in result.victims)
+    return result.message, sorted(result.rejectors | result.pending), victims
+
+
 def _have_one_size(pod: Pod, table: NodeTable) -> bool:
     """False where an image is larger on one node than on another: then the first that told of it counts (`ImageLocality`)."""
     wanted = {normalized(image) for image in (*pod.spec.images, *pod.spec.image_volumes)}
@@ -79,10 +124,6 @@ def _have_one_size(pod: Pod, table: NodeTable) -> bool:
         for name in wanted.intersection(image.names)
     }
     return len({name for name, _ in told}) == len(told)
-
-
-def _concerned(program: Program, pod: Pod) -> list[Ledger]:
-    return [ledger for ledger in program.cache.ledgers if ledger.concerns(pod)]
 
 
 def _is_alike(program: Program, rehearsal: Rehearsal, ledger: Ledger) -> bool:

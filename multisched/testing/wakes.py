@@ -191,4 +191,4 @@ def _node_of(event: ClusterEvent, old: EventObject, new: EventObject) -> str:
     if isinstance(new, Node):
         return new.name if event.resource is Resource.NODE else ""
     is_freed = event.resource is Resource.ASSIGNED_POD and new is None and isinstance(old, Pod)
-    return old.node if is_freed and isinstance(old, Pod) else ""
+    return old.node or old.nominated_node if is_freed and isinstance(old, Pod) else ""
