@@ -82,7 +82,8 @@ class Attempts:
         def watched_pop(now_s: float) -> QueuedPod | None:
             self._pops += 1
             is_checked = not self._pops % TURNS_EVERY
-            backing_off = list(self.queue.entries(Place.BACKOFF)) if is_checked else []
+            is_early = is_checked and next(self.queue.entries(Place.ACTIVE), None) is None
+            backing_off = list(self.queue.entries(Place.BACKOFF)) if is_early else []
             ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
             popped = pop(now_s)
             if popped is not None and is_checked:
