@@ -116,11 +116,13 @@ class Told:
 
     # -- as the watches hand on ------------------------------------------------------------------------------------
 
-    def pod_told(self, key: str, raw: msgspec.Raw) -> None:
+    def pod_told(self, key: str, raw: msgspec.Raw) -> str:
+        """The node on which the pod takes less than before; empty for none."""
         try:
             pod = self.reader.pod(raw)
         except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
-            return
+            return ""
+        before = self.pods.get(pod.uid)
         self.changes += 1
         self.pods[pod.uid], self._uids[key] = pod, pod.uid
         self.unknowable.discard(pod.uid)
@@ -128,6 +130,8 @@ class Told:
             self.held.pop(pod.uid, None)
         if pod.is_terminal:
             self.pods.pop(pod.uid)
+        is_less = before is not None and any(pod.requests.get(r, 0) < amount for r, amount in before.requests.items())
+        return pod.node if is_less or pod.is_terminal else ""
 
     def pod_gone(self, key: str) -> None:
         self.drop(self._uids.pop(key, ""))

@@ -68,12 +68,15 @@ class Wakes:
     def on_event(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, **told: Any) -> Moved:
         """Stands before `PodQueue.on_event`: once all is told of this step, nobody waits whom the node takes."""
         moved = self._on_event(event, old, new, now_s, **told)
-        name = _node_of(event, old, new)
+        self.look_at(_node_of(event, old, new))
+        return moved
+
+    def look_at(self, name: str) -> None:
+        """A node that may take more than before; empty for none."""
         if name and self._is_steady and self._worker.is_leading:
             if not self._changed:
                 asyncio.get_running_loop().call_soon(self._check_changed)
             self._changed.add(name)
-        return moved
 
     def _check_changed(self) -> None:
         names, self._changed = self._changed, set()

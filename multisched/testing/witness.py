@@ -162,7 +162,9 @@ class Witness:
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
-        self.told.pod_told(key, raw)
+        freed = self.told.pod_told(key, raw)
+        for wakes in self._wakes if freed else ():
+            wakes.look_at(freed)
         try:
             metadata = _decoder.decode(raw).metadata
         except (msgspec.DecodeError, UnicodeDecodeError):
