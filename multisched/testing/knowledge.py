@@ -42,7 +42,7 @@ class Homes:
 
 
 class Reader:
-    """Decodes each pod or node once, for all processes; reads pods that the program may refuse, too.
+    """Decodes each pod or node once, for all processes; reads placed pods whose like the program refuses, too.
 
     By what was told to the byte: one version may be told in several ways.
     """
@@ -58,7 +58,7 @@ class Reader:
         pod = self._pods.get(told)
         if pod is None:
             pod = self._decoder.pod(raw)
-            if pod.malformed:
+            if pod.malformed and pod.node:
                 pod = self._decoder.pod(_shortened(told))
             self._pods[told] = pod
         return pod

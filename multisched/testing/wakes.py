@@ -148,7 +148,10 @@ class Wakes:
 
     def _may_miss(self, pod: Pod) -> bool:
         """As upstream, nobody is told that a pod begins to go, which spreading counts no more from then on, nor that one was
-        assumed, which counts as company: the watch tells of both a moment later."""
+        assumed, which counts as company: the watch tells of both a moment later. Nor is a claim told of whose pod stands on a node
+        that is gone: it counts no more, and its own deletion follows."""
+        if pod.spec.volumes and any(one.row < 0 and one.pod.spec.volumes for one in self._program.cache):
+            return True
         if not (pod.spec.spread or pod.spec.pod_affinity):
             return False
         return any(entry.pod.is_deleting or entry.state is PodState.ASSUMED for entry in self._program.cache)
