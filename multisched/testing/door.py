@@ -114,7 +114,7 @@ class Door(Books):
         self._lied_about: set[str] = set()
         """uids of pods of whose bind the next answer is false."""
         self.misled_about: set[str] = set()
-        """Nodes of which some process was told that a pod of theirs is elsewhere."""
+        """Nodes of which some process was told that a pod of theirs is elsewhere, or could not know that others bind to it."""
         self._strangers: set[str] = set()
         """uids of pods that somebody else bound."""
         self.told: dict[str, Told] = {}
@@ -162,6 +162,8 @@ class Door(Books):
             )
             if fault:
                 self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
+        if sender in self._unaware:
+            self.misled_about.add(node)
         self._open[sender, uid] = domain
         self._placed_by[uid] = (sender, self._groups[domain])
         on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
@@ -249,7 +251,7 @@ class Door(Books):
 
     def _may_know(self, sender: str, post: _Post) -> bool:
         """There was a lease to tell the sender that another process may be binding."""
-        return post.sender == sender or sender not in self._unaware
+        return post.sender == sender or not self._unaware & {sender, post.sender}
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
         """The pod's own domain, and those that may use its node as the sender was told of it."""
@@ -426,6 +428,9 @@ class Door(Books):
     def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
         if ground is None:
             return False
+        of = self._placed_by.get(pod.uid, ("", ""))[0]
+        if of != ground.sender and self._unaware & {of, ground.sender}:
+            return True
         if pod.uid in ground.unknowable:
             return True
         known = ground.pods.get(pod.uid)
