@@ -110,6 +110,8 @@ class LeaseKeeper:
         self._saw_another_holder = False
         self._renewed_at = float("-inf")
         self._bind_from = float("inf")
+        self.alone_from = float("-inf")
+        """From then on nobody else binds by a lease that somebody deleted before we began: we found none, and cannot know."""
         self._claim: bool | None = None
         """Set while a record in our name can only be our own: whether we took it from a holder that had let it expire."""
         self.annotations: Mapping[str, str] = {}
@@ -309,6 +311,8 @@ class LeaseKeeper:
         response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s)
         if response.status != 201:
             return False
+        if self._observed is None:
+            self.alone_from = self._clock.monotonic() + self._settings.duration_s
         self._renewed(response, started)
         if self._state is not LeaseState.LEADING:
             self._lead(after_expiry=self._claim, started=started)

@@ -546,11 +546,22 @@ class Program:
         while term != keeper.term or not term:
             await self._until_may_bind(worker.name, keeper)
             term = keeper.term  # it may be lost and won again while lists are read
+            await self._until_alone(worker, keeper)
             others: Mapping[str, Holding | None] = {}
             if not self.handover.is_settled(worker.name):
                 others = await self.handover.others(worker.name)
                 await self._see_all_binds_before(self.clock.monotonic())
         self.handover.open(worker, others)
+
+    async def _until_alone(self, worker: DomainWorker, keeper: LeaseKeeper) -> None:
+        """A lease that was not there is new, or somebody deleted it, and its holder may still bind: pods of ours that stand somewhere
+        tell that there was one. Then its time is waited for, as if it had been there."""
+        wait_s = keeper.alone_from - self.clock.monotonic()
+        if wait_s > 0 and any(entry.pod.spec.scheduler_name in self._served for entry in self.cache):
+            told = {"domain": worker.name, "seconds": round(wait_s, 1)}
+            logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=told)
+            await anyio.sleep(wait_s)
+            await self._see_all_binds_before(self.clock.monotonic())
 
     async def _until_may_bind(self, domain: str, keeper: LeaseKeeper) -> None:
         """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
