@@ -10,7 +10,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -45,9 +45,6 @@ ArgsCheck = Callable[[Mapping[str, Any]], Sequence[str]]
 """A plugin's args -> what is wrong with them before the plugin is built, each as `args.path: reason`."""
 P = TypeVar("P", bound=Plugin)
 _NO_REASONS = ReasonTable("")
-
-FACTORIES_KEPT = 256
-"""Plugin factories of which it is remembered what they take."""
 
 EXTENSION_POINTS: Mapping[str, type] = {
     "PreEnqueue": PreEnqueuePlugin,
@@ -126,7 +123,7 @@ class Registry:
         """Calls the factory with what it takes. Whatever it raises becomes a PluginSetupError naming the plugin."""
         factory = self.factory(use.name)
         offered = {"args": use.args, "context": context}
-        wanted = _parameters(factory)
+        wanted = inspect.signature(factory).parameters
         if use.args and "args" not in wanted:
             raise PluginSetupError(f"plugin {use.name}: takes no args; remove them")
         try:
@@ -139,12 +136,6 @@ class Registry:
         if not extension_points(plugin):
             raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.plugin")
         return plugin
-
-
-@lru_cache(FACTORIES_KEPT)
-def _parameters(factory: Factory) -> frozenset[str]:
-    """What the factory takes, by name. Every rehearsal builds all plugins anew, and inspect reads each signature anew."""
-    return frozenset(inspect.signature(factory).parameters)
 
 
 def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
