@@ -25,7 +25,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
 from multisched.shell.router import Router
-from multisched.state.cluster_cache import ClusterCache, PodState
+from multisched.state.cluster_cache import ClusterCache, PlacedPod, PodState
 from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
@@ -229,9 +229,18 @@ class PodIngest:
             self._router.tell_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if promised not in ("", pod.node):
                 self._router.tell_promise_ended(msgspec.structs.replace(pod, nominated_node=promised), now_s)
+        if before is not None:
+            self._tell_left(before, pod, now_s)
+
+    def _tell_left(self, before: PlacedPod, pod: Pod, now_s: float) -> None:
+        """What a pod held before it was told as it is, on its way or bound: room that it leaves helps who waits for it."""
+        stood = before.pod if before.pod.node else msgspec.structs.replace(before.pod, node=before.node)
+        row = self._cache.nodes.row_of(stood.node)
+        if stood.node != pod.node:
+            self._router.tell_pod(ASSIGNED_POD_DELETE, stood, None, row, now_s)
             return
-        for event in assigned_pod_events(before.pod, pod):
-            self._router.tell_pod(event, before.pod, pod, self._cache.nodes.row_of(pod.node), now_s)
+        for event in assigned_pod_events(stood, pod):
+            self._router.tell_pod(event, stood, pod, row, now_s)
 
     def _pended(self, pod: Pod) -> None:
         worker = self._router.worker_of(pod)

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from msgspec.structs import replace
+
 from domains.gpu import gpu_share
 from domains.gpu.demand import GPU
+from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.reflector import Reflector
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
@@ -16,8 +20,11 @@ from multisched.framework.status import SUCCESS
 from multisched.model.objects import Node
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.queueing.backoff import BackoffPods
 from multisched.shell.audit import Audit
+from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest import PodIngest
+from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -191,3 +198,62 @@ def withdrawn_binds_forgotten() -> None:
     """A bind that may not be sent again is taken for one that was never sent."""
     refused = Action(Step.END, outcome=Outcome.REFUSED, message="withdrawn")
     put(BindMachine, "withdraw", lambda self, message: refused)
+
+
+@defect
+def other_news_counts_as_a_repeat() -> None:
+    """A pod that is refused for another reason is told the first one again."""
+    genuine = event_sink._key
+    put(event_sink, "_key", lambda event: genuine(replace(event, note="")))
+
+
+@defect
+def repeats_on_the_way_are_not_counted() -> None:
+    """An Event that recurs while it is being written stays as it was."""
+    genuine = event_sink.ApiEventSink._settle
+
+    def settle(self: Any, entry: Any) -> None:
+        entry.sent = entry.count
+        genuine(self, entry)
+
+    put(event_sink.ApiEventSink, "_settle", settle)
+
+
+@defect
+def ended_promises_stay_written() -> None:
+    """A pod that is promised a node no more keeps its nominatedNodeName."""
+    genuine = DomainWorker._nominate
+    put(DomainWorker, "_nominate", lambda self, result: genuine(self, result) or None)
+
+
+@defect
+def early_tries_in_exact_order() -> None:
+    """Who backs off and is tried early goes by the exact end of its backoff, not by whole seconds and priority."""
+    genuine = BackoffPods.add
+
+    def add(self: BackoffPods, uid: str, until_s: float, sort_key: Any, order: int, *, is_error: bool) -> None:
+        genuine(self, uid, until_s, (until_s, sort_key), order, is_error=is_error)
+
+    put(BackoffPods, "add", add)
+
+
+@defect
+def fractions_scored_by_the_freest() -> None:
+    """A fraction is scored by the freest devices of a node instead of those that it would get."""
+    genuine = gpu_share._score_fraction
+
+    def score(ranked: Any, used_percent: Any, demand: Any) -> Any:
+        first = np.where(ranked >= demand.milli, ranked.max(axis=0), ranked)
+        return genuine(first, used_percent, demand)
+
+    put(gpu_share, "_score_fraction", score)
+
+
+@defect
+def deleted_leases_not_waited_for() -> None:
+    """Who finds no lease binds at once, whatever stands in the cluster."""
+
+    async def at_once(self: Program, worker: Any, keeper: Any) -> None:
+        del self, worker, keeper
+
+    put(Program, "_until_alone", at_once)
