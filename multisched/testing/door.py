@@ -166,6 +166,7 @@ class Door(Books):
                 self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
         if sender in self._unaware:
             self.misled_about.add(node)
+        self._lied_about.discard(uid)  # that was about an earlier one, of a process that has ended
         self._open[sender, uid] = domain
         self._placed_by[uid] = (sender, self._groups[domain])
         on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
@@ -388,8 +389,12 @@ class Door(Books):
         pod = self.pods().get(target_of(path)[0])
         if answer.status != 201 or pod is None:
             return
-        if self.ground_of(pod.uid, decision_of(body)[1]) is None:
-            self._check_domain(pod, decision_of(body)[1])
+        name = decision_of(body)[1]
+        ground, node = self.ground_of(pod.uid, name), self.nodes().get(name)
+        if ground is None:
+            self._check_domain(pod, name)
+        elif ground.node is not None and node is not None and ground.node.uid != node.uid:
+            self.misled_about.add(name)  # another node has the name by now, of which the sender has not been told
         for finding in self._judge.findings(pod.uid):
             # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
             if finding.rule not in SHARED and not self.was_rewound and finding.node not in self.misled_about:
