@@ -560,8 +560,8 @@ class Program:
         if wait_s > 0 and any(entry.pod.spec.scheduler_name in self._served for entry in self.cache):
             told = {"domain": worker.name, "seconds": round(wait_s, 1)}
             logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=told)
+            self.handover.lost(self._groups[worker.name])  # so that lists are read anew, as after any other holder
             await anyio.sleep(wait_s)
-            await self._see_all_binds_before(self.clock.monotonic())
 
     async def _until_may_bind(self, domain: str, keeper: LeaseKeeper) -> None:
         """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
