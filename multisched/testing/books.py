@@ -139,8 +139,8 @@ class Books:
         node = self.nodes().get(name)
         if node is None:
             return  # it was deleted a moment ago: nothing of it can be overcommitted
-        if ground is not None and ground.node is not None and ground.node.uid != node.uid:
-            return  # another node has its name by now, of which the sender has not been told
+        if ground is not None and ground.mistakes(node):
+            return
         room = dict(node.allocatable)
         for decided_on in (
             ground,

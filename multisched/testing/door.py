@@ -393,8 +393,8 @@ class Door(Books):
         ground, node = self.ground_of(pod.uid, name), self.nodes().get(name)
         if ground is None:
             self._check_domain(pod, name)
-        elif ground.node is not None and node is not None and ground.node.uid != node.uid:
-            self.misled_about.add(name)  # another node has the name by now, of which the sender has not been told
+        elif node is not None and ground.mistakes(node):
+            self.misled_about.add(name)
         for finding in self._judge.findings(pod.uid):
             # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
             if finding.rule not in SHARED and not self.was_rewound and finding.node not in self.misled_about:

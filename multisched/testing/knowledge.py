@@ -85,6 +85,10 @@ class Ground:
     unknowable: frozenset[str]
     """uids of pods of which the sender had been told less than is so, when it sent."""
 
+    def mistakes(self, node: Node) -> bool:
+        """The name was another node's when the binding was sent, as far as its sender had been told."""
+        return self.node is not None and self.node.uid != node.uid
+
 
 @dataclass(slots=True)
 class Told:

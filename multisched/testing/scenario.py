@@ -421,10 +421,11 @@ class Run:
         if late:
             self.door.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self.door.check_events()
+        events = self.door.events()
         for process in self.processes if not self.was_rewound else ():  # a restored backup has old conditions
             process.witness.check_told(self.calm_s, self.door.policies.condition_of)
             process.witness.check_nominations()
-            process.witness.announcements.check_true(self.door.events())
+            process.witness.announcements.check_true(events)
         aside = self.not_set_aside()
         if aside:
             self.door.complain(

@@ -310,9 +310,10 @@ async def test_a_scale_changes_replicas(api: Api, namespace: str) -> None:
     assert (await api.must("GET", f"{path}/d"))["metadata"]["generation"] == 2
 
 
-async def test_an_event_is_one_object_in_two_versions(api: Api, namespace: str) -> None:
-    body = {
-        "metadata": {"name": "e"},
+def told_event(namespace: str, *, name: str, note: str) -> dict[str, Any]:
+    """In the shape of events.k8s.io/v1."""
+    return {
+        "metadata": {"name": name},
         "eventTime": "2026-11-21T08:00:00.000000Z",
         "reportingController": "x",
         "reportingInstance": "x-0",
@@ -320,8 +321,12 @@ async def test_an_event_is_one_object_in_two_versions(api: Api, namespace: str) 
         "reason": "Scheduled",
         "regarding": {"kind": "Pod", "name": "c", "namespace": namespace},
         "type": "Normal",
-        "note": "assigned",
+        "note": note,
     }
+
+
+async def test_an_event_is_one_object_in_two_versions(api: Api, namespace: str) -> None:
+    body = told_event(namespace, name="e", note="assigned")
     await api.must("POST", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
     core = await api.must("GET", f"/api/v1/namespaces/{namespace}/events/e")
     assert (core["message"], core["involvedObject"]["name"], core["reportingComponent"]) == ("assigned", "c", "x")
@@ -346,17 +351,7 @@ async def test_an_event_is_one_object_in_two_versions(api: Api, namespace: str) 
 async def test_an_event_says_who_tells_it_and_is_short(
     api: Api, namespace: str, field: str, value: str, told: str
 ) -> None:
-    body = {
-        "metadata": {"name": "long"},
-        "eventTime": "2026-11-21T08:00:00.000000Z",
-        "reportingController": "x",
-        "reportingInstance": "x-0",
-        "action": "Binding",
-        "reason": "Scheduled",
-        "regarding": {"kind": "Pod", "name": "c", "namespace": namespace},
-        "type": "Normal",
-        "note": "\u00e9" * 512,
-    }
+    body = told_event(namespace, name="long", note="\u00e9" * 512)
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     status, answer = await api.ask("POST", path, body | {field: value})
     assert (status, told in answer["message"]) == (422, True), answer["message"]
