@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from multisched.model.objects import CPU, Pod
@@ -18,6 +18,10 @@ from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
 INFEASIBLE_MILLI = 100_000
+PLAIN_MILLI, LEFT_MILLI = 4_000, 1_500
+"""CPU of a plain node, and what is free on one beside those who are to go."""
+FULL_MILLI, GIVEN_WAY_MILLI = 3_000, 200
+"""CPU in use on a plain node that counts as full, and what each of its pods has left when they give way to others."""
 EDITED = 12
 ENDED = 10
 WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
@@ -108,15 +112,32 @@ async def _resize_waiting(scene: Scene) -> bool:
             await scene.world.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
     await scene.pause(0.05, 0.3)
     await scene.world.crowd(node, 6)
+    await scene.until(lambda: _used(scene)[node] > FULL_MILLI)
+    await scene.pause(0.5, 1.5)
+    await _give_way(scene, node)
     return True
+
+
+async def _give_way(scene: Scene, node: str) -> None:
+    """Pods of a full node take less: for who waits there room comes when the kubelet reports it, and no other event helps."""
+    standing = [pod for pod in scene.world.pods() if pod.node == node and not pod.is_deleting]
+    for pod in standing:
+        if pod.requests.get(CPU, 0) > GIVEN_WAY_MILLI:
+            await scene.world.resize(pod, f"{GIVEN_WAY_MILLI}m", takes_time=True)
 
 
 def _emptiest(scene: Scene) -> str:
     """Of the nodes that crowds want."""
-    used: Counter[str] = Counter({f"node-{number}": 0 for number in CROWDED})
+    used = _used(scene)
+    return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
+
+
+def _used(scene: Scene) -> Counter[str]:
+    """Node -> the CPU that its pods have."""
+    used: Counter[str] = Counter()
     for pod in scene.world.pods():
         used[pod.node] += pod.requests.get(CPU, 0)
-    return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
+    return used
 
 
 async def _shrink_infeasible(scene: Scene) -> bool:
@@ -158,9 +179,38 @@ async def _crowd(scene: Scene) -> bool:
 
 
 async def _press_protected(scene: Scene) -> bool:
-    """Urgent pods want two nodes that are full, in part of pods under budgets."""
+    """Urgent pods want two nodes that are full, in part of pods under budgets; another gives up before it gets its node."""
     await press(scene, await fill_pair(scene))
+    await _give_up(scene)
     return True
+
+
+async def _give_up(scene: Scene) -> None:
+    """A pod that was promised a node goes while its victims do. One that is as urgent was left no room, and has no other.
+
+    It has room beside the victims, and none beside the promise, whoever goes.
+    """
+    node = _emptiest(scene)
+    filler = PLAIN_MILLI - LEFT_MILLI - _used(scene)[node]
+    low = await scene.world.place_lowly(
+        node, {}, is_urgent=False, scheduler="forecast-scheduler", cpu=f"{max(filler, 100)}m"
+    )
+    await scene.until(lambda: _pod(scene, low, lambda pod: bool(pod.node)))
+    pressing = await _place_urgent(scene, node, PLAIN_MILLI - LEFT_MILLI + 200)
+    await scene.until(lambda: _pod(scene, pressing, lambda pod: bool(pod.nominated_node or pod.node)))
+    await _place_urgent(scene, node, LEFT_MILLI - 100)
+    await scene.pause(0.1, 0.4)
+    await scene.world.delete_named(pressing)
+
+
+async def _place_urgent(scene: Scene, node: str, milli: int) -> str:
+    return await scene.world.place_lowly(node, {}, is_urgent=True, scheduler="forecast-scheduler", cpu=f"{milli}m")
+
+
+def _pod(scene: Scene, name: str, holds: Callable[[Pod], bool]) -> bool:
+    """It holds of the pod of this name, which is there."""
+    pod = scene.run.door.pods().get(f"default/{name}")
+    return pod is not None and holds(pod)
 
 
 async def fill_pair(scene: Scene) -> str:
@@ -212,9 +262,30 @@ async def _contend_for_devices(scene: Scene) -> bool:
 
 
 async def _contend_apart(scene: Scene) -> bool:
-    """Pods that bear none of their kind beside them."""
+    """Pods that bear none of their kind beside them; then pods of one spec, and each has another enemy there."""
     node = f"node-{scene.rng.choice(CROWDED)}"
-    return await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+    await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+    await _part_one_by_one(scene, _emptiest(scene))
+    return True
+
+
+async def _part_one_by_one(scene: Scene, node: str) -> None:
+    """Of pods that differ in their labels alone each is kept off by somebody else. Whose enemy goes first was told of last: an
+    event that is asked about for the one parked first must not pass over the others."""
+    sounds = ("shrill", "low")
+    enemies = {sound: await scene.world.place_averse(node, {"sound": sound}) for sound in sounds}
+    await scene.until(lambda: all(map(scene.run.knows_placed, enemies.values())))
+    names = [
+        await scene.world.place_lowly(
+            node, {}, is_urgent=False, scheduler="forecast-scheduler", cpu="10m", labels={"sound": sound}
+        )
+        for sound in sounds
+    ]
+    await scene.pause(0.5, 1.5)
+    kept = sorted((pod for pod in scene.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
+    for pod in kept:
+        await scene.world.delete_uid(enemies[pod.labels["sound"]])
+        await scene.pause(0.3, 0.8)
 
 
 async def _contend_for_claims(scene: Scene) -> bool:
