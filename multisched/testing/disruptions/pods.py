@@ -22,6 +22,8 @@ PLAIN_MILLI, LEFT_MILLI = 4_000, 1_500
 """CPU of a plain node, and what is free on one beside those who are to go."""
 FULL_MILLI, GIVEN_WAY_MILLI = 3_000, 200
 """CPU in use on a plain node that counts as full, and what each of its pods has left when they give way to others."""
+HOPELESS, HOPELESS_PODS, HOPELESS_CPU = 0.5, 24, "500"
+"""Of all crowds; their pods, more than may be tried before those of others; and more CPU than there is."""
 EDITED = 12
 ENDED = 10
 WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
@@ -173,9 +175,33 @@ async def _place_giants(scene: Scene) -> bool:
 
 
 async def _crowd(scene: Scene) -> bool:
-    """More pods than fit want one node, all at once: some have no other candidate."""
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
+    """More pods than fit want one node, all at once: some have no other candidate. Or a namespace is full of such pods."""
+    if scene.rng.random() < HOPELESS:
+        await _press_hopelessly(scene)
+    else:
+        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
+
+
+async def _press_hopelessly(scene: Scene) -> None:
+    """Urgent pods of one namespace that fit nowhere are all tried again at an event, and pods of another come with it."""
+    names = [
+        await scene.world.place_lowly(
+            "", {}, is_urgent=True, scheduler="forecast-scheduler", cpu=HOPELESS_CPU, namespace="team-a"
+        )
+        for _ in range(HOPELESS_PODS)
+    ]
+    await scene.pause(1.2, 2.0)
+    for process in scene.run.processes:
+        process.transport.pods_late_until_s = scene.now_s() + 0.1
+    for _ in range(2):
+        await scene.world.add_pod(scheduler="forecast-scheduler")
+    freed = scene.any_pod(lambda pod: is_ours_to_lose(pod) and pod.spec.scheduler_name == "forecast-scheduler")
+    if freed is not None:
+        await scene.world.delete_pod(freed)
+    await scene.pause(0.2, 0.5)
+    for name in names:
+        await scene.world.delete_named(name, "team-a")
 
 
 async def _press_protected(scene: Scene) -> bool:
