@@ -56,6 +56,7 @@ RESIZED_MAX_S = 6.0
 """How long a kubelet may take to resize a pod."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
 """How often kubelets look, and how long a pod may take to end."""
+NO_LABELS: Mapping[str, str] = {}
 GIANT_PORT = 9_900
 GIANT_TOLERATIONS = 300
 """More than the program reads of a pod; the API has no such bound."""
@@ -270,10 +271,12 @@ class World:
             "volume": f"{VOLUMES_PATH}/garbled",
         }
 
-    async def place_foreign(self, node: str, *, annotations: Mapping[str, str], cpu: str = "10m") -> None:
+    async def place_foreign(
+        self, node: str, *, annotations: Mapping[str, str], cpu: str = "10m", labels: Mapping[str, str] = NO_LABELS
+    ) -> None:
         """A pod of another scheduler on a node from the start, as static pods are."""
         self._names += 1
-        metadata = {"name": f"{FOREIGN}{self._names}", "labels": {}, "annotations": dict(annotations)}
+        metadata = {"name": f"{FOREIGN}{self._names}", "labels": dict(labels), "annotations": dict(annotations)}
         spec = _small("default-scheduler", cpu) | {"nodeName": node}
         await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 

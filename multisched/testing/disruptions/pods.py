@@ -22,8 +22,10 @@ PLAIN_MILLI, LEFT_MILLI = 4_000, 1_500
 """CPU of a plain node, and what is free on one beside those who are to go."""
 FULL_MILLI, GIVEN_WAY_MILLI = 3_000, 200
 """CPU in use on a plain node that counts as full, and what each of its pods has left when they give way to others."""
-HOPELESS, HOPELESS_PODS, HOPELESS_CPU = 0.5, 24, "500"
-"""Of all crowds; their pods, more than may be tried before those of others; and more CPU than there is."""
+HOPELESS, HOPELESS_PODS = 0.5, 24
+"""Of all crowds; and their pods, more than may be tried before those of others."""
+TOGETHER_S = 0.1
+"""In which what was written reaches every process at once."""
 EDITED = 12
 ENDED = 10
 WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
@@ -184,24 +186,35 @@ async def _crowd(scene: Scene) -> bool:
 
 
 async def _press_hopelessly(scene: Scene) -> None:
-    """Urgent pods of one namespace that fit nowhere are all tried again at an event, and pods of another come with it."""
+    """Urgent pods of one namespace want to be with somebody. He comes to where they cannot go, and pods of another with him.
+
+    No other event tells anything to those who wait: they have backed off long ago, and are all tried again at once.
+    """
+    company = {"company": f"{scene.rng.getrandbits(32):08x}"}
+    node, spec = _emptiest(scene), _attached_to(company)
     names = [
         await scene.world.place_lowly(
-            "", {}, is_urgent=True, scheduler="forecast-scheduler", cpu=HOPELESS_CPU, namespace="team-a"
+            node, spec, is_urgent=True, scheduler="forecast-scheduler", cpu="10m", namespace="team-a"
         )
         for _ in range(HOPELESS_PODS)
     ]
     await scene.pause(1.2, 2.0)
     for process in scene.run.processes:
-        process.transport.pods_late_until_s = scene.now_s() + 0.1
+        process.transport.pods_late_until_s = scene.now_s() + TOGETHER_S
     for _ in range(2):
         await scene.world.add_pod(scheduler="forecast-scheduler")
-    freed = scene.any_pod(lambda pod: is_ours_to_lose(pod) and pod.spec.scheduler_name == "forecast-scheduler")
-    if freed is not None:
-        await scene.world.delete_pod(freed)
-    await scene.pause(0.2, 0.5)
+    await scene.world.place_foreign(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
+    for _ in range(2):
+        await scene.world.add_pod(scheduler="forecast-scheduler")
+    await scene.pause(3 * TOGETHER_S, 1.0)
     for name in names:
         await scene.world.delete_named(name, "team-a")
+
+
+def _attached_to(labels: Mapping[str, str]) -> dict[str, Any]:
+    selector = {"labelSelector": {"matchLabels": dict(labels)}, "namespaces": ["default"]}
+    term = {"topologyKey": "kubernetes.io/hostname", **selector}
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 async def _press_protected(scene: Scene) -> bool:
