@@ -14,10 +14,6 @@ from multisched.testing.world import CROWDED, FAVOURITE, NODES, PAIRS
 DELETABLE_NODES = NODES // 4
 ADDED = 32
 """Nodes by which a cluster grows at once."""
-DECIDED_S = 2.0
-"""How long strangers wait for pods that they can be in the way of."""
-AVERSE = 0.6
-"""Of all strangers: they take no room."""
 OWN_TAINT = "sim/upkeep"
 PLAIN, VIRTUAL = (4, 5, 6, 10, 11, 12, 13, 14, 15, 16), (9, 19, 29, 39)
 """Numbers of nodes that these disruptions change: of the forecast domain, and virtual ones."""
@@ -52,22 +48,16 @@ async def _replace_wanted(scene: Scene) -> bool:
 
 
 async def _intrude(scene: Scene) -> bool:
-    """Somebody else's pods take the room of pods whose binds wait, or bear some of them nowhere in the zone, and go again."""
-    number = scene.rng.choice(CROWDED)
-    name, neighbour = f"node-{number}", f"node-{number + 3 if number + 3 in CROWDED else number - 3}"
+    """Somebody else's pods take the room of pods whose binds wait, and go again."""
+    name = f"node-{scene.rng.choice(CROWDED)}"
     async with scene.throttled():
-        names = await scene.world.crowd(name, 6, cpu="600m", is_mixed=True)
-        await scene.until(lambda: bool(scene.run.on_their_way(names)), DECIDED_S)
-        decided = scene.run.on_their_way(names)
-        if decided and scene.rng.random() < AVERSE:
-            await scene.world.place_averse(neighbour, {"app": scene.rng.choice(decided).labels["app"]}, ZONE)
-            await scene.pause(1.0, 2.0)
-        else:
-            for _ in range(2):
-                await scene.world.place_foreign(name, annotations={}, cpu=scene.rng.choice(("900m", "1800m")))
+        await scene.world.crowd(name, 6, cpu="600m", is_mixed=True)
+        await scene.pause(0.0, 0.1)
+        for _ in range(2):
+            await scene.world.place_foreign(name, annotations={}, cpu=scene.rng.choice(("900m", "1800m")))
         await scene.world.crowd(name, 4)
         await scene.pause(0.5, 1.5)
-    for pod in [pod for pod in scene.world.pods() if pod.node in (name, neighbour) and pod.name.startswith(FOREIGN)]:
+    for pod in [pod for pod in scene.world.pods() if pod.node == name and pod.name.startswith(FOREIGN)]:
         await scene.world.delete_pod(pod)
     return True
 

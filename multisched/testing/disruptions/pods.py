@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multisched.model.objects import CPU, Pod
@@ -18,14 +18,6 @@ from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
 INFEASIBLE_MILLI = 100_000
-PLAIN_MILLI, LEFT_MILLI = 4_000, 1_500
-"""CPU of a plain node, and what is free on one beside those who are to go."""
-FULL_MILLI, GIVEN_WAY_MILLI = 3_000, 200
-"""CPU in use on a plain node that counts as full, and what each of its pods has left when they give way to others."""
-HOPELESS, HOPELESS_PODS = 0.5, 24
-"""Of all crowds; and their pods, more than may be tried before those of others."""
-TOGETHER_S = 0.1
-"""In which what was written reaches every process at once."""
 EDITED = 12
 ENDED = 10
 WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
@@ -116,32 +108,15 @@ async def _resize_waiting(scene: Scene) -> bool:
             await scene.world.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
     await scene.pause(0.05, 0.3)
     await scene.world.crowd(node, 6)
-    await scene.until(lambda: _used(scene)[node] > FULL_MILLI)
-    await scene.pause(0.5, 1.5)
-    await _give_way(scene, node)
     return True
-
-
-async def _give_way(scene: Scene, node: str) -> None:
-    """Pods of a full node take less: for who waits there room comes when the kubelet reports it, and no other event helps."""
-    standing = [pod for pod in scene.world.pods() if pod.node == node and not pod.is_deleting]
-    for pod in standing:
-        if pod.requests.get(CPU, 0) > GIVEN_WAY_MILLI:
-            await scene.world.resize(pod, f"{GIVEN_WAY_MILLI}m", takes_time=True)
 
 
 def _emptiest(scene: Scene) -> str:
     """Of the nodes that crowds want."""
-    used = _used(scene)
-    return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
-
-
-def _used(scene: Scene) -> Counter[str]:
-    """Node -> the CPU that its pods have."""
-    used: Counter[str] = Counter()
+    used: Counter[str] = Counter({f"node-{number}": 0 for number in CROWDED})
     for pod in scene.world.pods():
         used[pod.node] += pod.requests.get(CPU, 0)
-    return used
+    return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
 
 
 async def _shrink_infeasible(scene: Scene) -> bool:
@@ -177,79 +152,15 @@ async def _place_giants(scene: Scene) -> bool:
 
 
 async def _crowd(scene: Scene) -> bool:
-    """More pods than fit want one node, all at once: some have no other candidate. Or a namespace is full of such pods."""
-    if scene.rng.random() < HOPELESS:
-        await _press_hopelessly(scene)
-    else:
-        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
+    """More pods than fit want one node, all at once: some have no other candidate."""
+    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
-
-
-async def _press_hopelessly(scene: Scene) -> None:
-    """Urgent pods of one namespace want to be with somebody. He comes to where they cannot go, and pods of another with him.
-
-    No other event tells anything to those who wait: they have backed off long ago, and are all tried again at once.
-    """
-    company = {"company": f"{scene.rng.getrandbits(32):08x}"}
-    node, spec = _emptiest(scene), _attached_to(company)
-    names = [
-        await scene.world.place_lowly(
-            node, spec, is_urgent=True, scheduler="forecast-scheduler", cpu="10m", namespace="team-a"
-        )
-        for _ in range(HOPELESS_PODS)
-    ]
-    await scene.pause(1.2, 2.0)
-    for process in scene.run.processes:
-        process.transport.pods_late_until_s = scene.now_s() + TOGETHER_S
-    for _ in range(2):
-        await scene.world.add_pod(scheduler="forecast-scheduler")
-    await scene.world.place_foreign(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
-    for _ in range(2):
-        await scene.world.add_pod(scheduler="forecast-scheduler")
-    await scene.pause(3 * TOGETHER_S, 1.0)
-    for name in names:
-        await scene.world.delete_named(name, "team-a")
-
-
-def _attached_to(labels: Mapping[str, str]) -> dict[str, Any]:
-    selector = {"labelSelector": {"matchLabels": dict(labels)}, "namespaces": ["default"]}
-    term = {"topologyKey": "kubernetes.io/hostname", **selector}
-    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 async def _press_protected(scene: Scene) -> bool:
-    """Urgent pods want two nodes that are full, in part of pods under budgets; another gives up before it gets its node."""
+    """Urgent pods want two nodes that are full, in part of pods under budgets."""
     await press(scene, await fill_pair(scene))
-    await _give_up(scene)
     return True
-
-
-async def _give_up(scene: Scene) -> None:
-    """A pod that was promised a node goes while its victims do. One that is as urgent was left no room, and has no other.
-
-    It has room beside the victims, and none beside the promise, whoever goes.
-    """
-    node = _emptiest(scene)
-    filler = PLAIN_MILLI - LEFT_MILLI - _used(scene)[node]
-    low = await scene.world.place_lowly(
-        node, {}, is_urgent=False, scheduler="forecast-scheduler", cpu=f"{max(filler, 100)}m"
-    )
-    await scene.until(lambda: _pod(scene, low, lambda pod: bool(pod.node)))
-    pressing = await _place_urgent(scene, node, PLAIN_MILLI - LEFT_MILLI + 200)
-    await scene.until(lambda: _pod(scene, pressing, lambda pod: bool(pod.nominated_node or pod.node)))
-    await _place_urgent(scene, node, LEFT_MILLI - 100)
-    await scene.pause(0.1, 0.4)
-    await scene.world.delete_named(pressing)
-
-
-async def _place_urgent(scene: Scene, node: str, milli: int) -> str:
-    return await scene.world.place_lowly(node, {}, is_urgent=True, scheduler="forecast-scheduler", cpu=f"{milli}m")
-
-
-def _pod(scene: Scene, name: str, holds: Callable[[Pod], bool]) -> bool:
-    """It holds of the pod of this name, which is there."""
-    pod = scene.run.door.pods().get(f"default/{name}")
-    return pod is not None and holds(pod)
 
 
 async def fill_pair(scene: Scene) -> str:
@@ -301,30 +212,9 @@ async def _contend_for_devices(scene: Scene) -> bool:
 
 
 async def _contend_apart(scene: Scene) -> bool:
-    """Pods that bear none of their kind beside them; then pods of one spec, and each has another enemy there."""
+    """Pods that bear none of their kind beside them."""
     node = f"node-{scene.rng.choice(CROWDED)}"
-    await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
-    await _part_one_by_one(scene, _emptiest(scene))
-    return True
-
-
-async def _part_one_by_one(scene: Scene, node: str) -> None:
-    """Of pods that differ in their labels alone each is kept off by somebody else. Whose enemy goes first was told of last: an
-    event that is asked about for the one parked first must not pass over the others."""
-    sounds = ("shrill", "low")
-    enemies = {sound: await scene.world.place_averse(node, {"sound": sound}) for sound in sounds}
-    await scene.until(lambda: all(map(scene.run.knows_placed, enemies.values())))
-    names = [
-        await scene.world.place_lowly(
-            node, {}, is_urgent=False, scheduler="forecast-scheduler", cpu="10m", labels={"sound": sound}
-        )
-        for sound in sounds
-    ]
-    await scene.pause(0.5, 1.5)
-    kept = sorted((pod for pod in scene.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
-    for pod in kept:
-        await scene.world.delete_uid(enemies[pod.labels["sound"]])
-        await scene.pause(0.3, 0.8)
+    return await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
 
 
 async def _contend_for_claims(scene: Scene) -> bool:
