@@ -186,7 +186,7 @@ class Door(Books):
         other out of the place that they would share; empty for nobody."""
         decided_on = self._grounds[pod.uid, node].pods
         known, here = told.pods.get(pod.uid, pod), told.nodes.get(node)
-        for uid in self._strangers & told.pods.keys() if here is not None and not self.was_rewound else ():
+        for uid in self._strangers & told.pods.keys() if here is not None else ():
             one, before = told.pods[uid], decided_on.get(uid)
             there = told.nodes.get(one.node)
             is_late = before is None or not before.node

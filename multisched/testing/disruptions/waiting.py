@@ -21,7 +21,7 @@ SHARE: Final = 0.4
 """Of all runs."""
 DOMAIN, SCHEDULER = "forecast", "forecast-scheduler"
 LED_MAX_S: Final = 25.0
-"""Until somebody leads: a lease has to run out."""
+"""Until somebody leads and binds: a lease has to run out."""
 PLAIN_MILLI, LEFT_MILLI = 4_000, 1_500
 """CPU of a plain node, and what is free on one beside those who are to go."""
 LARGE_MILLI, SHRUNK_MILLI, REPORTED_MAX_S = 900, 100, 7.0
@@ -32,8 +32,8 @@ BACKED_OFF_S: Final = 1.2
 """After the first refusal."""
 TOGETHER_S: Final = 0.1
 """In which what was written reaches every process at once."""
-RETRIED_S: Final = 2.5
-"""Within this a write that was told to wait has been sent again."""
+HELD_UP_S: Final = 0.5, 1.5
+"""How long most writes are told to wait."""
 
 
 async def play_one(scene: Scene, struck: Counter[str]) -> None:
@@ -41,8 +41,9 @@ async def play_one(scene: Scene, struck: Counter[str]) -> None:
     rng = random.Random(f"{scene.run.seed}/waiting")  # noqa: S311 - a simulation
     if rng.random() >= SHARE:
         return
-    await scene.until(lambda: bool(_leading(scene)), LED_MAX_S)
     name, act = rng.choice(TABLE)
+    first = await _place(scene, "", 10)
+    await scene.until(lambda: bool(_standing(scene, [first])), LED_MAX_S)
     struck[name] += await act(scene)
 
 
@@ -100,12 +101,13 @@ async def _come_between(scene: Scene) -> bool:
     faults.is_on = True
     try:
         async with scene.throttled():
-            names = [await _place(scene, node, 10, labels=labels) for _ in range(4)]
+            names = [await _place(scene, node, 10, labels=labels) for _ in range(2)]
             await scene.until(lambda: bool(scene.run.on_their_way(names)))
             stranger = await scene.world.place_averse(neighbour, labels, ZONE)
-            await scene.pause(RETRIED_S, RETRIED_S + 1.0)
+            await scene.pause(*HELD_UP_S)
     finally:
         faults.is_on = False
+    await scene.until(lambda: not scene.run.on_their_way(names))
     await scene.world.delete_uid(stranger)
     return True
 
@@ -189,5 +191,6 @@ TABLE: Final[Sequence[tuple[str, Act]]] = (
     ("enemies gone one by one", _part_one_by_one),
     ("promise given up", _give_up),
     ("stranger in the zone", _come_between),
+    ("stranger in the zone", _come_between),  # he may come before all that he is about is sent, or after it
     ("hopeless pods pressed", _press_hopelessly),
 )
