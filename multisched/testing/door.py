@@ -62,8 +62,6 @@ class _Term:
     bind_from_s: float
     renewed_s: float
     """The record's own renewTime, on the common clock."""
-    send_from_s: float = 0.0
-    """When the last binding of a former holder has run out, whether that is known or not."""
 
 
 @dataclass(slots=True)
@@ -270,10 +268,6 @@ class Door(Books):
 
     def _check_lease(self, sender: str, domain: str, what: str) -> None:
         fault = self._fault_of_lease(sender, domain)
-        term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}") if self._has_leases else None
-        is_holder = term is not None and term.holder == sender and sender not in self._unaware
-        if not fault and term is not None and is_holder and self._now_s() < term.send_from_s:
-            fault = "while the holder of a lease that was deleted may still bind"
         if fault:
             self.complain(f"I9: {sender} sent {what} {fault}")
 
@@ -326,11 +320,10 @@ class Door(Books):
         deleted = self._deleted.get(name)
         last_s = deleted.until_s if deleted is not None else 0.0
         bind_from_s = max(now_s + wait_s, last_s)
-        is_new = deleted is not None and bool(holder) and holder not in deleted.known_to
-        if is_new and not self._has_ours():
-            self._unaware.add(holder)
-        # Who finds no lease believes at once that it may bind by its own, and waits all the same if pods of ours stand somewhere.
-        self._terms[name] = _Term(holder, now_s if is_new else bind_from_s, renewed_s, bind_from_s)
+        if deleted is not None and holder and holder not in deleted.known_to and not self._has_ours():
+            self._unaware.add(holder)  # nothing tells it that anybody led before
+            bind_from_s = now_s
+        self._terms[name] = _Term(holder, bind_from_s, renewed_s)
 
     def lease_deleted(self, name: str) -> None:
         term = self._terms.get(name)

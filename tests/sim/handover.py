@@ -86,6 +86,7 @@ class Cable(DirectTransport):
         self.node_lists: Mapping[str, float] = {}
         """Node -> how long a list of its pods takes; infinite: it fails."""
         self.is_cut = False
+        self.reaches_leases = True
         self._wire = contextvars.copy_context()
         self._travelling: set[asyncio.Task[Response]] = set()
 
@@ -117,6 +118,8 @@ class Cable(DirectTransport):
                 if takes_s == float("inf"):
                     raise ConnectFailedError("cut")
                 await asyncio.sleep(takes_s)
+        if "/leases" in path and not self.reaches_leases:
+            raise ConnectFailedError("cut off from leases")
         if "/leases" in path and method != "GET" and not self._may_lead(body):
             return Response(409, b"{}", {})
         sent = super().request(method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s)
@@ -201,6 +204,9 @@ class Site:
 
     async def delete_pod(self, name: str) -> None:
         await self.send("DELETE", f"{PODS_PATH}/{name}?gracePeriodSeconds=0")
+
+    async def delete_lease(self, group: str) -> None:
+        await self.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/multisched-{group}")
 
     def stored(self, resource: str) -> list[Any]:
         decoder = Decoder()

@@ -23,8 +23,8 @@ from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.queueing.backoff import BackoffPods
 from multisched.shell.audit import Audit
 from multisched.shell.domain import DomainWorker
+from multisched.shell.handover import Handover
 from multisched.shell.ingest import PodIngest
-from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -251,9 +251,5 @@ def fractions_scored_by_the_freest() -> None:
 
 @defect
 def deleted_leases_not_waited_for() -> None:
-    """Who finds no lease binds at once, whatever stands in the cluster."""
-
-    async def at_once(self: Program, worker: Any, keeper: Any) -> None:
-        del self, worker, keeper
-
-    put(Program, "_until_alone", at_once)
+    """Who finds no lease takes it for nobody's, whatever stands in the cluster."""
+    put(Handover, "_may_be_led_unseen", lambda self: False)
