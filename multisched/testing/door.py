@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -275,7 +275,7 @@ class Door(Books):
         """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for; empty if it is."""
         if not self._has_leases:
             return ""
-        name = f"{self._lease_prefix}-{self._groups[domain]}"
+        name = self.lease_of(domain)
         term, now_s = self._terms.get(name), self._now_s()
         deleted = self._deleted.get(name)
         is_last = term is not None and deleted is not None and term.holder != sender == deleted.holder
@@ -367,6 +367,18 @@ class Door(Books):
         open_here = sum(at[0] == sender and domain in domains for at, domain in self._open.items())
         if open_here:
             self.complain(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
+
+    def lease_of(self, domain: str) -> str:
+        """Its name."""
+        return f"{self._lease_prefix}-{self._groups[domain]}"
+
+    def leases(self) -> Set[str]:
+        """Names of all leases by which somebody may bind."""
+        return {self.lease_of(domain) for domain in self._groups}
+
+    def is_bound_to(self, node: str) -> bool:
+        """A binding to the node is on the wire."""
+        return any(self._posts[uid][-1].node == node for _, uid in self._open if self._posts.get(uid))
 
     def holds_lease(self, sender: str) -> bool:
         return any(term.holder == sender for term in self._terms.values())
