@@ -28,7 +28,7 @@ HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
 RARE_SHARE = 0.25
 """Of all runs: one rare disruption strikes in them."""
-EARLY_SHARE = 0.15
+EARLY_SHARE = 0.25
 """The same of early ones."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
 ARRIVALS = (40, 80)

@@ -83,6 +83,8 @@ class Cable(DirectTransport):
         self.pods_deaf_until_s = 0.0
         self.bind_s: float | None = None
         """How long its binds take; None: drawn."""
+        self.list_s = 0.0
+        """How long a list of pods is on its way back."""
         self.node_lists: Mapping[str, float] = {}
         """Node -> how long a list of its pods takes; infinite: it fails."""
         self.is_cut = False
@@ -125,6 +127,8 @@ class Cable(DirectTransport):
         sent = super().request(method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s)
         if "/binding" not in path:
             answer = await sent
+            if "/pods?" in path and "limit=" in path:
+                await asyncio.sleep(self.list_s)
             self.check()
             return answer
 
@@ -191,11 +195,11 @@ class Site:
         patch = {"metadata": {"labels": {key.replace("_", "/"): value for key, value in labels.items()}}}
         await self.send("PATCH", f"/api/v1/nodes/{name}", patch, MERGE_PATCH)
 
-    async def add_pod(self, domain: str, cpu: str = "1") -> str:
+    async def add_pod(self, domain: str, cpu: str = "1", **rest: str) -> str:
         self.pods += 1
         name = f"{domain}-{self.pods}"
         containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}]
-        spec = {"schedulerName": f"{domain}-scheduler", "containers": containers}
+        spec = {"schedulerName": f"{domain}-scheduler", "containers": containers, **rest}
         await self.send("POST", PODS_PATH, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
         return name
 

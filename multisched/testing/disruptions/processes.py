@@ -11,7 +11,7 @@ import orjson
 from multisched.model.objects import Pod
 from multisched.testing.books import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
-from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
 from multisched.testing.faulty_plugin import FAULTY
 from multisched.testing.relations import HOSTNAME
 from multisched.testing.world import FAVOURITE, GPU_NODES, NODES
@@ -90,7 +90,10 @@ async def _roll_out(scene: Scene) -> bool:
     heir.transport.pods_late_until_s = scene.now_s() + LATE_S
     for process in _others(scene, heir):
         process.transport.lost_leases = [f"/{one}" for one in door.leases() - set(door.leases_of(process.identity))]
-    heir.transport.holds_lists, run.faults.is_on = True, False  # both end at once, or there is no list on its way any more
+    heir.transport.holds_lists, run.faults.is_on = (
+        True,
+        False,
+    )  # both end at once, or there is no list on its way any more
     await run.stop(first)
     await scene.until(lambda: heir.transport.held_lists > 0)
     await _fill_hidden(scene, name)
@@ -106,6 +109,25 @@ async def _roll_out(scene: Scene) -> bool:
     await scene.pause(0.0, STALL_S)
     run.start()
     run.disturbed -= {last.identity, first.identity}
+    return True
+
+
+async def _delete_while_handed_over(scene: Scene) -> bool:
+    """A node leaves a leader whose binds to it are under way, and whose lease somebody deletes: it does not reach that any more."""
+    door, name = scene.run.door, f"node-{scene.rng.choice(GPU_NODES)}"
+    async with scene.slow_binds(name):
+        holder = _holder_of(scene, {door.lease_of("gpu")})
+        if holder is None:
+            return False
+        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+        await scene.until(lambda: door.is_bound_to(name), SENT_S)
+        holder.transport.lost_leases = ("",)
+        await scene.world.delete_lease(door.lease_of("gpu"))
+        await scene.world.set_gpus(name, 0)
+        await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
+        await scene.pause(*HANDED_OVER_S)
+    holder.transport.lost_leases = ()
+    await scene.world.set_gpus(name, 4)
     return True
 
 
@@ -248,4 +270,7 @@ TABLE = (
     Disruption("memory corrupted", _remember_wrong, 2),
 )
 RARE = (Disruption("leases deleted", _delete_leases),)
-EARLY = (Disruption("leaders replaced one after the other", _roll_out),)
+EARLY = (
+    Disruption("leaders replaced one after the other", _roll_out),
+    Disruption("lease deleted under a handover", _delete_while_handed_over),
+)
