@@ -322,9 +322,12 @@ class Door(Books):
         deleted = self._deleted.get(name)
         last_s = deleted.until_s if deleted is not None else 0.0
         bind_from_s = max(now_s + wait_s, last_s)
-        if deleted is not None and holder and holder not in deleted.known_to and not self._has_ours():
-            self._unaware.add(holder)  # nothing tells it that anybody led before
-            bind_from_s = now_s
+        if deleted is not None and holder and holder not in deleted.known_to:
+            # Nothing tells it how long the lease lasted that it did not find, or, where no pod of ours stands, that there was one.
+            known_s = now_s + (self._may_bind_s(holder) + self._bind_deadline_s if self._has_ours() else 0.0)
+            if known_s < bind_from_s:
+                self._unaware.add(holder)
+            bind_from_s = min(bind_from_s, known_s)
         self._terms[name] = _Term(holder, bind_from_s, renewed_s)
         self.look_at_leases()
 
