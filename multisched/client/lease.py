@@ -110,8 +110,8 @@ class LeaseKeeper:
         self._saw_another_holder = False
         self._renewed_at = float("-inf")
         self._bind_from = float("inf")
-        self.alone_from = float("-inf")
-        """From then on nobody else binds by a lease that somebody deleted before we began: we found none, and cannot know."""
+        self._alone_from = float("-inf")
+        """From then on nobody else binds by a lease that somebody deleted before we looked: we found none, and cannot know."""
         self._claim: bool | None = None
         """Set while a record in our name can only be our own: whether we took it from a holder that had let it expire."""
         self.annotations: Mapping[str, str] = {}
@@ -136,6 +136,10 @@ class LeaseKeeper:
         The difference to the lease's duration is the margin for the binds that are sent in the last moment (I9). May be called from
         another thread than `run` is in: what it reads is set before the state says that we lead.
         """
+        return self.may_bind_if_new() and self._alone_from <= self._clock.monotonic()
+
+    def may_bind_if_new(self) -> bool:
+        """`may_bind`, if a lease that was not there when we first looked never was."""
         now = self._clock.monotonic()
         return self._state is LeaseState.LEADING and self._bind_from <= now < self._deadline()
 
@@ -143,7 +147,15 @@ class LeaseKeeper:
         """Seconds until `may_bind` turns true by itself; 0 if it is, infinite while another leads."""
         if self._state is not LeaseState.LEADING:
             return float("inf")
-        return max(self._bind_from - self._clock.monotonic(), 0.0)
+        return max(self._bind_from - self._clock.monotonic(), self.unseen_in_s(), 0.0)
+
+    def unseen_in_s(self) -> float:
+        """Seconds until nobody can bind any more by a lease that was deleted before we first looked; negative if nobody can."""
+        return self._alone_from - self._clock.monotonic()
+
+    def count_as_new(self) -> None:
+        """Nobody held the lease before it was made by us."""
+        self._alone_from = float("-inf")
 
     async def release(self) -> None:
         """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
@@ -301,18 +313,21 @@ class LeaseKeeper:
         return self._clock.monotonic() >= self._expiry.at_s(self._observed)
 
     async def _create(self, timeout_s: float, started: float) -> bool:
-        """As when an expired lease is taken, if others have held it: their last binds may be on their way."""
+        """As when an expired lease is taken, if others have held it: their last binds may be on their way.
+
+        Of one that we never saw only the program can say whether there was one (`count_as_new`); until it does, its time is waited for.
+        """
         body = self._body(
             LeaseRecord(RecordMetadata()), holder=self._identity, duration_s=int(self._settings.duration_s)
         )
         if self._claim is None:
             self._claim = self._saw_another_holder
+        if self._observed is None:
+            self._alone_from = started + self._settings.duration_s
         path = f"{self._collection}{_deadline_query(timeout_s)}"
         response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s)
         if response.status != 201:
             return False
-        if self._observed is None:
-            self.alone_from = self._clock.monotonic() + self._settings.duration_s
         self._renewed(response, started)
         if self._state is not LeaseState.LEADING:
             self._lead(after_expiry=self._claim, started=started)
