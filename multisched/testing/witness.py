@@ -210,6 +210,7 @@ class Witness:
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
         self.told.said[pod.uid] = condition.message
+        self.announcements.said(pod.uid, condition.message)
         self._write(pod, condition, lease)
 
     # -- each assumption -------------------------------------------------------------------------------------------

@@ -272,13 +272,19 @@ class World:
         }
 
     async def place_foreign(
-        self, node: str, *, annotations: Mapping[str, str], cpu: str = "10m", labels: Mapping[str, str] = NO_LABELS
-    ) -> None:
-        """A pod of another scheduler on a node from the start, as static pods are."""
+        self,
+        node: str,
+        *,
+        annotations: Mapping[str, str] = NO_LABELS,
+        cpu: str = "10m",
+        labels: Mapping[str, str] = NO_LABELS,
+        spec: Mapping[str, Any] = NO_LABELS,
+    ) -> str:
+        """A pod of another scheduler on a node from the start, as static pods are, with what `spec` adds; its uid."""
         self._names += 1
         metadata = {"name": f"{FOREIGN}{self._names}", "labels": dict(labels), "annotations": dict(annotations)}
-        spec = _small("default-scheduler", cpu) | {"nodeName": node}
-        await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        spec = _small("default-scheduler", cpu) | {"nodeName": node, **spec}
+        return await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def _place(self, pod: dict[str, Any]) -> str:
         """The uid of a pod that is created on its node; empty where it could not be."""
