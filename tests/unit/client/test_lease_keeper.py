@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import looptime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.client.lease import RELEASE_TIMEOUT_S, LeaseKeeper, LeaseSettings, LeaseState, micro_time
+from multisched.client.lease import RELEASE_PAUSE_S, RELEASE_TIMEOUT_S, LeaseKeeper, LeaseSettings, LeaseState, micro_time
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
@@ -271,6 +272,26 @@ async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lea
     assert len(tried) > 2
     (told,) = [record for record in caplog.records if record.message == "lease not released, it runs out"]
     assert vars(told)["lease"] == "job"
+
+
+@pytest.mark.parametrize("cancelled_after_s", [0.0, 0.5, 1.0 + RELEASE_PAUSE_S / 2, 1.5])
+async def test_a_release_that_has_begun_is_ended_though_its_scope_is_cancelled(cancelled_after_s: float) -> None:
+    """Before anything is sent, during the first write, while it waits to read, and during the second write."""
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with anyio.create_task_group() as group:
+        group.start_soon(keeper.run)
+        await leading(keeper)
+        refusals = [a_refusal(503)]
+        store.fault = lambda asked, apply: refusals.pop() if refusals else apply()
+        transport.latency_of = lambda method: 1.0 if refusals else 0.2
+        released = asyncio.ensure_future(keeper.release())
+        await asyncio.sleep(cancelled_after_s)
+        group.cancel_scope.cancel()
+    assert keeper.state is LeaseState.RELEASED
+    await released
+    assert store.document is not None
+    assert store.document["spec"]["holderIdentity"] == ""
 
 
 async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
