@@ -313,7 +313,9 @@ async def test_an_answer_without_a_length_is_whole_if_its_connection_is_closed_a
             with pytest.raises(AnswerLostError) as lost:
                 await request
             assert type(lost.value) is (StaleConnectionError if is_kept and not sent else AnswerLostError)
-            assert str(lost.value).startswith("ConnectionResetError" if is_reset else "the server closed the connection")
+            assert str(lost.value).startswith(
+                "ConnectionResetError" if is_reset else "the server closed the connection"
+            )
             assert isinstance(lost.value.__cause__, ConnectionResetError) == is_reset
         assert not pool._connections
 

@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.client.lease import RELEASE_PAUSE_S, RELEASE_TIMEOUT_S, LeaseKeeper, LeaseSettings, LeaseState, micro_time
+from multisched.client.lease import (
+    RELEASE_PAUSE_S,
+    RELEASE_TIMEOUT_S,
+    LeaseKeeper,
+    LeaseSettings,
+    LeaseState,
+    micro_time,
+)
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 

@@ -141,6 +141,40 @@ def test_what_the_api_says_already_is_not_written() -> None:
     play(story)
 
 
+NOBODYS, OURS = volume("v", host="n0"), volume("v", host="n0", claim="c", claim_uid="claim-c", phase="Bound")
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "volume_says", "written", "words"),
+    [
+        ("", NOBODYS, ["v to c"], ""),
+        ("v", NOBODYS, ["v to c"], ""),
+        ("", OURS, [], ""),
+        ("v", OURS, [], ""),
+        ("w", NOBODYS, [], 'persistentvolumeclaim "c" is bound to persistentvolume "w"'),
+        ("w", OURS, [], 'persistentvolumeclaim "c" is bound to persistentvolume "w"'),
+    ],
+)
+def test_what_a_leader_before_has_written_of_a_binding_is_ended(
+    bound_to: str, volume_says: Document, written: list[str], words: str
+) -> None:
+    """Of the claim, of the volume, of both or of neither; a claim that has got another volume is left to that one."""
+
+    async def story() -> None:
+        bench = static()
+        bench.storage.put(PVC, claim("c", "local", bound=bound_to))
+        bench.storage.put(PV, volume_says)
+        work = bench.start()
+        await asyncio.sleep(0.1)
+        assert [what for what, _ in bench.desk.written] == written
+        if not words:
+            bench.bind()
+            await asyncio.sleep(1.1)
+        assert work.result() == (failed(words) if words else Status())
+
+    play(story)
+
+
 def test_a_volume_that_a_user_set_aside_is_taken_as_his() -> None:
     async def story() -> None:
         bench = Bench(claim("c", "local"), volumes=(volume("v", host="n0", claim="c", phase="Available"),))

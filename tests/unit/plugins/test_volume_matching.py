@@ -184,15 +184,26 @@ def test_a_node_that_changes_its_labels_is_reached_by_other_volumes() -> None:
     assert names() == ["a", "a", "b", None]
 
 
-def test_groups_that_volumes_left_are_swept_out() -> None:
+def test_groups_that_volumes_left_are_swept_out_and_those_of_the_others_stay() -> None:
+    """One volume changes its affinity all the time; larger ones stand on the first two nodes."""
     store, nodes = ObjectStore(), table()
     index, masks = VolumeIndex(store), RowMasks(store)
     claim = PersistentVolumeClaim(name="c", namespace="t", uid="u", storage_class="fast")
+    store.set(PV, PersistentVolume(name="v", storage_class="fast", phase="Available"))
+    index.of_class("fast")
+    for host in ("n0", "n1"):
+        standing = PersistentVolume(
+            name=f"on-{host}", storage_class="fast", phase="Available", node_affinity=at("host", host)
+        )
+        store.set(PV, _rounded(msgspec.structs.replace(standing, capacity_nano=NANO)))
     for number in range(3_000):
         affinity = at("host", f"n{number % 4}", f"m{number}")
         store.set(PV, PersistentVolume(name="v", storage_class="fast", phase="Available", node_affinity=affinity))
         shelf = index.of_class("fast")
-        if number % 500 == 499:
+        if number % 499 == 498:
             found = shelf.find(claim, nodes, masks, np.arange(len(NODES)), {}, ())
-            assert np.flatnonzero(found != NOTHING).tolist() == [number % 4]
+            names = [None if slot == NOTHING else shelf.volume(slot).name for slot in found.tolist()]
+            expected = ["on-n0", "on-n1", None, None]
+            expected[number % 4] = "v"
+            assert names == expected
     assert shelf.group_count < 1_100
