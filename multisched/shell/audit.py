@@ -60,6 +60,7 @@ LOGGED_MAX: Final = 20
 
 T = TypeVar("T")
 Mark = tuple[str, str, Version]
+"""What is suspected of which uid: equal for the same suspicion in two audits."""
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -91,12 +92,11 @@ class OldListError(Exception):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """`mark` is equal for the same difference in two audits."""
+    """Between the cache and the API server, or within the cache."""
 
     kind: str
     key: str
     what: str
-    mark: Mark
 
 
 class AuditStatistics(msgspec.Struct):
@@ -220,10 +220,10 @@ class Audit:
         if len(found) > LOGGED_MAX:
             logger.error("audit: more differences mended", extra={"more": len(found) - LOGGED_MAX})
 
-    def _counts(self, now: _Round, difference: Difference, *, is_proven: bool) -> bool:
+    def _counts(self, now: _Round, difference: Difference, mark: Mark, *, is_proven: bool) -> bool:
         """True for a difference that is to be mended; a first suspicion is kept for the next audit."""
-        if not is_proven and difference.mark not in self._suspected:
-            now.suspected.add(difference.mark)
+        if not is_proven and mark not in self._suspected:
+            now.suspected.add(mark)
             return False
         now.found.append(difference)
         return True
@@ -278,7 +278,7 @@ class Audit:
         """An object of one version here and there holds the same."""
         fault = side.content_fault(here, raw)
         if fault:
-            now.content.append(Difference(side.kind, here.key, fault, (f"{side.kind} content", here.uid, here.version)))
+            now.content.append(Difference(side.kind, here.key, fault))
             side.take_anew(here, raw)
 
     def _compare_one(self, side: Side, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round) -> Here | None:
@@ -295,21 +295,20 @@ class Audit:
         if here is None:
             listed.add(uid)
             if side.is_wanted(raw):
-                difference = Difference(
-                    side.kind, key, f"listed at version {version}, unknown here", (f"{side.kind} missing", uid, 0)
-                )
-                if self._counts(now, difference, is_proven=False):
+                difference = Difference(side.kind, key, f"listed at version {version}, unknown here")
+                if self._counts(now, difference, (f"{side.kind} missing", uid, 0), is_proven=False):
                     side.reflector.distrust(key, uid)
             return None
         listed.add(here.uid)
         if here.version == version and here.node != item.spec.node:
             what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
-            if self._counts(now, Difference(side.kind, key, what, ("", uid, version)), is_proven=True):
-                side.move(here, raw)
+            now.found.append(Difference(side.kind, key, what))
+            side.move(here, raw)
         elif here.version != version and not is_older(version, here.version):
             what = f"version {version} in the API, {here.version} here"
-            difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
-            if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
+            mark = (f"{side.kind} behind", uid, here.version)
+            is_proven = is_covered(version, _position(side))
+            if self._counts(now, Difference(side.kind, key, what), mark, is_proven=is_proven):
                 side.reflector.distrust(key, uid)
         elif here.version != version and not is_older(as_of, here.version):
             # A list that is as new as what is known shows something older: history was rewritten, and has caught up since.
@@ -325,9 +324,9 @@ class Audit:
     def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
         """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
         what = f"version {here.version} here, not in the list of version {version}"
-        difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
+        difference, mark = Difference(side.kind, here.key, what), (f"{side.kind} gone", here.uid, here.version)
         is_proven = is_covered(version, _position(side))
-        if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
+        if self._counts(now, difference, mark, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
             side.drop(here)
 
     # -- answers to binds ------------------------------------------------------------------------------------------
@@ -346,12 +345,12 @@ class Audit:
             if truth is None or truth.uid != pod.uid:
                 # Its deletion may be on its way. If it was lost no list tells of it: a pod that was going counts nowhere else.
                 what = f"answered to be bound to {entry.node!r}, gone from the API"
-                if self._counts(now, Difference("pod", pod.key, what, ("pod left", pod.uid, 0)), is_proven=False):
+                if self._counts(now, Difference("pod", pod.key, what), ("pod left", pod.uid, 0), is_proven=False):
                     self._counters.lost += 1
                     self._pods.drop(pod.uid)
             elif not truth.node:
                 what = f"answered to be bound to {entry.node!r}, on no node in the API"
-                now.found.append(Difference("pod", pod.key, what, ("unbound", pod.uid, 0)))
+                now.found.append(Difference("pod", pod.key, what))
                 self._counters.unbound += 1
                 self._pods.unbind(pod.uid)
 
@@ -362,9 +361,11 @@ class Audit:
         for pods in _slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 if self._pods.pending.get(pod.uid) is pod and self._pods.is_lost(pod):
-                    mark = ("queue", pod.uid, pod.version)
-                    difference = Difference("queue", pod.key, "pending, and in no queue", mark)
-                    if self._counts(now, difference, is_proven=False):
+                    difference, mark = (
+                        Difference("queue", pod.key, "pending, and in no queue"),
+                        ("queue", pod.uid, pod.version),
+                    )
+                    if self._counts(now, difference, mark, is_proven=False):
                         self._counters.inner += 1
                         self._pods.readmit(pod)
             await asyncio.sleep(0)
@@ -391,7 +392,7 @@ class Audit:
     def _mend_rows(self, faults: Mapping[int, str], now: _Round) -> None:
         for row, what in faults.items():
             node = self._cache.nodes.node_at(row)
-            now.found.append(Difference("row", node.name if node is not None else str(row), what, ("row", str(row), 0)))
+            now.found.append(Difference("row", node.name if node is not None else str(row), what))
             self._counters.inner += 1
             if node is not None:
                 self._cache.mend_row(row)
@@ -443,7 +444,7 @@ class Audit:
         for uid, (pod, row) in pods.items():
             if held.get(uid) != wanted.get(uid):
                 what = f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}"
-                now.found.append(Difference("ledger", pod.key, what, ("ledger", uid, 0)))
+                now.found.append(Difference("ledger", pod.key, what))
                 self._counters.inner += 1
                 ledger.give(uid)
                 if ledger.concerns(pod):
@@ -462,7 +463,7 @@ class Audit:
             here, wanted = ledger.sums(row), twin.sums(row)
             if here != wanted:
                 what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
-                now.found.append(Difference("ledger", node.name, what, ("ledger row", node.uid, 0)))
+                now.found.append(Difference("ledger", node.name, what))
                 self._counters.inner += 1
                 ledger.recount(row)
 
@@ -475,7 +476,7 @@ class Audit:
         for uid in leaked:
             if uid in held:
                 what = f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node"
-                now.found.append(Difference("ledger", uid, what, ("leak", uid, 0)))
+                now.found.append(Difference("ledger", uid, what))
                 self._counters.inner += 1
                 ledger.give(uid)
 
