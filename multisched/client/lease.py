@@ -188,9 +188,11 @@ class LeaseKeeper:
         return min(pause_s, left_s) if left_s > 0 else pause_s
 
     def _lead(self, *, after_expiry: bool, started: float) -> None:
-        self._term += 1
+        """Who loses an expired lease and takes it back waits for its last holder's binds all the same."""
         wait_s = self._settings.bind_deadline_s if after_expiry else 0.0
-        self._bind_from = self._clock.monotonic() + wait_s
+        former_s = self._bind_from if self._term else float("-inf")
+        self._bind_from = max(self._clock.monotonic() + wait_s, former_s)
+        self._term += 1
         self._renewed_at = started
         logger.info("lease acquired", extra={"lease": self._name, "term": self._term, "after_expiry": after_expiry})
         self._enter(LeaseState.LEADING)

@@ -71,6 +71,7 @@ def make_keeper(
     seed: int = 1,
     latency_s: float = 0.01,
     is_alive: Callable[[], bool] = lambda: True,
+    settings: LeaseSettings | None = None,
 ) -> tuple[LeaseKeeper, ScriptedTransport]:
     transport = ScriptedTransport(respond=store.respond, latency_s=latency_s)
     keeper = LeaseKeeper(
@@ -82,6 +83,7 @@ def make_keeper(
         rng=random.Random(seed),
         on_change=changes.append if changes is not None else None,
         is_alive=is_alive,
+        settings=settings,
     )
     return keeper, transport
 
@@ -494,6 +496,23 @@ async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_on
         await leading(keeper)
         assert not keeper.may_bind()
         assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
+
+
+async def test_who_loses_an_expired_lease_and_takes_it_back_still_waits_for_its_last_holders_binds() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="dead", leaseDurationSeconds=9)
+    short = LeaseSettings(duration_s=9.0, renew_deadline_s=3.0, retry_period_s=1.0, bind_deadline_s=5.0)
+    changes: list[LeaseState] = []
+    keeper, _ = make_keeper(store, "a", changes, settings=short)
+    async with running(keeper):
+        await leading(keeper)
+        until_s = asyncio.get_running_loop().time() + keeper.may_bind_in_s()
+        store.fault = lambda asked, apply: ConnectFailedError("refused")
+        await asyncio.sleep(3.1)
+        store.fault = None
+        await leading(keeper)
+        assert changes == [LeaseState.LEADING, LeaseState.STANDBY, LeaseState.LEADING]
+        assert asyncio.get_running_loop().time() + keeper.may_bind_in_s() == pytest.approx(until_s)
 
 
 async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
