@@ -221,7 +221,12 @@ class Room(FilterBy):
     wants_room_only = True
 
     def __init__(self) -> None:
-        super().__init__("Room", lambda pod, name: "", depends_on=Dependency.ROW, sign=lambda pod: pod.name[0])
+        super().__init__(
+            "Room",
+            lambda pod, name: "" if pod.name else "nobody",
+            depends_on=Dependency.ROW,
+            sign=lambda pod: pod.name[0],
+        )
 
 
 def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
