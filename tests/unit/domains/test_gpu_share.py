@@ -114,6 +114,11 @@ def test_a_demand_for_more_devices_than_any_node_has_scores_nothing() -> None:
     bench = Bench(make_node("n", gpu=2))
 
     assert bench.scores(fraction("wide", 10, 200)) == {"n": 0}
+    assert bench.scores(fraction("too wide by one", 10, 3)) == {"n": 0}
+    for devices in (1, 2, 4, 8, 16, 32):
+        large = Bench(make_node("n", gpu=devices))
+        assert large.scores(fraction("all of them", 900, devices))["n"] > 0
+    assert bench.plugin.score(bench.view, fraction("wide", 10, 200), all_rows(bench.cache)).dtype == np.int64
     assert bench.refusals(fraction("wide", 10, 200)) == {"n": "Insufficient gpu-milli"}
 
 

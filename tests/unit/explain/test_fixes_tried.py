@@ -323,3 +323,15 @@ def test_so_many_nodes_are_looked_at_for_a_change_of_one(tried: int, monkeypatch
     full = [make_node(name, cpu="1") for name in "abc"] + [make_pod(f"on-{name}", cpu="1", node=name) for name in "abc"]
     victims = [fix.node for fix in explained(*full, make_pod("late", cpu="1")).fixes or () if fix.kind == "victim"]
     assert sorted(victims) == ["a", "b", "c"][:tried]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tolerations": [{"key": f"t{at}"} for at in range(300)]}, {"resourceClaims": [{"name": "x"}]}]
+)
+def test_a_pod_that_cannot_be_scheduled_at_all_is_not_said_to_fit(wrong: dict[str, Any]) -> None:
+    rehearsal = dump_of(make_node("n1"), make_pod("late", **wrong))._rehearsal
+    pod = rehearsal.pending["default", "late"]
+    worker = rehearsal.worker_of(pod)
+    assert worker is not None
+    assert pod.malformed or pod.spec.unsupported
+    assert rehearsal.fits(worker, pod) is None
