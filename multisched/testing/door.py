@@ -27,7 +27,7 @@ from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import Books, decision_of, pod_of, target_of
 from multisched.testing.devices import fits_for_certain
 from multisched.testing.knowledge import Ground, Homes, Told, wants
-from multisched.testing.policies import Policies
+from multisched.testing.policies import Policies, is_unsure
 from multisched.testing.relations import Standing, allows, bears_not, clash
 
 PRIORITY_MAX = 2_000_001_000
@@ -97,6 +97,8 @@ class Door(Books):
         self._has_leases = configuration.lease.enabled
         self._lease_prefix = configuration.lease.name_prefix
         self._renew_deadline_s = configuration.lease.renew_deadline_s
+        self.renew_deadlines_s: dict[str, float] = {}
+        """Process -> how long after a renewal it may bind, where its configuration is another one."""
         self._bind_deadline_s = configuration.client.bind_timeout_s
         self._binds_max = {
             d.name: min(d.concurrency.bind_workers, d.concurrency.max_in_flight_binds) for d in configuration.domains
@@ -187,7 +189,7 @@ class Door(Books):
         posts = [post for post in self._posts.get(uid, ()) if post.sender == sender]
         is_true = uid not in self._lied_about
         self._lied_about.discard(uid)
-        if answer is not None and answer.status < 500 and is_true:
+        if answer is not None and not is_unsure(answer) and is_true:
             # A refusal of one says nothing of those before it, which may be on their way.
             for post in posts if answer.status in TELL_ALL else posts[-1:]:
                 post.is_definite = True
@@ -290,7 +292,7 @@ class Door(Books):
         if term is None or term.holder != sender:
             held_by = term.holder if term is not None else "nobody"
             return f"while {held_by} held the lease of {domain}"
-        if now_s >= term.renewed_s + self._renew_deadline_s:
+        if now_s >= term.renewed_s + self._may_bind_s(sender):
             return f"{now_s - term.renewed_s:.2f} s after it renewed the lease"
         if now_s < term.bind_from_s:
             return f"{term.bind_from_s - now_s:.2f} s before the last leader's binds had run out"
@@ -314,7 +316,7 @@ class Door(Books):
     def lease_written(self, name: str, holder: str, renewed_s: float) -> None:
         now_s = self._now_s()
         if name not in self._deadlines:
-            self._look_at_deadline(name, renewed_s)
+            self._look_at_deadline(name, renewed_s + self._may_bind_s(holder))
         term = self._terms.get(name)
         if term is not None and term.holder == holder:
             term.renewed_s = renewed_s
@@ -331,29 +333,34 @@ class Door(Books):
             self._unaware.add(holder)
         # Who finds no lease believes at once that it may bind by its own, and waits all the same if pods of ours stand somewhere.
         self._terms[name] = _Term(holder, now_s if is_new else bind_from_s, renewed_s, bind_from_s)
+        self.look_at_leases()
 
     def lease_deleted(self, name: str) -> None:
         term = self._terms.get(name)
         if term is not None and term.holder:
-            until_s = term.renewed_s + self._renew_deadline_s
+            until_s = term.renewed_s + self._may_bind_s(term.holder)
             self._deleted[name] = _Deleted(term.holder, until_s, frozenset(self.told))
 
     def leases_of(self, sender: str) -> list[str]:
         """Names of the leases that it holds."""
         return [name for name, term in self._terms.items() if term.holder == sender]
 
-    def _look_at_deadline(self, name: str, renewed_s: float) -> None:
+    def _may_bind_s(self, holder: str) -> float:
+        """How long after it renewed a lease."""
+        return self.renew_deadlines_s.get(holder, self._renew_deadline_s)
+
+    def _look_at_deadline(self, name: str, until_s: float) -> None:
         """Asks right after the moment when nobody may bind by the lease any more."""
         self._deadlines.add(name)
-        until_s = renewed_s + self._renew_deadline_s + JUST_AFTER_S
-        asyncio.get_running_loop().call_at(until_s, self._at_deadline, name)
+        asyncio.get_running_loop().call_at(until_s + JUST_AFTER_S, self._at_deadline, name)
 
     def _at_deadline(self, name: str) -> None:
         self._deadlines.discard(name)
         self.look_at_leases()
         term = self._terms.get(name)
-        if term is not None and term.renewed_s + self._renew_deadline_s > self._now_s():
-            self._look_at_deadline(name, term.renewed_s)
+        until_s = term.renewed_s + self._may_bind_s(term.holder) if term is not None else 0.0
+        if until_s > self._now_s():
+            self._look_at_deadline(name, until_s)
 
     def look_at_leases(self) -> None:
         """I9, whether anything is sent or not: who believes that it may bind, may."""

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import random
 import re
+import zlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -50,6 +51,13 @@ _ODD = (
 )
 _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 _TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
+_UNSURE = (
+    Response(504, _TIMED_OUT),
+    Response(408, b"<html>Request Time-out</html>"),
+    Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"rpc error: code = Unavailable"}'),
+    Response(502, b"<html>Bad Gateway</html>"),
+)
+"""What a server or a proxy before it says when it does not know whether a binding was stored."""
 MARK = b"GARBLED"
 """What stands in the labels of an object that no answer tells in UTF-8."""
 MALFORMED = b"MALFORMED"
@@ -352,15 +360,15 @@ class FaultyTransport:
             self._travelling.add(late)
             late.add_done_callback(self._arrived)
             await asyncio.sleep(faults.rng.uniform(0.0, delay_s))
-            if faults.strikes("504 to a bind, applied late", 0.5):
-                return Response(504, _TIMED_OUT)
+            if faults.strikes("unsure of a bind, applied late", 0.5):
+                return _unsure(body)
             raise AnswerLostError("no answer (injected, applied late)")
         answer = await self._apply(path, body, content_type)
         if faults.strikes("bind lost, applied", faults.bind_lost_after):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, applied)")
         await self._travel()
-        return Response(504, _TIMED_OUT) if faults.strikes("504 to a bind", faults.timed_out) else answer
+        return _unsure(body) if faults.strikes("unsure of a bind", faults.timed_out) else answer
 
     async def _apply_late(self, path: str, body: bytes, content_type: str, delay_s: float) -> Response:
         await asyncio.sleep(delay_s)
@@ -484,6 +492,11 @@ def garbled(body: bytes) -> bytes:
     if MALFORMED in body:
         body = body.replace(_NOTE, b'"note":7')
     return body.replace(MARK, b"\xff\xfe") if MARK in body else body
+
+
+def _unsure(body: bytes) -> Response:
+    """Of the pod, not of chance: one draw more would make every other run a different one."""
+    return _UNSURE[zlib.crc32(body) % len(_UNSURE)]
 
 
 def _uid(line: bytes) -> bytes:

@@ -34,6 +34,8 @@ CONCERNED_ONE_IN: Final = 3
 CATCHES_UP_EVERY, FAILS_TO_EVERY = 3, 7
 """Calls to catch up after so many of which there is more, and after so many of which it fails."""
 ANSWER_TIMEOUT_S: Final = 0.5
+LONG_REASON: Final = "the plugin is confused" + 400 * "…"
+"""Of more bytes than the note of an Event may have, and of more than one byte a character."""
 
 
 class FaultyError(Exception):
@@ -79,7 +81,7 @@ class Faulty:
         struck = self._bugs.strikes("PreFilter", pod.uid)
         if struck == 1:
             raise FaultyError("PreFilter")
-        return PreFilterResult(Status.unresolvable("the plugin is confused") if struck else SUCCESS)
+        return PreFilterResult(Status.unresolvable(LONG_REASON) if struck else SUCCESS)
 
     def sign(self, pod: Pod) -> Hashable:
         """Who meets the bug of PreFilter is of no class with others."""

@@ -48,6 +48,11 @@ class _Row:
     """An answer was lost: the next refusal may be about what was asked before, and need not count."""
 
 
+def is_unsure(answer: Response) -> bool:
+    """Who answers so does not know whether the write was applied: a server in trouble, a proxy that would wait no more."""
+    return answer.status >= 500 or answer.status == 408
+
+
 class Policies:
     """`server.Interceptor`. `changes` counts what was done for a pod."""
 
@@ -149,9 +154,7 @@ class Policies:
         Answers that may be another one next time neither count nor begin the row anew; `None` is a lost one.
         """
         row = self._rows.setdefault((sender, uid), _Row(""))
-        if (
-            answer is None or answer.status >= 500
-        ):  # it may have been applied: the sender asks again, and goes by a read
+        if answer is None or is_unsure(answer):  # it may have been applied: the sender asks again, and goes by a read
             row.is_unsure = True
             return ""
         if answer.status in (0, 429):

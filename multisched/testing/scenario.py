@@ -210,10 +210,12 @@ class Run:
             workshop=VirtualWorkers(random.Random(self.seed ^ self.started)),  # noqa: S311 - a simulation
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self.faults, transport),
         )
-        program = context.run(Program, self.configuration, surroundings)
+        configuration = self.setting.configuration_of(self.started)
+        self.door.renew_deadlines_s[identity] = configuration.lease.renew_deadline_s
+        program = context.run(Program, configuration, surroundings)
         witness = Witness(
             program,
-            self.configuration,
+            configuration,
             self.door,
             identity,
             self.loop,

@@ -35,6 +35,10 @@ REPLICAS = (2, 2, 2, 3)
 SLOW_BINDS = 0.35
 """Of all runs: in these a bind takes up to SLOW_BIND_MAX_S."""
 SLOW_BIND_MAX_S = 2.5
+ROLLOUTS = 0.25
+"""Of all runs: in these the settings of leases are being changed."""
+SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
+"""It runs out before the holder of one of fifteen seconds has to stop."""
 
 _ASKING_DOMAIN = """
 - name: {name}
@@ -80,11 +84,19 @@ class Setting:
     """How long a bind may take beside its way."""
     kinds: Sequence[str]
     """Disruptions, in the order in which they strike."""
+    is_rollout: bool
+    """Every second process has another configuration: its lease is shorter."""
 
     @property
     def schedulers(self) -> Collection[str]:
         """All that are served."""
         return [name for domain in self.configuration.domains for name in domain.scheduler_names]
+
+    def configuration_of(self, number: int) -> Configuration:
+        """Of the first process, the second and so on."""
+        if not self.is_rollout or number % 2:
+            return self.configuration
+        return self.configuration.model_copy(update={"lease": self.configuration.lease.model_copy(update=SHORT_LEASE)})
 
     @property
     def has_faulty_plugin(self) -> bool:
@@ -109,6 +121,7 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, seed, is_shipped=is_shipped, is_alone=is_alone),
+        is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,  # noqa: S311 - a simulation
     )
 
 
