@@ -55,6 +55,7 @@ FIRST: dict[str, int] = {
     "gone_pods_counted": 1,
     "gone_pods_decided": 59,
     "joined_rows_used_at_once": 6,
+    "late_refusals_keep_their_victims": 12,
     "lease_given_back_too_early": 12,
     "lease_not_checked_before_bind": 9,
     "ledgers_not_rolled_back": 2,

@@ -14,6 +14,7 @@ from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.reflector import Reflector
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.dry_run import AttemptDryRun
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.status import SUCCESS
@@ -257,3 +258,9 @@ def deleted_leases_not_waited_for() -> None:
         del self, worker, keeper
 
     put(Program, "_until_alone", at_once)
+
+
+@defect
+def late_refusals_keep_their_victims() -> None:
+    """Who preempts clears a node that a later filter than the ones for room refuses whoever goes."""
+    put(AttemptDryRun, "_as_it_stands", lambda self, plugin, rows: np.zeros(len(rows), np.uint8))
