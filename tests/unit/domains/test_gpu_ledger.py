@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from domains.gpu.demand import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED, demand_of
-from domains.gpu.gpu_ledger import ROWS_FIRST, GpuLedger
+from domains.gpu.gpu_ledger import DEVICES_FIRST, ROWS_FIRST, GpuLedger
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Node, Pod
 from tests.unit.domains.builders import GPU, make_node, make_pod
@@ -359,3 +359,10 @@ def test_whichever_rows_are_asked_about_each_gets_its_own(rows: list[int]) -> No
     ledger = make_ledger(*(make_node(f"n{devices}", gpu=devices) for devices in range(5)))
     assert ledger.whole_free(np.array(rows)).tolist() == rows
     assert ledger.ranked(np.array(rows)).max(axis=0).tolist() == [1000 if devices else -1 for devices in rows]
+
+
+@pytest.mark.parametrize("devices", [1, DEVICES_FIRST, DEVICES_FIRST + 1, 4 * DEVICES_FIRST])
+def test_room_on_all_devices_is_what_the_last_of_them_has_and_beyond_them_none(devices: int) -> None:
+    ledger = make_ledger(make_node("n", gpu=devices))
+    rooms = [ledger.room(np.array([0]), count).tolist() for count in (devices, devices + 1, 8 * devices)]
+    assert rooms == [[1000], [-1], [-1]]
