@@ -146,7 +146,7 @@ class AttemptDryRun:
                 self._displace_wide(pods, rule, tally)
         narrow = rows[~alone] if alone.any() else rows
         # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
-        own = runs.table.row_of(self._failed.pod.nominated_node) if self._failed.pod.nominated_node else None
+        own = runs.table.row_of(self._failed.pod.nominated_node)
         memory.forget(own)
         try:
             self._displacement.learn(memory, narrow, rule, self._columns)

@@ -334,3 +334,12 @@ def test_what_a_filter_says_by_all_nodes_is_forgotten_when_one_of_them_changes()
     assert found(domain, "q")[:2] == ("a", ["low"])
     domain.cache.set_node(make_node("b", cpu=10, version=3))
     assert found(domain, "r")[0] == ""
+
+
+def test_a_pods_own_promise_counts_for_others_of_its_class_and_not_for_itself() -> None:
+    """Whichever of them was asked about before."""
+    domain = Domain(make_node("a", cpu=1000), make_node("small", cpu=10), in_tree=IN_TREE)
+    domain.cache.place(make_pod("low", cpu=1000, node="a"))
+    domain.nominator.nominate(make_pod("p", cpu=1000, priority=9), "a")
+    for name in "pqppqqp":
+        assert found(domain, name)[:2] == (("a", ["low"]) if name == "p" else ("", []))
