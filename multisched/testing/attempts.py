@@ -5,6 +5,7 @@ Stands by the domain's queue. What it expects is counted here anew, from calls a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +23,9 @@ TURNS_EVERY: Final = 3
 REFUSALS_EVERY: Final = 2
 """One refusal in so many is held against what was told."""
 EXACT_S: Final = 1e-6
+LEAD_ATTEMPTS, UNIT_S = 17.0, 0.0005
+"""What retries may have had more than first attempts that wait (ARCHITECTURE.md, shares): 16 attempts and the one under way; and
+what an attempt may take to count as one, an attempt that takes longer counting as so many more."""
 WINDOW_S: Final = 1.0
 """As `backoff.py` has it of kube-scheduler: backoffs that end in the same second end together."""
 
@@ -56,6 +60,21 @@ class _Course:
 
 
 @dataclass(slots=True)
+class _Turns:
+    """What was taken from the queue: the measure of what a first attempt had to wait for."""
+
+    firsts: float = 0.0
+    """First attempts, by what they cost."""
+    retries: float = 0.0
+    of: Counter[str] = field(default_factory=Counter)
+    """Namespace -> its retries."""
+
+    def before(self, namespace: str) -> tuple[float, float]:
+        """First attempts so far, and retries of other namespaces."""
+        return self.firsts, self.retries - self.of[namespace]
+
+
+@dataclass(slots=True)
 class Attempts:
     """Of one domain in one process. `chances`: None where plugins were drawn that refuse, or fail, by themselves."""
 
@@ -69,10 +88,25 @@ class Attempts:
     _courses: dict[str, _Course] = field(default_factory=dict)
     _pops: int = 0
     _refused: int = 0
+    _turns: _Turns = field(default_factory=_Turns)
+    _waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """uid of a pod that was never tried -> what had been taken when it came."""
 
     def begin(self) -> Attempts:
         """Takes its place before the queue."""
-        fail, pop = self.queue.fail, self.queue.pop
+        fail, pop, add, took = self.queue.fail, self.queue.pop, self.queue.add, self.queue.took
+
+        def watched_add(pod: Pod, now_s: float) -> Placement:
+            is_new = pod.uid not in self.queue
+            placement = add(pod, now_s)
+            if is_new and placement.place is Place.ACTIVE:
+                self._waiting[pod.uid] = self._turns.before(pod.namespace)
+            return placement
+
+        def watched_took(uid: str, seconds: float) -> None:
+            if not self._is_retry(uid, 1):
+                self._turns.firsts += max(seconds / UNIT_S - 1.0, 0.0)
+            took(uid, seconds)
 
         def watched_fail(uid: str, failure: Failure, now_s: float) -> Placement:
             placement = fail(uid, failure, now_s)
@@ -86,6 +120,8 @@ class Attempts:
             backing_off = list(self.queue.entries(Place.BACKOFF)) if is_early else []
             ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
             popped = pop(now_s)
+            if popped is not None:
+                self._count_turn(popped)
             if popped is not None and is_checked:
                 self._check_turn(popped)
                 if ends_s.get(popped.pod.uid, now_s) > now_s:
@@ -94,9 +130,26 @@ class Attempts:
 
         self.queue.fail = watched_fail  # type: ignore[method-assign]
         self.queue.pop = watched_pop  # type: ignore[method-assign]
+        self.queue.add = watched_add  # type: ignore[method-assign]
+        self.queue.took = watched_took  # type: ignore[method-assign]
         return self
 
     # -- whose turn it is ------------------------------------------------------------------------------------------
+
+    def _count_turn(self, popped: QueuedPod) -> None:
+        """While a pod waits for its first attempt, retries of other namespaces have as many as first attempts, and a few more."""
+        pod = popped.pod
+        came = self._waiting.pop(pod.uid, None)
+        if self._is_retry(pod.uid, popped.attempts - 1):
+            self._turns.retries += 1
+            self._turns.of[pod.namespace] += 1
+            return
+        if came is not None and popped.attempts == 1:
+            firsts, retries = (now - then for now, then in zip(self._turns.before(pod.namespace), came, strict=True))
+            if retries > firsts + LEAD_ATTEMPTS:
+                told = f"{retries:.0f} retries of other namespaces, and {firsts:.0f} first attempts"
+                self.complain(f"I3: {pod.key} was tried for the first time after {told}")
+        self._turns.firsts += 1
 
     def _check_turn(self, popped: QueuedPod) -> None:
         """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""

@@ -28,7 +28,7 @@ from multisched.testing.books import Books, decision_of, pod_of, target_of
 from multisched.testing.devices import fits_for_certain
 from multisched.testing.knowledge import Ground, Homes, Told, wants
 from multisched.testing.policies import Policies, is_unsure
-from multisched.testing.relations import Standing, allows, bears_not, clash
+from multisched.testing.relations import Standing, allows, bears_not, clash, keep_apart
 
 PRIORITY_MAX = 2_000_001_000
 """Of pods that are critical for their node."""
@@ -160,7 +160,7 @@ class Door(Books):
             self._grounds[uid, node] = told.ground(sender, pod, node)
             # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
             fault = (
-                told.fault_of_bind(pod, domain, node) or self._foe(told, pod, node)
+                told.fault_of_bind(pod, domain, node) or self._foe(told, pod, node) or self._latecomer(told, pod, node)
                 if is_first and pod.node != node
                 else ""
             )
@@ -181,6 +181,19 @@ class Door(Books):
         for one in told.standing_on(node):
             if one.uid != pod.uid and (bears_not(known, one) or bears_not(one, known)):
                 return f"where {one.key} stands, which an anti-affinity forbids"
+        return ""
+
+    def _latecomer(self, told: Told, pod: Pod, node: str) -> str:
+        """Somebody else's pod of which the sender was told since it decided, wherever that stands, and one of the two keeps the
+        other out of the place that they would share; empty for nobody."""
+        decided_on = self._grounds[pod.uid, node].pods
+        known, here = told.pods.get(pod.uid, pod), told.nodes.get(node)
+        for uid in self._strangers & told.pods.keys() if here is not None else ():
+            one, before = told.pods[uid], decided_on.get(uid)
+            there = told.nodes.get(one.node)
+            is_late = before is None or not before.node
+            if is_late and there is not None and here is not None and keep_apart(known, here, one, there):
+                return f"though it was told of {one.key} on {one.node}, and an anti-affinity keeps the two apart"
         return ""
 
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:

@@ -13,7 +13,7 @@ import math
 import random
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -282,6 +282,14 @@ class Run:
     def knows_placed(self, uid: str) -> bool:
         """Every process has been told of this pod."""
         return all(uid in process.witness.told.pods for process in self.processes)
+
+    def on_their_way(self, names: Collection[str]) -> list[Pod]:
+        """Those of the pods for which some process has decided, and that the watch does not show on a node yet."""
+        return [
+            pod
+            for pod in self.world.pods()
+            if pod.name in names and any(process.program.cache.is_assumed(pod.uid) for process in self.processes)
+        ]
 
     def rewound(self) -> None:
         """The store was restored from a backup."""

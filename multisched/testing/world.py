@@ -24,7 +24,7 @@ from multisched.testing.disks import NOBODYS, Disks
 from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN, MALFORMED, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
-from multisched.testing.relations import Relations
+from multisched.testing.relations import HOSTNAME, Relations
 from multisched.testing.storage import ODD, VOLUMES_PATH, Storage
 
 NODES = 40
@@ -56,6 +56,7 @@ RESIZED_MAX_S = 6.0
 """How long a kubelet may take to resize a pod."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
 """How often kubelets look, and how long a pod may take to end."""
+NO_LABELS: Mapping[str, str] = {}
 GIANT_PORT = 9_900
 GIANT_TOLERATIONS = 300
 """More than the program reads of a pod; the API has no such bound."""
@@ -270,10 +271,12 @@ class World:
             "volume": f"{VOLUMES_PATH}/garbled",
         }
 
-    async def place_foreign(self, node: str, *, annotations: Mapping[str, str], cpu: str = "10m") -> None:
+    async def place_foreign(
+        self, node: str, *, annotations: Mapping[str, str], cpu: str = "10m", labels: Mapping[str, str] = NO_LABELS
+    ) -> None:
         """A pod of another scheduler on a node from the start, as static pods are."""
         self._names += 1
-        metadata = {"name": f"{FOREIGN}{self._names}", "labels": {}, "annotations": dict(annotations)}
+        metadata = {"name": f"{FOREIGN}{self._names}", "labels": dict(labels), "annotations": dict(annotations)}
         spec = _small("default-scheduler", cpu) | {"nodeName": node}
         await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
@@ -286,12 +289,22 @@ class World:
         self._door.bound_from_outside(uid, pod["spec"]["nodeName"])
         return uid
 
+    async def place_averse(self, node: str, labels: Mapping[str, str], key: str = HOSTNAME) -> str:
+        """A pod of another scheduler on a node from the start, which bears nobody with these labels there; its uid.
+
+        With the `key` of a wider place, nowhere in that.
+        """
+        self._names += 1
+        spec = _small("default-scheduler", "10m") | {"nodeName": node, "affinity": _bears_not(labels, key)}
+        metadata = {"name": f"{FOREIGN}averse-{self._names}", "labels": {}}
+        return await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
     async def place_giant(self, node: str) -> str:
         """A placed pod with more tolerations than are read of one, which holds a port and bears no `app-0` beside it."""
         self._names += 1
         spec = _small("default-scheduler", "10m") | {"nodeName": node}
         spec["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": GIANT_PORT}]
-        spec["affinity"] = _bears_not("app-0")
+        spec["affinity"] = _bears_not({"app": "app-0"})
         metadata = {"name": f"{FOREIGN}giant-{self._names}", "labels": {"size": "giant"}}
         plain = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(GIANT_TOLERATIONS)]
@@ -304,7 +317,7 @@ class World:
         port["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": GIANT_PORT}]
         enemy = _small("forecast-scheduler", "10m") | where
         averse = _small("forecast-scheduler", "10m") | where
-        averse["affinity"] = _bears_not("", size="giant")
+        averse["affinity"] = _bears_not({"size": "giant"})
         for spec, labels in ((port, {}), (enemy, {"app": "app-0"}), (averse, {})):
             self._names += 1
             metadata = {"name": f"beside-{self._names}", "labels": labels}
@@ -367,6 +380,11 @@ class World:
 
     async def delete_named(self, name: str, namespace: str = NAMESPACE) -> None:
         await self.send("DELETE", f"{pods_path(namespace)}/{name}?gracePeriodSeconds=0")
+
+    async def delete_uid(self, uid: str) -> None:
+        """Nothing happens where it has gone already."""
+        for pod in [pod for pod in self.pods() if pod.uid == uid]:
+            await self.delete_pod(pod)
 
     async def mend_storage(self) -> None:
         """After a restored backup: pods that wait for a volume that nobody makes had gone, and a class had come."""
@@ -438,9 +456,9 @@ class World:
         self._door.policies.namespace_changed()
         await self.label_namespace(NAMESPACE, {TRUSTED: "yes"})
 
-    async def resize(self, pod: Pod, cpu: str) -> bool:
+    async def resize(self, pod: Pod, cpu: str, *, takes_time: bool = False) -> bool:
         """In place, whether it is bound or waits. Some kubelets take their time: until then the pod has what it had."""
-        is_slow = bool(pod.node) and _drawn(pod.uid) % 2 == 0
+        is_slow = bool(pod.node) and (takes_time or _drawn(pod.uid) % 2 == 0)
         if is_slow:
             await self._report_cpu(pod, f"{pod.requests.get(CPU, 0)}m")
         is_done = await self._resize(pod, cpu)
@@ -501,9 +519,8 @@ def _small(scheduler: str, cpu: str) -> dict[str, Any]:
     return {"schedulerName": scheduler, "containers": [{"name": "main", "image": "app-0:v1", "resources": resources}]}
 
 
-def _bears_not(app: str, **labels: str) -> dict[str, Any]:
-    selector = {"matchLabels": labels or {"app": app}}
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+def _bears_not(labels: Mapping[str, str], key: str = HOSTNAME) -> dict[str, Any]:
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": dict(labels)}}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 

@@ -18,10 +18,14 @@ from multisched.cycle.dry_run import AttemptDryRun
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.status import SUCCESS
-from multisched.model.objects import Node
+from multisched.model.objects import Node, Pod
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.queueing import parked_pods
+from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.pod_queue import PodQueue
+from multisched.shell import cluster_changes, ingest
 from multisched.shell.audit import Audit
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest import PodIngest
@@ -29,6 +33,7 @@ from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
+from multisched.state.pod_news import PodNews
 from tests.sim.defects import DEFECTS, defect, put
 
 __all__ = ["DEFECTS"]
@@ -264,3 +269,63 @@ def deleted_leases_not_waited_for() -> None:
 def late_refusals_keep_their_victims() -> None:
     """Who preempts clears a node that a later filter than the ones for room refuses whoever goes."""
     put(AttemptDryRun, "_as_it_stands", lambda self, plugin, rows: np.zeros(len(rows), np.uint8))
+
+
+# -- who waits, and for whom -------------------------------------------------------------------------------------------
+
+
+@defect
+def resizes_told_when_they_are_asked_for() -> None:
+    """Room that a resize frees is told of when its owner asks for it, and not when the kubelet has freed it."""
+    genuine = cluster_changes.assigned_pod_events
+
+    def events(before: Pod, after: Pod) -> Any:
+        asked, ask = (replace(pod, held=None) for pod in (before, after))
+        return genuine(asked, ask)
+
+    put(ingest, "assigned_pod_events", events)
+
+
+@defect
+def labels_left_out_of_parked_classes() -> None:
+    """Parked pods of one spec share the answers of hints, whatever their labels."""
+    genuine = parked_pods.class_of
+    put(parked_pods, "class_of", lambda pod: genuine(replace(pod, labels={})))
+
+
+@defect
+def ended_promises_told_to_the_less_urgent_alone() -> None:
+    """Who is as urgent as the pod that was promised a node does not hear of the end of that promise."""
+    genuine = PodQueue.on_event
+
+    def on_event(self: PodQueue, *told: Any, priority_max: int | None = None) -> Any:
+        return genuine(self, *told, priority_max=None if priority_max is None else priority_max - 1)
+
+    put(PodQueue, "on_event", on_event)
+
+
+@defect
+def news_marked_before_it_is_counted() -> None:
+    """A pod that keeps others away, as the first news since a decision, concerns nobody who has no rules himself."""
+    genuine = PodNews.came
+
+    def came(self: PodNews, pod: Pod) -> None:
+        before = self.end
+        genuine(self, pod)
+        self.demanding = min(self.demanding, before)
+
+    put(PodNews, "came", came)
+
+
+@defect
+def one_namespace_retries_for_nothing() -> None:
+    """Where one namespace alone has retries, first attempts of others wait for all of them."""
+    genuine = ActivePods._pay
+
+    def pay(self: ActivePods, namespace: str, units: float) -> None:
+        lead = self._lead
+        genuine(self, namespace, units)
+        if len(self._retries) == 1:
+            self._lead = lead
+
+    put(ActivePods, "_pay", pay)

@@ -11,6 +11,7 @@ from collections import Counter
 
 from multisched.testing.disruptions.pods import is_ours_to_lose
 from multisched.testing.disruptions.scene import Scene
+from multisched.testing.disruptions.waiting import play_one
 from multisched.testing.plugins import HELD
 from multisched.testing.policies import OWNER
 
@@ -29,6 +30,7 @@ async def end(scene: Scene, struck: Counter[str]) -> None:
     if scene.rng.random() < UNHEARD:  # where no other list comes to help
         struck["pod deleted unheard"] += await _delete_unheard(scene)
     await _set_aside(scene)
+    await play_one(scene, struck)
     if not scene.run.setting.is_shipped:
         await _tell_while_held(scene)
     await _mend_refused(scene, struck)
