@@ -505,6 +505,20 @@ async def test_what_was_not_written_of_a_pod_is_not_written_once_it_has_a_node()
     assert writer.statistics().superseded == 2
 
 
+async def test_what_is_said_of_a_pod_whose_bind_came_to_nothing_is_written_again() -> None:
+    writer, transport, _ = make_writer()
+    again = replace(UNSCHEDULABLE, message="0/1 nodes are available: 1 Insufficient cpu.")
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE, LEASE)
+        await asyncio.sleep(0.001)
+        writer.drop(POD.uid)  # while it is written
+        assert await drained(writer, 30)
+        writer.write(POD, again, LEASE)
+        assert await drained(writer, 30)
+    told = [asked.body["status"]["conditions"][0]["message"] for asked in transport.asked]
+    assert told[-1] == again.message
+
+
 async def test_an_event_names_the_other_object_it_is_about() -> None:
     sink, transport, _ = make_sink()
     preemptor = ObjectRef("Pod", "team", "urgent", "uid-2")

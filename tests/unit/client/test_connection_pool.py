@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import socket
 import ssl
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -265,6 +267,31 @@ async def test_an_answer_that_breaks_off_at_any_byte_is_lost_on_a_new_and_on_a_k
             with pytest.raises(AnswerLostError):
                 await ask(pool)
         assert not pool._connections
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_an_answer_that_ends_with_its_connection_is_whole_if_that_was_closed_and_lost_if_it_was_reset(
+    is_reset: bool,
+) -> None:
+    may_end = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        await may_end.wait()
+        if is_reset:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    async with playing(serve) as pool:
+        asking = asyncio.ensure_future(ask(pool))
+        await until(lambda: any(one._reader.bytes_read for one in pool._connections))
+        may_end.set()
+        if is_reset:
+            with pytest.raises(AnswerLostError, match="ConnectionResetError"):
+                await asking
+        else:
+            assert (await asking).body == b"half"
 
 
 async def test_a_slow_body_arrives_whole() -> None:

@@ -262,6 +262,19 @@ async def test_a_context_that_is_not_there_and_a_plugin_that_fails_are_told(tmp_
             pass
 
 
+def test_the_narrow_import_has_all_that_is_needed_of_the_real_package() -> None:
+    import_vendor.cache_clear()
+    vendor = import_vendor()
+    made = (vendor.load_kube_config, vendor.load_incluster_config, vendor.new_configuration, vendor.new_rest_client)
+    assert [one.__name__ for one in made] == [
+        "load_kube_config",
+        "load_incluster_config",
+        "Configuration",
+        "RESTClientObject",
+    ]
+    assert vendor.default_kubeconfig.endswith("/.kube/config")
+
+
 def test_the_narrow_import_leaves_the_real_package_importable_and_loads_no_models() -> None:
     code = (
         "import sys; from multisched.client.auth import import_vendor; import_vendor();"

@@ -154,3 +154,12 @@ def test_tombstones_are_bounded_in_time_and_number() -> None:
     for number in range(TOMBSTONES_MAX + 10):
         known.remove("k", f"u{number}", "3", TOMBSTONE_TTL_S)
     assert known.tombstones == TOMBSTONES_MAX
+
+
+def test_of_two_deletions_the_newer_counts_whichever_comes_first() -> None:
+    for versions in (("7", "9"), ("9", "7")):
+        known = KnownObjects()
+        for now_s, version in enumerate(versions):
+            known.remove("a", "u", version, float(now_s))
+        assert known.observe("a", "u", "9") is Verdict.STALE
+        assert known.observe("a", "u", "10") is Verdict.UPSERT

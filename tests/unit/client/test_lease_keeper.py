@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import looptime
 import pytest
 from hypothesis import given
@@ -297,6 +298,28 @@ async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lea
     assert len(tried) > 2
     (told,) = [record for record in caplog.records if record.message == "lease not released, it runs out"]
     assert vars(told)["lease"] == "job"
+
+
+async def test_a_keeper_whose_program_ends_while_it_gives_its_lease_back_gives_it_back() -> None:
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with anyio.create_task_group() as program:
+        program.start_soon(keeper.run)
+        await leading(keeper)
+        puts = len(transport.of("PUT"))
+
+        def refuse_first(asked: Asked, apply: Callable[[], Response]) -> Answer:
+            is_first = asked.method == "PUT" and len(transport.of("PUT")) <= puts + 1
+            return a_refusal(503) if is_first else apply()
+
+        store.fault = refuse_first
+        program.start_soon(keeper.release)
+        await asyncio.sleep(0.001)
+        assert len(transport.of("PUT")) == puts + 1
+        program.cancel_scope.cancel()
+    assert store.document is not None
+    assert store.document["spec"]["holderIdentity"] == ""
+    assert keeper.state is LeaseState.RELEASED
 
 
 async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:

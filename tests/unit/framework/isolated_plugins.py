@@ -105,6 +105,16 @@ class NodesOnly:
         return np.zeros(len(rows), np.uint8)
 
 
+class OnlyScores:
+    """Has no filter, and ends its process when it is asked."""
+
+    name = "OnlyScores"
+    depends_on = Dependency.NODE
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        os._exit(7)
+
+
 class Unbuildable:
     """Builds in the process that configures it, and nowhere else."""
 

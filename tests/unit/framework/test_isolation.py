@@ -230,6 +230,16 @@ async def test_a_process_that_dies_is_replaced(make: Make, workers: PluginWorker
     assert workers.processes[0].killed == 1
 
 
+@pytest.mark.parametrize(("name", "pod", "point"), [("Roomy", "die", "Filter"), ("OnlyScores", "p", "Score")])
+async def test_a_process_that_dies_has_failed_at_the_first_point_of_its_plugin(
+    make: Make, name: str, pod: str, point: str
+) -> None:
+    plugin = make(Isolation.PROCESS, name)
+    with pytest.raises(IsolatedError, match="its process died: exit code 7") as failed:
+        await plugin.answer(plugin.ask(make_view(three_nodes()), make_pod(pod), np.arange(3)))
+    assert failed.value.point == point
+
+
 async def test_a_plugin_that_cannot_be_built_in_the_process_says_why(make: Make) -> None:
     plugin = make(Isolation.PROCESS, "Unbuildable")
     with pytest.raises(IsolatedError, match="cannot be built in its process: OSError: no licence on this machine"):

@@ -195,6 +195,23 @@ def test_a_claim_that_was_bound_before_the_write_is_left_alone() -> None:
     play(story)
 
 
+def test_a_claim_that_names_the_promised_volume_already_gets_it() -> None:
+    """The controller binds the claim first, and the volume's own claim is still to be written."""
+
+    async def story() -> None:
+        bench = static()
+        bench.storage.put(PVC, claim("c", "local", bound="v"))
+        work = bench.start()
+        await asyncio.sleep(0.1)
+        assert not work.done()
+        assert [one[0] for one in bench.desk.written] == ["v to c"]
+        bench.bind()
+        await asyncio.sleep(5.0)
+        assert work.result().is_success
+
+    play(story)
+
+
 def test_conflicts_without_end_are_given_up() -> None:
     async def story() -> None:
         bench = static()

@@ -164,6 +164,21 @@ def test_what_frees_a_disk_or_a_claim_wakes_and_nothing_else_does() -> None:
 
 # -- VolumeZone --------------------------------------------------------------------------------------------------------
 
+
+def test_what_is_said_of_a_claim_without_a_volume_hangs_on_its_class() -> None:
+    scene = Scene([node_document("n0")], [], pod_document("p", volumes=uses("c")))
+    put(scene.objects, CLAIM, claim("c", storage_class="late"))
+    plugin, view = VolumeZone(scene.context()), scene.view()
+    said = 'storageclass.storage.k8s.io "late" not found'
+    assert plugin.pre_filter(view, scene.pod).status == Status(UNRESOLVABLE, plugin.name, (said,))
+    before = plugin.stamp(view, scene.pod)
+    put(scene.objects, CLASS, storage_class("other"))
+    assert plugin.stamp(view, scene.pod) == before
+    put(scene.objects, CLASS, storage_class("late"))
+    assert plugin.pre_filter(view, scene.pod).status is SKIP
+    assert plugin.stamp(view, scene.pod) != before
+
+
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 OLD_ZONE, OLD_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
 ELSEWHERE = (UNRESOLVABLE, ("node(s) had no available volume zone",))

@@ -92,3 +92,13 @@ def test_those_who_are_parked_after_the_event_are_not_tried_again_for_it() -> No
         parked.queue.flush(now_s)
     assert parked.waking(many) == len(many)
     assert parked.waking(late) == 0
+
+
+def test_whose_backoff_is_not_over_waits_for_its_end_all_the_same() -> None:
+    parked = Parked()
+    many = parked.refuse("many", HINT_COST_MAX + 1)
+    parked.happen(0.5)
+    parked.queue.flush(0.5)
+    tried = [uid for uid in many if parked.queue.where(uid) is not Place.UNSCHEDULABLE]
+    assert len(tried) == OVERDUE_PER_FLUSH
+    assert {parked.queue.where(uid) for uid in tried} == {Place.BACKOFF}

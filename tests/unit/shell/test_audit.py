@@ -530,6 +530,26 @@ def test_an_object_that_is_newer_here_than_the_list_is_not_compared_by_what_it_h
     play(scene)
 
 
+def test_an_object_that_came_after_the_list_is_not_missed_in_it() -> None:
+    """The watch has shown it while the list was on its way."""
+
+    async def scene(stage: Stage) -> None:
+        async def come_meanwhile(method: str, path: str) -> None:
+            if path.startswith("/api/v1/pods?limit") and stage.transport.after is not None:
+                stage.transport.after = None
+                await stage.add_pod("late")
+                await asyncio.sleep(1.0)
+
+        for _ in range(2):
+            stage.transport.after = come_meanwhile
+            assert await stage.program.audit.once() == []
+            await stage.delete_pod("late")
+            await asyncio.sleep(1.0)
+        assert stage.found.differences == 0
+
+    play(scene)
+
+
 def test_an_audit_of_a_small_cluster_is_short() -> None:
     """It lets others go on between its steps, and does not sleep but between pages."""
 

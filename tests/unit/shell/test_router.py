@@ -235,6 +235,7 @@ def test_a_pod_that_an_event_wakes_and_a_plugin_does_not_let_in_is_told_so() -> 
         await asyncio.sleep(PATIENCE_S)
         assert house.worker.queue.where("uid-first") is Place.GATED
         assert house.told("first")[before:] == ["the quota is used up"]
+        assert house.desk.conditions[-1][1].reason == "SchedulingGated"
         assert house.node_of("first") is None
         task.cancel()
 
