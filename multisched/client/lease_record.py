@@ -64,6 +64,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 NOT_TOLD: Final = Holding("somebody whose lease cannot be read", {})
+NOT_THERE: Final = Holding("somebody whose lease was deleted, if there was one", {})
 
 
 class Expiry:
@@ -94,37 +95,48 @@ class LeaseWatcher:
         self, transport: Transport, clock: Clock, namespace: str, name: str, *, duration_s: float, grace_s: float
     ) -> None:
         self._transport = transport
-        self._clock = clock
         self._path = lease_path(namespace, name)
-        self._expiry = Expiry(clock, duration_s)
+        self._clock = clock
+        self._duration_s = duration_s
         self._grace_s = grace_s
-        self._seen: object = None
+        self._expiry = Expiry(clock, duration_s)
+        self._looked_s = clock.monotonic()
+        self._record: LeaseRecord | None = None
         self._last: Holding | None = None
 
     async def read(self) -> Holding | None:
         """By a consistent read: who may bind by the lease now; None: nobody, and nothing that anybody sent is on its way.
 
-        A lease that was given back is free at once, since its holder had drained; one that was deleted, or that we may not read
-        (any more), counts as held until it would have run out.
+        A lease that was given back is free at once, since its holder had drained. One that is not there, or that we may not read
+        (any more), counts as held until it would have run out: its holder may not know. `NOT_THERE`: we never saw a holder.
         """
         try:
             response = await self._transport.request("GET", self._path, timeout_s=READ_TIMEOUT_S)
         except TransportError:
             return self._last if self._last is not None else NOT_TOLD
-        if response.status == 404 and self._seen is None:
-            return None
         record = read_record(response) if response.status == 200 else None
-        is_told = record is not None or response.status in (403, 404)
-        return self._judge(record) if is_told else self._last or NOT_TOLD
-
-    def _judge(self, record: LeaseRecord | None) -> Holding | None:
-        self._seen = record.spec if record is not None else self._seen or NOT_TOLD
-        self._expiry.saw(self._seen)
-        if record is not None and not record.spec.holder:
-            self._last = None
-            return None
         if record is not None:
-            self._last = Holding(record.spec.holder or "", record.metadata.annotations)
-        elif self._last is None:
-            self._last = NOT_TOLD
-        return self._last if self._clock.monotonic() < self._expiry.at_s(record) + self._grace_s else None
+            return self._judge(record)
+        if response.status in (403, 404):
+            return self._judge_missing(NOT_THERE if response.status == 404 else NOT_TOLD)
+        return self._last or NOT_TOLD
+
+    def _judge(self, record: LeaseRecord) -> Holding | None:
+        self._looked_s, self._record = self._clock.monotonic(), record
+        self._expiry.saw(record.spec)
+        is_held = bool(record.spec.holder)
+        self._last = Holding(record.spec.holder or "", record.metadata.annotations) if is_held else None
+        return self._unless_over()
+
+    def _judge_missing(self, unseen: Holding) -> Holding | None:
+        """From the first of the looks that did not find it: what was between two looks far apart nobody knows."""
+        now = self._clock.monotonic()
+        if now - self._looked_s > self._duration_s:
+            self._expiry = Expiry(self._clock, self._duration_s)
+        self._looked_s = now
+        self._expiry.saw(None)
+        self._last = self._last or unseen
+        return self._unless_over()
+
+    def _unless_over(self) -> Holding | None:
+        return self._last if self._clock.monotonic() < self._expiry.at_s(self._record) + self._grace_s else None

@@ -60,7 +60,6 @@ LOGGED_MAX: Final = 20
 
 T = TypeVar("T")
 Mark = tuple[str, str, Version]
-"""What is suspected of which uid: equal for the same suspicion in two audits."""
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -92,11 +91,11 @@ class OldListError(Exception):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Between the cache and the API server, or within the cache."""
-
     kind: str
     key: str
     what: str
+    mark: Mark = ("", "", 0)
+    """Equal for the same difference in two audits, where one alone proves nothing."""
 
 
 class AuditStatistics(msgspec.Struct):
@@ -220,10 +219,10 @@ class Audit:
         if len(found) > LOGGED_MAX:
             logger.error("audit: more differences mended", extra={"more": len(found) - LOGGED_MAX})
 
-    def _counts(self, now: _Round, difference: Difference, mark: Mark, *, is_proven: bool) -> bool:
+    def _counts(self, now: _Round, difference: Difference, *, is_proven: bool) -> bool:
         """True for a difference that is to be mended; a first suspicion is kept for the next audit."""
-        if not is_proven and mark not in self._suspected:
-            now.suspected.add(mark)
+        if not is_proven and difference.mark not in self._suspected:
+            now.suspected.add(difference.mark)
             return False
         now.found.append(difference)
         return True
@@ -295,8 +294,10 @@ class Audit:
         if here is None:
             listed.add(uid)
             if side.is_wanted(raw):
-                difference = Difference(side.kind, key, f"listed at version {version}, unknown here")
-                if self._counts(now, difference, (f"{side.kind} missing", uid, 0), is_proven=False):
+                difference = Difference(
+                    side.kind, key, f"listed at version {version}, unknown here", (f"{side.kind} missing", uid, 0)
+                )
+                if self._counts(now, difference, is_proven=False):
                     side.reflector.distrust(key, uid)
             return None
         listed.add(here.uid)
@@ -306,9 +307,8 @@ class Audit:
             side.move(here, raw)
         elif here.version != version and not is_older(version, here.version):
             what = f"version {version} in the API, {here.version} here"
-            mark = (f"{side.kind} behind", uid, here.version)
-            is_proven = is_covered(version, _position(side))
-            if self._counts(now, Difference(side.kind, key, what), mark, is_proven=is_proven):
+            difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
+            if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
                 side.reflector.distrust(key, uid)
         elif here.version != version and not is_older(as_of, here.version):
             # A list that is as new as what is known shows something older: history was rewritten, and has caught up since.
@@ -324,9 +324,9 @@ class Audit:
     def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
         """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
         what = f"version {here.version} here, not in the list of version {version}"
-        difference, mark = Difference(side.kind, here.key, what), (f"{side.kind} gone", here.uid, here.version)
+        difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
         is_proven = is_covered(version, _position(side))
-        if self._counts(now, difference, mark, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
+        if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
             side.drop(here)
 
     # -- answers to binds ------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class Audit:
             if truth is None or truth.uid != pod.uid:
                 # Its deletion may be on its way. If it was lost no list tells of it: a pod that was going counts nowhere else.
                 what = f"answered to be bound to {entry.node!r}, gone from the API"
-                if self._counts(now, Difference("pod", pod.key, what), ("pod left", pod.uid, 0), is_proven=False):
+                if self._counts(now, Difference("pod", pod.key, what, ("pod left", pod.uid, 0)), is_proven=False):
                     self._counters.lost += 1
                     self._pods.drop(pod.uid)
             elif not truth.node:
@@ -361,11 +361,9 @@ class Audit:
         for pods in _slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 if self._pods.pending.get(pod.uid) is pod and self._pods.is_lost(pod):
-                    difference, mark = (
-                        Difference("queue", pod.key, "pending, and in no queue"),
-                        ("queue", pod.uid, pod.version),
-                    )
-                    if self._counts(now, difference, mark, is_proven=False):
+                    mark = ("queue", pod.uid, pod.version)
+                    difference = Difference("queue", pod.key, "pending, and in no queue", mark)
+                    if self._counts(now, difference, is_proven=False):
                         self._counters.inner += 1
                         self._pods.readmit(pod)
             await asyncio.sleep(0)

@@ -17,6 +17,7 @@ domains of one process are never withheld: one cache counts for both. Owned and 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final
@@ -26,7 +27,7 @@ import msgspec
 
 from multisched.client.errors import ApiError
 from multisched.client.lease import LeaseKeeper, LeaseState
-from multisched.client.lease_record import Holding, LeaseWatcher
+from multisched.client.lease_record import NOT_THERE, Holding, LeaseWatcher
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.client.reflector import Reflector
 from multisched.config_nodes import NodeRouter, NodeSelection, lease_groups
@@ -108,6 +109,7 @@ class Handover:
         selection = NodeSelection.of(configuration).written()
         self._selection = selection if len(selection) <= SELECTION_CHARS_MAX else ""
         self._groups = lease_groups(configuration)
+        self._served = frozenset(name for domain in configuration.domains for name in domain.scheduler_names)
         self._keepers: Mapping[str, LeaseKeeper] = {}
         self._leases = set(self._groups.values())
         """Every lease that somebody may bind by, as far as known."""
@@ -134,6 +136,27 @@ class Handover:
         """The first list began while these leases could be bound by: what their former holders did is in it."""
         self._settled.update(groups)
 
+    def judge_new_leases(self, domain: str) -> None:
+        """Once the first lists are in, and the domain's lease is held. Leases of ours that were not there are new, or somebody
+        deleted them: then their time is waited for, and lists are read anew, as after any other holder."""
+        made = {group: keeper for group, keeper in self._keepers.items() if keeper.unseen_in_s() > 0}
+        if not made:
+            return
+        is_led = self._may_be_led_unseen()
+        for group, keeper in made.items():
+            if is_led:
+                self.lost(group)
+            else:
+                keeper.count_as_new()
+        if is_led and self._groups[domain] in made:
+            told = {"domain": domain, "seconds": round(made[self._groups[domain]].unseen_in_s(), 1)}
+            logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=told)
+
+    def _may_be_led_unseen(self) -> bool:
+        """Somebody may bind by a lease that is not there, since it was deleted: pods of ours that stand somewhere tell that there
+        was one. Where none does, nobody has led yet, and nobody is waited for."""
+        return any(entry.pod.spec.scheduler_name in self._served for entry in self._cache)
+
     def lost(self, group: str) -> None:
         """Somebody else may bind by the lease from now on."""
         self._settled.discard(group)
@@ -156,7 +179,7 @@ class Handover:
         group = self._groups[domain]
         self._discover(self._keepers[group].inherited)
         waits_s = (keeper.may_bind_in_s() for keeper in self._keepers.values())
-        await anyio.sleep(max((wait_s for wait_s in waits_s if wait_s < float("inf")), default=0.0))
+        await anyio.sleep(max((wait_s for wait_s in waits_s if wait_s < math.inf), default=0.0))
         return await self._read({group})
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
@@ -297,7 +320,8 @@ class Handover:
                 duration_s=settings.duration_s,
                 grace_s=self._configuration.client.bind_timeout_s,
             )
-        return await watcher.read()
+        holding = await watcher.read()
+        return None if holding is NOT_THERE and not self._may_be_led_unseen() else holding
 
     def _discover(self, annotations: Mapping[str, str]) -> None:
         claims = self._claims(annotations)

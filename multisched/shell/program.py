@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -186,7 +187,7 @@ class Program:
         self._rewritten = 0
         """Rewritings of history after which everything has been decided anew."""
         self._plans: RepairPlans | None = None
-        self._listing_from_s = float("-inf")
+        self._listing_from_s = -math.inf
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
         self._served = frozenset(name for names in self.scheduler_names.values() for name in names)
@@ -484,7 +485,7 @@ class Program:
                 tasks.start_soon(self._lease_runner.run, list(self._keepers.values()))
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
-            self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind())
+            self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind_if_new())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
@@ -546,27 +547,17 @@ class Program:
         while term != keeper.term or not term:
             await self._until_may_bind(worker.name, keeper)
             term = keeper.term  # it may be lost and won again while lists are read
-            await self._until_alone(worker, keeper)
             others: Mapping[str, Holding | None] = {}
             if not self.handover.is_settled(worker.name):
                 others = await self.handover.others(worker.name)
                 await self._see_all_binds_before(self.clock.monotonic())
         self.handover.open(worker, others)
 
-    async def _until_alone(self, worker: DomainWorker, keeper: LeaseKeeper) -> None:
-        """A lease that was not there is new, or somebody deleted it, and its holder may still bind: pods of ours that stand somewhere
-        tell that there was one. Then its time is waited for, as if it had been there."""
-        wait_s = keeper.alone_from - self.clock.monotonic()
-        if wait_s > 0 and any(entry.pod.spec.scheduler_name in self._served for entry in self.cache):
-            told = {"domain": worker.name, "seconds": round(wait_s, 1)}
-            logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=told)
-            self.handover.lost(self._groups[worker.name])  # so that lists are read anew, as after any other holder
-            await anyio.sleep(wait_s)
-
     async def _until_may_bind(self, domain: str, keeper: LeaseKeeper) -> None:
         """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
         held = self._held[self._groups[domain]]
         await held.wait()
+        self.handover.judge_new_leases(domain)
         while not keeper.may_bind():
             await anyio.sleep(min(max(keeper.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
             await held.wait()

@@ -209,7 +209,10 @@ class Books:
             self._devices[pod.uid] = node, tuple(pod.annotations.get(GPU_DEVICES, "").split(",")), int(milli)
 
     def _check_devices(self, node: Node, count: int, pods: list[Pod]) -> None:
-        """I1 per device, counted from what bindings gave."""
+        """I1 per device that the first of the pods was given now, counted from what bindings gave.
+
+        What others share was judged when each of them was bound, and may have been excused: pods come back with a backup.
+        """
         used: dict[int, int] = {}
         shared = [pod for pod in pods if self._devices.get(pod.uid, ("",))[0] == node.name]
         for pod in shared:
@@ -219,8 +222,9 @@ class Books:
                     self.complain(f"I1: {pod.key} is to use device {text!r} of {node.name}")
                 elif text.isdigit():
                     used[int(text)] = used.get(int(text), 0) + milli
+        own = self._devices.get(pods[0].uid, ("", ()))[1]
         for device, milli in used.items():
-            if milli > 1000:
+            if milli > 1000 and str(device) in own:
                 self.complain(f"I1: device {device} of {node.name} is given out for {milli} milli")
         is_mixed = shared and any(pod.requests.get(GPU) for pod in pods)
         if is_mixed and node.labels.get(GPU_INDICES) != HONOURED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,8 +62,6 @@ class _Term:
     bind_from_s: float
     renewed_s: float
     """The record's own renewTime, on the common clock."""
-    send_from_s: float = 0.0
-    """When the last binding of a former holder has run out, whether that is known or not."""
 
 
 @dataclass(slots=True)
@@ -285,10 +283,6 @@ class Door(Books):
 
     def _check_lease(self, sender: str, domain: str, what: str) -> None:
         fault = self._fault_of_lease(sender, domain)
-        term = self._terms.get(f"{self._lease_prefix}-{self._groups[domain]}") if self._has_leases else None
-        is_holder = term is not None and term.holder == sender and sender not in self._unaware
-        if not fault and term is not None and is_holder and self._now_s() < term.send_from_s:
-            fault = "while the holder of a lease that was deleted may still bind"
         if fault:
             self.complain(f"I9: {sender} sent {what} {fault}")
 
@@ -296,7 +290,7 @@ class Door(Books):
         """I9, by the lease as the server has it: held by the sender, not past its deadline, and waited for; empty if it is."""
         if not self._has_leases:
             return ""
-        name = f"{self._lease_prefix}-{self._groups[domain]}"
+        name = self.lease_of(domain)
         term, now_s = self._terms.get(name), self._now_s()
         deleted = self._deleted.get(name)
         is_last = term is not None and deleted is not None and term.holder != sender == deleted.holder
@@ -341,11 +335,13 @@ class Door(Books):
         deleted = self._deleted.get(name)
         last_s = deleted.until_s if deleted is not None else 0.0
         bind_from_s = max(now_s + wait_s, last_s)
-        is_new = deleted is not None and bool(holder) and holder not in deleted.known_to
-        if is_new and not self._has_ours():
-            self._unaware.add(holder)
-        # Who finds no lease believes at once that it may bind by its own, and waits all the same if pods of ours stand somewhere.
-        self._terms[name] = _Term(holder, now_s if is_new else bind_from_s, renewed_s, bind_from_s)
+        if deleted is not None and holder and holder not in deleted.known_to:
+            # Nothing tells it how long the lease lasted that it did not find, or, where no pod of ours stands, that there was one.
+            known_s = now_s + (self._may_bind_s(holder) + self._bind_deadline_s if self._has_ours() else 0.0)
+            if known_s < bind_from_s:
+                self._unaware.add(holder)
+            bind_from_s = min(bind_from_s, known_s)
+        self._terms[name] = _Term(holder, bind_from_s, renewed_s)
         self.look_at_leases()
 
     def lease_deleted(self, name: str) -> None:
@@ -394,6 +390,18 @@ class Door(Books):
         open_here = sum(at[0] == sender and domain in domains for at, domain in self._open.items())
         if open_here:
             self.complain(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
+
+    def lease_of(self, domain: str) -> str:
+        """Its name."""
+        return f"{self._lease_prefix}-{self._groups[domain]}"
+
+    def leases(self) -> Set[str]:
+        """Names of all leases by which somebody may bind."""
+        return {self.lease_of(domain) for domain in self._groups}
+
+    def is_bound_to(self, node: str) -> bool:
+        """A binding to the node is on the wire."""
+        return any(self._posts[uid][-1].node == node for _, uid in self._open if self._posts.get(uid))
 
     def holds_lease(self, sender: str) -> bool:
         return any(term.holder == sender for term in self._terms.values())

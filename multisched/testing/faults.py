@@ -23,6 +23,10 @@ from multisched.model.wire import JSON, AnswerLostError, ConnectFailedError, Lin
 
 LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
 LATE_APPLY_MAX_S = 4.0
+SLOW_MIN, SLOW_MAX = 0.6, 0.95
+"""How long a bind to a slow node takes, of the time that its sender waits for it."""
+HELD_MAX_S = 20.0
+"""So long at most a list is held: its client would give up."""
 EARLIER_LINES, REPLAYED_LINES = 64, 8
 """Lines of a watch that may come again: after a deletion of their object, and at any time."""
 REPLAYED_AT_ONCE = 3
@@ -161,6 +165,8 @@ class Faults:
         self.newest: Callable[[], int] = lambda: 0
         self.bind_max_s = 0.0
         """Beside its way, a binding takes up to so long."""
+        self.slow_nodes: set[str] = set()
+        """Bindings to these nodes take seconds."""
         self.unheard: set[str] = set()
         """Names of pods of which no watch tells anything."""
         self.injected: Counter[str] = Counter()
@@ -187,6 +193,9 @@ class FaultyTransport:
         """Until then lines of open watches are on their way."""
         self.pods_late_until_s = 0.0
         """The same for watches of pods alone: each kind has its own, and falls behind by itself."""
+        self.holds_lists = False
+        """Lists of pods that are begun meanwhile reach it when this is over, as they were."""
+        self.held_lists = 0
         self.lost_leases: Sequence[str] = ()
         """No request about a lease of such a name arrives: a partition that hits the elector alone."""
 
@@ -266,6 +275,8 @@ class FaultyTransport:
             return Response(403, _FORBIDDEN)
         path = self._as_served(path)
         answer = await self._inner.request(method, path, accept=accept, timeout_s=timeout_s)
+        if self.holds_lists and "/pods?" in path and "limit=" in path and "continue=" not in path:
+            await self._hold()
         await self._travel()
         if "continue=" in path and self._faults.strikes("torn list", self._faults.torn):
             answer = replace(answer, body=_VERSION.sub(rb'"resourceVersion":"1\1"', answer.body, count=1))
@@ -344,7 +355,12 @@ class FaultyTransport:
         if faults.strikes("false 404", faults.bind_missing):
             self._watcher.bind_faked(body)
             return Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound"}')
-        if faults.bind_max_s:
+        if any(f'"name":"{node}"'.encode() in body for node in faults.slow_nodes):
+            faults.injected["slow bind"] += 1
+            slow_s = timeout_s * faults.rng.uniform(SLOW_MIN, SLOW_MAX)
+            timeout_s -= slow_s
+            await asyncio.sleep(slow_s)
+        elif faults.bind_max_s:
             await asyncio.sleep(faults.rng.uniform(0.0, faults.bind_max_s))
         if faults.strikes("bind rejected", faults.bind_rejected):
             return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
@@ -392,6 +408,12 @@ class FaultyTransport:
         if late_s > 0:
             await asyncio.sleep(late_s)
             self._check_uncut()
+
+    async def _hold(self) -> None:
+        self.held_lists += 1
+        until_s = asyncio.get_running_loop().time() + HELD_MAX_S
+        while self.holds_lists and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
 
     def lost(self, uid: bytes) -> None:
         self._watcher.line_lost(self._sender, uid.decode())

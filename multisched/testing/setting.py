@@ -17,7 +17,7 @@ import yaml
 from multisched import config
 from multisched.config_schema import Configuration
 from multisched.testing import configurations
-from multisched.testing.disruptions import HEAVY, LIGHT, RARE
+from multisched.testing.disruptions import EARLY, HEAVY, LIGHT, RARE
 from multisched.testing.disruptions.scene import Disruption, Where
 
 REFUSED_TRIED = 3
@@ -28,6 +28,8 @@ HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
 RARE_SHARE = 0.25
 """Of all runs: one rare disruption strikes in them."""
+EARLY_SHARE = 0.25
+"""The same of early ones."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
 ARRIVALS = (40, 80)
 WORKLOADS = (2, 3)
@@ -153,6 +155,8 @@ def _draw_kinds(rng: random.Random, seed: int, *, is_shipped: bool, is_alone: bo
     apart = random.Random(f"{seed}/rare")  # noqa: S311 - a simulation
     if not is_alone and apart.random() < RARE_SHARE:
         found.append(apart.choice(RARE).name)
+    if not is_alone and apart.random() < EARLY_SHARE:
+        found[0] = apart.choice(EARLY).name
     return found
 
 

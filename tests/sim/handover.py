@@ -83,9 +83,12 @@ class Cable(DirectTransport):
         self.pods_deaf_until_s = 0.0
         self.bind_s: float | None = None
         """How long its binds take; None: drawn."""
+        self.list_s = 0.0
+        """How long a list of pods is on its way back."""
         self.node_lists: Mapping[str, float] = {}
         """Node -> how long a list of its pods takes; infinite: it fails."""
         self.is_cut = False
+        self.reaches_leases = True
         self._wire = contextvars.copy_context()
         self._travelling: set[asyncio.Task[Response]] = set()
 
@@ -117,11 +120,15 @@ class Cable(DirectTransport):
                 if takes_s == float("inf"):
                     raise ConnectFailedError("cut")
                 await asyncio.sleep(takes_s)
+        if "/leases" in path and not self.reaches_leases:
+            raise ConnectFailedError("cut off from leases")
         if "/leases" in path and method != "GET" and not self._may_lead(body):
             return Response(409, b"{}", {})
         sent = super().request(method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s)
         if "/binding" not in path:
             answer = await sent
+            if "/pods?" in path and "limit=" in path:
+                await asyncio.sleep(self.list_s)
             self.check()
             return answer
 
@@ -188,11 +195,11 @@ class Site:
         patch = {"metadata": {"labels": {key.replace("_", "/"): value for key, value in labels.items()}}}
         await self.send("PATCH", f"/api/v1/nodes/{name}", patch, MERGE_PATCH)
 
-    async def add_pod(self, domain: str, cpu: str = "1") -> str:
+    async def add_pod(self, domain: str, cpu: str = "1", **rest: str) -> str:
         self.pods += 1
         name = f"{domain}-{self.pods}"
         containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}]
-        spec = {"schedulerName": f"{domain}-scheduler", "containers": containers}
+        spec = {"schedulerName": f"{domain}-scheduler", "containers": containers, **rest}
         await self.send("POST", PODS_PATH, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
         return name
 
@@ -201,6 +208,9 @@ class Site:
 
     async def delete_pod(self, name: str) -> None:
         await self.send("DELETE", f"{PODS_PATH}/{name}?gracePeriodSeconds=0")
+
+    async def delete_lease(self, group: str) -> None:
+        await self.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/multisched-{group}")
 
     def stored(self, resource: str) -> list[Any]:
         decoder = Decoder()

@@ -12,8 +12,10 @@ from domains.gpu import gpu_share
 from domains.gpu.demand import GPU
 from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
+from multisched.client.lease_record import LeaseWatcher
 from multisched.client.reflector import Reflector
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.dry_run import AttemptDryRun
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.status import SUCCESS
@@ -27,6 +29,7 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.shell import cluster_changes, ingest
 from multisched.shell.audit import Audit
 from multisched.shell.domain import DomainWorker
+from multisched.shell.handover import Handover
 from multisched.shell.ingest import PodIngest
 from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
@@ -256,12 +259,40 @@ def fractions_scored_by_the_freest() -> None:
 
 @defect
 def deleted_leases_not_waited_for() -> None:
-    """Who finds no lease binds at once, whatever stands in the cluster."""
+    """Who finds no lease takes it for nobody's, whatever stands in the cluster."""
+    put(Handover, "_may_be_led_unseen", lambda self: False)
 
-    async def at_once(self: Program, worker: Any, keeper: Any) -> None:
-        del self, worker, keeper
 
-    put(Program, "_until_alone", at_once)
+@defect
+def deleted_leases_hold_no_nodes() -> None:
+    """A node is used at once if the lease of the leader that it leaves was deleted."""
+    put(LeaseWatcher, "_judge_missing", lambda self, unseen: None)
+
+
+@defect
+def seen_before_the_last_binds_end() -> None:
+    """A leader shows that it has seen a node leave while its own binds to it are under way."""
+    put(DomainWorker, "has_strayed_binds", property(lambda self: False))
+
+
+@defect
+def lists_dated_at_their_end() -> None:
+    """Who takes a second lease while it lists for the first one goes by that list."""
+
+    async def see(self: Program, since_s: float) -> None:
+        async with self._relisting:
+            if self._listing_from_s < since_s:
+                for reflector in self.reflectors.values():
+                    await reflector.relist()
+                self._listing_from_s = self.clock.monotonic()
+
+    put(Program, "_see_all_binds_before", see)
+
+
+@defect
+def late_refusals_keep_their_victims() -> None:
+    """Who preempts clears a node that a later filter than the ones for room refuses whoever goes."""
+    put(AttemptDryRun, "_as_it_stands", lambda self, plugin, rows: np.zeros(len(rows), np.uint8))
 
 
 # -- who waits, and for whom -------------------------------------------------------------------------------------------

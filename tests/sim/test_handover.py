@@ -95,6 +95,32 @@ def test_a_leader_that_takes_over_waits_for_the_binds_of_other_domains_to_what_b
     play(scene)
 
 
+def test_who_takes_a_second_lease_while_the_list_for_the_first_is_on_its_way_lists_again() -> None:
+    """The holder of the second one has bound a pod meanwhile, and no watch tells of it."""
+
+    async def scene(site: Site) -> None:
+        important = {"metadata": {"name": "first"}, "value": 9, "preemptionPolicy": "Never"}
+        await site.send("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", important)
+        first, second = site.start(["forecast"], TWO), site.start(["gpu"], TWO)
+        await asyncio.sleep(10.0)
+        heir = site.start(["forecast", "gpu"], TWO)
+        await asyncio.sleep(5.0)
+        second.cable.bind_s, heir.cable.list_s = 4.0, 6.0
+        bound = await site.add_pod("gpu", "6")
+        await asyncio.sleep(0.6)
+        late = await site.add_pod("gpu", "6", priorityClassName="first")
+        await asyncio.sleep(0.6)
+        heir.cable.pods_deaf_until_s = site.loop.time() + 20.0
+        await site.stop(first)
+        await asyncio.sleep(3.0)
+        await site.stop(second)
+        await asyncio.sleep(30.0)
+
+        assert [site.node_of(name) for name in (bound, late)] == ["n", ""]
+
+    play(scene)
+
+
 @pytest.mark.parametrize("how", ["released", "killed"])
 def test_a_node_of_a_leader_that_is_gone_is_used(how: str) -> None:
     async def scene(site: Site) -> None:

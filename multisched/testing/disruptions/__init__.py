@@ -20,4 +20,7 @@ HEAVY = processes.TABLE
 RARE = (*processes.RARE, *devices.RARE)
 """One of them strikes in some runs, at the end, beside what is drawn of the others."""
 
-BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY, *RARE)}
+EARLY = processes.EARLY
+"""One of them strikes first in some runs, in the place of another one: the leases are where they were at the start."""
+
+BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY, *RARE, *EARLY)}

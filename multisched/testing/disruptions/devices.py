@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from multisched.testing.books import GPU, GPU_INDICES, GPU_MILLI, HONOURED
-from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene
 from multisched.testing.world import GPU_NODES, NODES
 
 STUFFING = 1_100
@@ -24,16 +26,23 @@ FRACTIONS = ("250", "300", "400", "500", "600", "1000")
 
 
 async def _flap(scene: Scene) -> bool:
-    """A device plugin restarts: 4, none, 4 again, while pods that fill the node's CPU are bound there in either domain."""
+    """A device plugin restarts: 4, none, 4 again, while pods that fill the node's CPU are bound there in either domain.
+
+    Some binds take longer than it takes the next leader to hear that the last one has seen the node leave.
+    """
     name = f"node-{scene.rng.choice(GPU_NODES)}"
-    await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
-    await scene.pause(0.0, 0.1)
-    if not await scene.world.set_gpus(name, 0):
-        return False
-    await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
-    await scene.pause(0.1, 3.0)
-    await scene.world.set_gpus(name, 4)
-    await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+    is_slow = scene.rng.random() < SLOW
+    async with scene.slow_binds(name) if is_slow else nullcontext():
+        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+        await scene.pause(0.0, 0.1)
+        if is_slow:
+            await scene.until(lambda: scene.run.door.is_bound_to(name), SENT_S)
+        if not await scene.world.set_gpus(name, 0):
+            return False
+        await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
+        await scene.pause(*(HANDED_OVER_S if is_slow else (0.1, 3.0)))
+        await scene.world.set_gpus(name, 4)
+        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
     return True
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from multisched.testing.disruptions.plays import play_one
 from multisched.testing.disruptions.pods import is_ours_to_lose
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.disruptions.waiting import play_one
 from multisched.testing.plugins import HELD
 from multisched.testing.policies import OWNER
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from multisched.config_nodes import DOMAIN_LABEL
-from multisched.testing.disruptions.scene import Disruption, Scene, Where
+from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene, Where
 from multisched.testing.faults import FOREIGN
 from multisched.testing.relations import ZONE
 from multisched.testing.world import CROWDED, FAVOURITE, NODES, PAIRS
@@ -180,13 +180,16 @@ async def _move_domain(scene: Scene) -> bool:
     ours, theirs = ("job", "forecast") if number in VIRTUAL else ("forecast", "job")
     name = f"node-{number}"
     there, back = {DOMAIN_LABEL: theirs}, {DOMAIN_LABEL: None}
-    async with scene.throttled():
+    is_slow = scene.rng.random() < SLOW
+    async with scene.slow_binds(name) if is_slow else scene.throttled():
         await scene.world.crowd(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
         await scene.pause(0.0, 0.06)
+        if is_slow:
+            await scene.until(lambda: scene.run.door.is_bound_to(name), SENT_S)
         if not await scene.world.patch_node(name, {"metadata": {"labels": there}}):
             return False
         await scene.world.crowd(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
-        await scene.pause(0.5, 1.5)
+        await scene.pause(*(HANDED_OVER_S if is_slow else (0.5, 1.5)))
     await scene.pause(0.0, 6.5)
     await scene.world.crowd(name, 4, scheduler=f"{theirs}-scheduler", heeds_taints=False)
     await scene.pause(0.0, 0.06)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 import orjson
@@ -11,10 +11,10 @@ import orjson
 from multisched.model.objects import Pod
 from multisched.testing.books import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
-from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
 from multisched.testing.faulty_plugin import FAULTY
 from multisched.testing.relations import HOSTNAME
-from multisched.testing.world import GPU_NODES, NODES
+from multisched.testing.world import FAVOURITE, GPU_NODES, NODES
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process
@@ -70,6 +70,71 @@ async def _stop(scene: Scene) -> bool:
         scene.run.start()
 
     return await _disturb(scene, stop)
+
+
+async def _roll_out(scene: Scene) -> bool:
+    """One more process, then two leaders stop one after the other: the list that it reads for the first of its leases is on its
+    way while the holder of the second one still binds, of which it hears by nothing but another list."""
+    run, door = scene.run, scene.run.door
+    await scene.until_in_use(FAVOURITE)
+    filled = door.lease_of("forecast")
+    last = _holder_of(scene, {filled})
+    first = _holder_of(scene, door.leases() - set(door.leases_of(last.identity))) if last is not None else None
+    if last is None or first is None:
+        return False
+    run.disturbed |= {last.identity, first.identity}
+    run.start()
+    heir = run.processes[-1]
+    name = await _add_hidden(scene)
+    await scene.until_in_use(FAVOURITE)
+    heir.transport.pods_late_until_s = scene.now_s() + LATE_S
+    for process in _others(scene, heir):
+        process.transport.lost_leases = [f"/{one}" for one in door.leases() - set(door.leases_of(process.identity))]
+    heir.transport.holds_lists, run.faults.is_on = (
+        True,
+        False,
+    )  # both end at once, or there is no list on its way any more
+    await run.stop(first)
+    await scene.until(lambda: heir.transport.held_lists > 0)
+    await _fill_hidden(scene, name)
+    await run.stop(last)
+    await scene.until(lambda: filled in door.leases_of(heir.identity))
+    await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+    await scene.pause(0.1, 0.5)
+    heir.transport.holds_lists = False
+    await scene.until(lambda: all(worker.is_leading for worker in heir.program.router.workers()))
+    run.faults.is_on = True
+    for process in run.processes:
+        process.transport.lost_leases = ()
+    await scene.pause(0.0, STALL_S)
+    run.start()
+    run.disturbed -= {last.identity, first.identity}
+    return True
+
+
+async def _delete_while_handed_over(scene: Scene) -> bool:
+    """A node leaves a leader whose binds to it are under way, and whose lease somebody deletes: it does not reach that any more."""
+    door, name = scene.run.door, f"node-{scene.rng.choice(GPU_NODES)}"
+    async with scene.slow_binds(name):
+        holder = _holder_of(scene, {door.lease_of("gpu")})
+        if holder is None:
+            return False
+        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+        await scene.until(lambda: door.is_bound_to(name), SENT_S)
+        holder.transport.lost_leases = ("",)
+        await scene.world.delete_lease(door.lease_of("gpu"))
+        await scene.world.set_gpus(name, 0)
+        await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
+        await scene.pause(*HANDED_OVER_S)
+    holder.transport.lost_leases = ()
+    await scene.world.set_gpus(name, 4)
+    return True
+
+
+def _holder_of(scene: Scene, leases: Set[str]) -> Process | None:
+    """Of any of them; None if it has others' hands on it."""
+    free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
+    return next((one for one in free if not leases.isdisjoint(scene.run.door.leases_of(one.identity))), None)
 
 
 async def _pause(scene: Scene) -> bool:
@@ -136,17 +201,28 @@ async def _fill_behind(scene: Scene, standbys: Sequence[Process], late_s: float)
 
     To them it is empty. Whoever leads next has to list before its first decision. Returns the node, still cordoned.
     """
+    name = await _add_hidden(scene)
+    for process in standbys:
+        process.transport.pods_late_until_s = scene.now_s() + late_s
+    await _fill_hidden(scene, name)
+    return name
+
+
+async def _add_hidden(scene: Scene) -> str:
+    """A cordoned node, known to all, and pods that wait for it."""
     number = NODES + scene.nodes_added
     name = f"node-{number}"
     scene.nodes_added += 1
     await scene.world.add_node(number, is_cordoned=True)
     await scene.world.crowd(name, HIDDEN)
     await scene.until(lambda: all(_knows(scene, process, name) for process in scene.run.processes))
-    for process in standbys:
-        process.transport.pods_late_until_s = scene.now_s() + late_s
+    return name
+
+
+async def _fill_hidden(scene: Scene, name: str) -> None:
+    """By pods that do not mind that it is cordoned."""
     await scene.world.crowd(name, HIDDEN, heeds_taints=False)
     await scene.until(lambda: sum(pod.node == name for pod in scene.world.pods()) >= HIDDEN - 1)
-    return name
 
 
 def _knows(scene: Scene, process: Process, node: str) -> bool:
@@ -194,3 +270,7 @@ TABLE = (
     Disruption("memory corrupted", _remember_wrong, 2),
 )
 RARE = (Disruption("leases deleted", _delete_leases),)
+EARLY = (
+    Disruption("leaders replaced one after the other", _roll_out),
+    Disruption("lease deleted under a handover", _delete_while_handed_over),
+)

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 THROTTLED = 0.7
 """Of all writes, where a disruption wants binds to wait."""
+SLOW = 0.75
+"""Of all nodes that change their domain: binds to these are slow."""
+HANDED_OVER_S = (3.0, 8.0)
+"""How long such a node stays away."""
+IN_USE_S = 12.0
+"""How long it takes at most until each leader uses its nodes: at the start of a run, they first come to their leases."""
+SENT_S = 1.5
+"""How long it waits for a bind on the wire."""
 FILLED_S = 6.0
 """How long a disruption waits for what it has prepared: faults may be in the way."""
 
@@ -62,6 +70,30 @@ class Scene:
             yield
         finally:
             faults.throttled = before
+
+    @asynccontextmanager
+    async def slow_binds(self, node: str) -> AsyncIterator[None]:
+        """Binds to the node take seconds; every domain is led, and uses its nodes, when that begins."""
+        slow = self.run.faults.slow_nodes
+        await self.until_in_use(node)
+        slow.add(node)
+        try:
+            yield
+        finally:
+            slow.discard(node)
+
+    async def until_in_use(self, node: str) -> None:
+        """Every domain is led, and uses its nodes: who has listed later than another leader waits for the next word of any node."""
+        until_s = self.now_s() + IN_USE_S
+        while self.now_s() < until_s:
+            programs = [process.program for process in self.run.processes]
+            led = {worker.name for program in programs for worker in program.router.workers() if worker.is_leading}
+            is_led = len(led) == len(self.run.configuration.domains)
+            if is_led and not any(program.handover.waiting() for program in programs):
+                return
+            if is_led:
+                await self.world.patch_node(node, {"metadata": {"annotations": {"sim/beat": f"{self.now_s():.3f}"}}})
+            await asyncio.sleep(1.0)
 
     def any_pod(self, wanted: Callable[[Pod], bool] = lambda pod: True) -> Pod | None:
         found = [pod for pod in self.world.pods() if wanted(pod)]

@@ -1,32 +1,30 @@
-"""Pods that wait for one event alone, or that others are in the way of, when nothing else happens any more.
-
-While disruptions strike, something else wakes whoever was passed over, leaders are away, and bindings are decided anew for many
-reasons. So each of these is played at the end of some runs, once all is quiet.
-"""
+"""Plays of pods that wait for one event alone, or that others are in the way of."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from multisched.model.objects import CPU, Pod
-from multisched.queueing.transitions import Place
-from multisched.testing.disruptions.scene import Act, Scene
+from multisched.testing.disruptions.scene import Scene
+from multisched.testing.disruptions.stage import (
+    PLAIN_MILLI,
+    SCHEDULER,
+    Plays,
+    emptiest,
+    named,
+    parked,
+    place,
+    standing,
+    used,
+)
 from multisched.testing.relations import HOSTNAME, ZONE
 from multisched.testing.world import CROWDED, GPU_NODES
 
-SHARE: Final = 0.4
-"""Of all runs."""
-DOMAIN, SCHEDULER = "forecast", "forecast-scheduler"
-LED_MAX_S: Final = 25.0
-"""Until somebody leads and binds: a lease has to run out."""
-PLAIN_MILLI, LEFT_MILLI = 4_000, 1_500
-"""CPU of a plain node, and what is free on one beside those who are to go."""
+LEFT_MILLI: Final = 1_500
+"""CPU that is free on a node beside those who are to go."""
 LARGE_MILLI, SHRUNK_MILLI, REPORTED_MAX_S = 900, 100, 7.0
 """CPU of pods that fill a node, what is left to some, and when their kubelet has told so at the latest."""
-HOPELESS: Final = 24
+HOPELESS: Final = 20
 """Pods that fit nowhere: more than may be tried before those of others."""
 BACKED_OFF_S: Final = 1.2
 """After the first refusal."""
@@ -36,37 +34,26 @@ HELD_UP_S: Final = 0.5, 1.5
 """How long most writes are told to wait."""
 
 
-async def play_one(scene: Scene, struck: Counter[str]) -> None:
-    """In some runs, which are drawn apart: the others stay as they are."""
-    rng = random.Random(f"{scene.run.seed}/waiting")  # noqa: S311 - a simulation
-    if rng.random() >= SHARE:
-        return
-    name, act = rng.choice(TABLE)
-    first = await _place(scene, "", 10)
-    await scene.until(lambda: bool(_standing(scene, [first])), LED_MAX_S)
-    struck[name] += await act(scene)
-
-
 async def _give_way(scene: Scene) -> bool:
     """Pods of a full node take less. Room comes when the kubelet reports it, and not when somebody asks for it."""
-    node = _emptiest(scene)
-    count = max((PLAIN_MILLI - _used(scene)[node]) // LARGE_MILLI, 0) + 1
-    names = [await _place(scene, node, LARGE_MILLI) for _ in range(count)]
-    await scene.until(lambda: len(_parked(scene, names)) + len(_standing(scene, names)) == count)
-    for pod in _standing(scene, names)[:2]:
+    node = emptiest(scene)
+    count = max((PLAIN_MILLI - used(scene)[node]) // LARGE_MILLI, 0) + 1
+    names = [await place(scene, node, LARGE_MILLI) for _ in range(count)]
+    await scene.until(lambda: len(parked(scene, names)) + len(standing(scene, names)) == count)
+    for pod in standing(scene, names)[:2]:
         await scene.world.resize(pod, f"{SHRUNK_MILLI}m", takes_time=True)
-    await scene.until(lambda: len(_standing(scene, names)) == count, REPORTED_MAX_S)
+    await scene.until(lambda: len(standing(scene, names)) == count, REPORTED_MAX_S)
     return True
 
 
 async def _part_one_by_one(scene: Scene) -> bool:
     """Of pods that differ in their labels alone each is kept off by somebody else. Whose enemy goes first is parked last: an
     event that is no news to the one parked first must not be lost to the others."""
-    node, sounds = _emptiest(scene), ("shrill", "low")
+    node, sounds = emptiest(scene), ("shrill", "low")
     enemies = {sound: await scene.world.place_averse(node, {"sound": sound}) for sound in sounds}
     await scene.until(lambda: all(map(scene.run.knows_placed, enemies.values())))
-    names = [await _place(scene, node, 10, labels={"sound": sound}) for sound in sounds]
-    await scene.until(lambda: len(_parked(scene, names)) == len(names))
+    names = [await place(scene, node, 10, labels={"sound": sound}) for sound in sounds]
+    await scene.until(lambda: len(parked(scene, names)) == len(names))
     await scene.pause(0.5, 1.0)  # what they are told of their refusals parks them anew
     kept = sorted((pod for pod in scene.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
     for pod in kept:
@@ -80,13 +67,13 @@ async def _give_up(scene: Scene) -> bool:
 
     It has room beside the victims, and none beside the promise, whoever goes.
     """
-    node = _emptiest(scene)
-    filler = await _place(scene, node, max(PLAIN_MILLI - LEFT_MILLI - _used(scene)[node], 100))
-    await scene.until(lambda: bool(_standing(scene, [filler])))
-    pressing = await _place(scene, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
-    await scene.until(lambda: any(pod.nominated_node or pod.node for pod in _named(scene, [pressing])))
-    waiting = await _place(scene, node, LEFT_MILLI - 100, is_urgent=True)
-    await scene.until(lambda: bool(_parked(scene, [waiting])), 1.0)
+    node = emptiest(scene)
+    filler = await place(scene, node, max(PLAIN_MILLI - LEFT_MILLI - used(scene)[node], 100))
+    await scene.until(lambda: bool(standing(scene, [filler])))
+    pressing = await place(scene, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
+    await scene.until(lambda: any(pod.nominated_node or pod.node for pod in named(scene, [pressing])))
+    waiting = await place(scene, node, LEFT_MILLI - 100, is_urgent=True)
+    await scene.until(lambda: bool(parked(scene, [waiting])), 1.0)
     await scene.world.delete_named(pressing)
     await scene.pause(0.3, 0.8)
     return True
@@ -101,7 +88,7 @@ async def _come_between(scene: Scene) -> bool:
     faults.is_on = True
     try:
         async with scene.throttled():
-            names = [await _place(scene, node, 10, labels=labels) for _ in range(2)]
+            names = [await place(scene, node, 10, labels=labels) for _ in range(2)]
             await scene.until(lambda: bool(scene.run.on_their_way(names)))
             stranger = await scene.world.place_averse(neighbour, labels, ZONE)
             await scene.pause(*HELD_UP_S)
@@ -118,12 +105,12 @@ async def _press_hopelessly(scene: Scene) -> bool:
     No other event tells anything to those who wait: they have backed off long ago, and are all tried again at once.
     """
     company = {"company": f"{scene.rng.getrandbits(32):08x}"}
-    node, spec = _emptiest(scene), _attached_to(company)
+    node, spec = emptiest(scene), _attached_to(company)
     names = [
-        await _place(scene, node, 10, spec=spec, is_urgent=True, namespace="team-a", name=f"hopeless-{number}")
+        await place(scene, node, 10, spec=spec, is_urgent=True, namespace="team-a", name=f"hopeless-{number}")
         for number in range(HOPELESS)
     ]
-    await scene.until(lambda: len(_parked(scene, names)) == len(names))
+    await scene.until(lambda: len(parked(scene, names)) == len(names))
     await scene.pause(BACKED_OFF_S, 2 * BACKED_OFF_S)
     for process in scene.run.processes:
         process.transport.pods_late_until_s = scene.now_s() + TOGETHER_S
@@ -143,50 +130,7 @@ def _attached_to(labels: Mapping[str, str]) -> dict[str, Any]:
     return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-async def _place(
-    scene: Scene, node: str, milli: int, *, spec: Mapping[str, Any] | None = None, is_urgent: bool = False, **more: Any
-) -> str:
-    """The name of a small pod for this node."""
-    return await scene.world.place_lowly(
-        node, spec or {}, is_urgent=is_urgent, scheduler=SCHEDULER, cpu=f"{milli}m", **more
-    )
-
-
-def _leading(scene: Scene) -> list[Any]:
-    """Queues of those who decide about these pods."""
-    workers = [worker for process in scene.run.processes for worker in process.program.router.workers()]
-    return [worker.queue for worker in workers if worker.name == DOMAIN and worker.is_leading]
-
-
-def _parked(scene: Scene, names: Sequence[str]) -> list[str]:
-    """Those that wait for an event."""
-    entries = [entry for queue in _leading(scene) for entry in queue.entries(Place.UNSCHEDULABLE)]
-    return [entry.pod.name for entry in entries if entry.pod.name in names]
-
-
-def _named(scene: Scene, names: Sequence[str]) -> list[Pod]:
-    return [pod for pod in scene.world.pods() if pod.name in names]
-
-
-def _standing(scene: Scene, names: Sequence[str]) -> list[Pod]:
-    return [pod for pod in _named(scene, names) if pod.node and not pod.is_deleting]
-
-
-def _emptiest(scene: Scene) -> str:
-    """Of the nodes that crowds want and that are there."""
-    used, there = _used(scene), scene.run.door.nodes()
-    return min((f"node-{number}" for number in CROWDED if f"node-{number}" in there), key=lambda node: used[node])
-
-
-def _used(scene: Scene) -> Counter[str]:
-    """Node -> the CPU that its pods have."""
-    used: Counter[str] = Counter()
-    for pod in scene.world.pods():
-        used[pod.node] += pod.requests.get(CPU, 0)
-    return used
-
-
-TABLE: Final[Sequence[tuple[str, Act]]] = (
+PLAYS: Final[Plays] = (
     ("room freed in place", _give_way),
     ("enemies gone one by one", _part_one_by_one),
     ("promise given up", _give_up),

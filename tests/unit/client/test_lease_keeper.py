@@ -79,6 +79,7 @@ def make_keeper(
     seed: int = 1,
     latency_s: float = 0.01,
     is_alive: Callable[[], bool] = lambda: True,
+    settings: LeaseSettings | None = None,
 ) -> tuple[LeaseKeeper, ScriptedTransport]:
     transport = ScriptedTransport(respond=store.respond, latency_s=latency_s)
     keeper = LeaseKeeper(
@@ -90,6 +91,7 @@ def make_keeper(
         rng=random.Random(seed),
         on_change=changes.append if changes is not None else None,
         is_alive=is_alive,
+        settings=settings,
     )
     return keeper, transport
 
@@ -148,11 +150,12 @@ def test_times_are_written_as_utc_micro_time() -> None:
     assert micro_time(EPOCH.replace(microsecond=70)) == "2026-01-01T00:00:00.000070Z"
 
 
-async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once() -> None:
+async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once_if_nobody_ever_had_it() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
         await leading(keeper)
+        keeper.count_as_new()
         assert keeper.may_bind()
         assert (keeper.term, keeper.may_bind_in_s()) == (1, 0.0)
         assert store.document is not None
@@ -164,6 +167,29 @@ async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once() -> No
             "renewTime": "2026-01-01T00:00:00.010000Z",
             "leaseTransitions": 0,
         }
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True])
+async def test_a_lease_that_was_not_there_may_have_been_deleted_and_its_time_is_waited_for(
+    is_answer_lost: bool,
+) -> None:
+    store = LeaseStore()
+    losses = [is_answer_lost]
+
+    def lose_the_first_post(asked: Asked, apply: Callable[[], Response]) -> Answer:
+        response = apply()
+        return AnswerLostError("reset") if asked.method == "POST" and losses.pop() else response
+
+    store.fault = lose_the_first_post
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        await leading(keeper)
+        assert keeper.may_bind_if_new()
+        await asyncio.sleep(keeper.unseen_in_s() - 0.01)
+        assert 12.0 < asyncio.get_running_loop().time() < LeaseSettings().duration_s + 0.01
+        assert (keeper.may_bind(), keeper.may_bind_in_s() > 0) == (False, True)
+        await asyncio.sleep(0.02)
+        assert (keeper.may_bind(), keeper.may_bind_in_s()) == (True, 0.0)
 
 
 async def test_renewing_costs_one_call_each_retry_period_and_keeps_the_acquire_time() -> None:
@@ -386,6 +412,7 @@ async def test_the_local_deadline_counts_from_the_request_and_not_from_its_answe
     transport.latency_of = lambda method: 4.0 if method == slow else 0.01
     async with running(keeper):
         await asyncio.sleep(9.9)
+        keeper.count_as_new()
         deadline = sent_at[0] + LeaseSettings().renew_deadline_s
         assert keeper.may_bind()
         await asyncio.sleep(deadline - asyncio.get_running_loop().time())
@@ -399,6 +426,7 @@ async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
     keeper, transport = make_keeper(store, "a", changes, is_alive=lambda: is_alive)
     async with running(keeper):
         await leading(keeper)
+        keeper.count_as_new()
         is_alive = False
         await asyncio.sleep(9.9)
         assert keeper.may_bind()
@@ -436,6 +464,7 @@ async def test_a_renewal_whose_answer_was_lost_is_found_by_reading() -> None:
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
         await leading(keeper)
+        keeper.count_as_new()
         store.fault = lose_every_other_put
         for _ in range(100):
             await asyncio.sleep(1)
@@ -497,11 +526,29 @@ async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_on
         assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
 
 
+async def test_who_loses_an_expired_lease_and_takes_it_back_still_waits_for_its_last_holders_binds() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="dead", leaseDurationSeconds=9)
+    short = LeaseSettings(duration_s=9.0, renew_deadline_s=3.0, retry_period_s=1.0, bind_deadline_s=5.0)
+    changes: list[LeaseState] = []
+    keeper, _ = make_keeper(store, "a", changes, settings=short)
+    async with running(keeper):
+        await leading(keeper)
+        until_s = asyncio.get_running_loop().time() + keeper.may_bind_in_s()
+        store.fault = lambda asked, apply: ConnectFailedError("refused")
+        await asyncio.sleep(3.1)
+        store.fault = None
+        await leading(keeper)
+        assert changes == [LeaseState.LEADING, LeaseState.STANDBY, LeaseState.LEADING]
+        assert asyncio.get_running_loop().time() + keeper.may_bind_in_s() == pytest.approx(until_s)
+
+
 async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
         await leading(keeper)
+        keeper.count_as_new()
         store.document = None
         await asyncio.sleep(5)
         assert keeper.may_bind()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from multisched.client.lease_record import NOT_TOLD, Holding, LeaseWatcher
+from multisched.client.lease_record import NOT_THERE, NOT_TOLD, Holding, LeaseWatcher
 from multisched.model.wire import ConnectFailedError
 from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, answer
 
@@ -49,29 +49,36 @@ async def test_a_lease_that_was_given_back_is_free_at_once() -> None:
     assert await watcher.read() is None
 
 
-async def test_a_lease_that_never_was_is_free() -> None:
-    assert await watching(a_refusal(404)).read() is None
+async def holds_for(watcher: LeaseWatcher, holding: Holding, seconds: int) -> None:
+    """It is looked at each second, as long as somebody waits for it."""
+    for _ in range(seconds):
+        assert await watcher.read() == holding
+        await asyncio.sleep(1.0)
 
 
 @pytest.mark.parametrize("status", [403, 404])
-async def test_a_lease_that_cannot_be_read_any_more_counts_as_held_until_it_would_have_run_out(status: int) -> None:
+@pytest.mark.parametrize("pause_s", [10.0, 100.0])
+async def test_a_lease_that_cannot_be_read_any_more_counts_as_held_until_it_would_have_run_out(
+    status: int, pause_s: float
+) -> None:
+    """Its holder may have renewed it right before, however long ago somebody last looked."""
     watcher = watching(answer(200, HELD), a_refusal(status))
     holding = await watcher.read()
-    await asyncio.sleep(10.0)
-    assert await watcher.read() == holding
-    await asyncio.sleep(9.0)
-    assert await watcher.read() == holding, "as long as one that is not renewed"
-    await asyncio.sleep(2.0)
+    assert holding is not None
+    await asyncio.sleep(pause_s)
+    await holds_for(watcher, holding, 20)
     assert await watcher.read() is None
 
 
-async def test_a_lease_that_may_not_be_read_counts_as_held_for_as_long_as_one_may_be() -> None:
-    watcher = watching(a_refusal(403))
-    assert await watcher.read() == NOT_TOLD
-    await asyncio.sleep(19.0)
-    assert await watcher.read() == NOT_TOLD
-    await asyncio.sleep(2.0)
+@pytest.mark.parametrize(("status", "holding"), [(403, NOT_TOLD), (404, NOT_THERE)])
+async def test_a_lease_that_was_never_read_counts_as_held_for_as_long_as_one_may_be(
+    status: int, holding: Holding
+) -> None:
+    watcher = watching(a_refusal(status))
+    await holds_for(watcher, holding, 20)
     assert await watcher.read() is None
+    await asyncio.sleep(100.0)
+    assert await watcher.read() == holding, "somebody may have held it while nobody looked"
 
 
 async def test_a_lease_that_its_holder_renews_is_held_for_as_long_as_it_does() -> None:

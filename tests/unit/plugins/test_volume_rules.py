@@ -164,6 +164,7 @@ def test_what_frees_a_disk_or_a_claim_wakes_and_nothing_else_does() -> None:
 
 # -- VolumeZone --------------------------------------------------------------------------------------------------------
 
+
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 OLD_ZONE, OLD_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
 ELSEWHERE = (UNRESOLVABLE, ("node(s) had no available volume zone",))

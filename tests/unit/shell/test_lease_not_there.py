@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from tests.sim.handover import TWO, Site
+from tests.sim.handover import play as play_site
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 
 LEASED = CONFIGURATION.replace("lease: {enabled: false}", "")
@@ -27,3 +31,33 @@ def test_who_finds_no_lease_waits_where_pods_of_ours_stand(scheduler: str, is_ou
         assert len(lists) == 1 + is_ours  # what the former holder bound meanwhile is known by then
 
     play(scene, prepare=prepare, configuration=LEASED)
+
+
+@pytest.mark.parametrize("heir", ["starts later", "starts later and takes both", "has looked long ago"])
+def test_a_node_is_not_used_while_a_holder_whose_lease_was_deleted_may_bind_to_it(heir: str) -> None:
+    """The holder hears of no node and reaches no lease: it binds in good faith until its lease would have run out."""
+
+    async def scene(site: Site) -> None:
+        first = site.start(["forecast"], TWO)
+        holder = site.start(["gpu"], TWO)
+        await asyncio.sleep(10.0)
+        await site.add_pod("gpu", "1")
+        await asyncio.sleep(30.0)
+        holder.cable.deaf_until_s, holder.cable.bind_s = site.loop.time() + 60.0, 4.0
+        holder.cable.reaches_leases = False
+        await site.delete_lease("gpu")
+        await site.set_gpus("n", 0)
+        if heir != "has looked long ago":
+            await site.stop(first)
+            site.start(["forecast", "gpu"] if "both" in heir else ["forecast"], TWO)
+        await asyncio.sleep(3.0)
+        in_good_faith, late = await site.add_pod("gpu", "5"), await site.add_pod("forecast", "5")
+        await asyncio.sleep(6.0)
+        assert [site.node_of(name) for name in (in_good_faith, late)] == ["n", ""]
+        small = await site.add_pod("forecast", "1")
+        await asyncio.sleep(30.0)  # its own process comes back, and waits in its turn
+        await site.label("n", beat="1")
+        await asyncio.sleep(8.0)
+        assert [site.node_of(name) for name in (late, small)] == ["", "n"]
+
+    play_site(scene)

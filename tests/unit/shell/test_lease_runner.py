@@ -104,6 +104,7 @@ def play(scene: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         running = asyncio.get_running_loop().create_task(stage.runner.run([stage.keeper]))
         try:
             await stage.until(LeaseState.LEADING)
+            stage.keeper.count_as_new()
             await scene(stage)
         finally:
             running.cancel()
