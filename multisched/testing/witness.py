@@ -94,8 +94,9 @@ class Witness:
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._is_plain = is_plain
-        self._sees_all = not any(_leaves_out_nodes(domain) for domain in configuration.domains)
-        """A preemption looks at all nodes: extenders and arguments may leave some out."""
+        self._sees_all = not any(_may_overlook(domain) for domain in configuration.domains)
+        """A preemption looks at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old
+        as their question."""
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
         self._was_rewound = False
@@ -491,6 +492,7 @@ class Witness:
         return [plugin for plugin in plugins if isinstance(plugin, ReserveBooks)]
 
 
-def _leaves_out_nodes(domain: DomainConfig) -> bool:
+def _may_overlook(domain: DomainConfig) -> bool:
     entries = domain.profile.plugins.enabled
-    return bool(domain.extenders) or any(one.name == "DefaultPreemption" and one.args for one in entries)
+    is_narrowed = any(one.name == "DefaultPreemption" and one.args for one in entries)
+    return is_narrowed or bool(domain.extenders) or any(one.isolation is not None for one in entries)
