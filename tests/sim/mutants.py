@@ -109,7 +109,6 @@ FIRST: dict[str, int] = {
     "uncordoned_nodes_wake_nobody": 9,
     "unknown_binds_given_up_when_refused": 39,
     "unknown_is_bound": 0,
-    "unknown_binds_given_up_when_refused": 39,
     "unsent_binds_not_looked_at_again": 2,
     "untainted_nodes_wake_nobody": 9,
     "version_guard_off": 7,
