@@ -87,7 +87,7 @@ async def _keep_promise_elsewhere(scene: Scene) -> bool:
 
     await scene.until(lambda: not asleep(scene, waiting.pod) or not is_alone(), TOLD_S)
     if is_elsewhere and is_alone():
-        check_awake(scene, [waiting], before)
+        await check_awake(scene, [waiting], before)
     await scene.until(lambda: bool(standing(scene, [waiting.pod])))
     return True
 

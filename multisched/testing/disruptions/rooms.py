@@ -5,19 +5,22 @@ Each is woken by its own event and by no other: what is told of the one helps no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from multisched.model.objects import Node, Pod
+from multisched.model.version import Version
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import DOMAIN, leading, named, place, standing
-from multisched.testing.invariants import compare
 from multisched.testing.relations import HOSTNAME
 
 if TYPE_CHECKING:
     from multisched.shell.program import Program
     from multisched.testing.scenario import Process
 
+ROOM: Final = "room-"
+"""How the names of rooms begin."""
 BED: Final = "sim/bed"
 """The label of a room that its pod selects."""
 KEPT: Final = {"key": "sim/kept", "effect": "NoSchedule"}
@@ -26,6 +29,8 @@ BACKED_OFF_S: Final = 1.2, 1.8
 """After the first refusal; then what is told of it is written, too."""
 HEARD_S: Final = 5.0
 """In which an event reaches those who wait for it; most watches tell it at once, one that broke is opened again before."""
+SETTLED_S: Final = 0.3, 0.5
+"""For what was told to have its effect."""
 DECIDED_S: Final = 4.0
 """Until all that were woken have their nodes: some attempts are turned away at Permit first."""
 
@@ -59,7 +64,7 @@ class Rooms:
 
     async def room(self, bed: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any) -> str:
         """The name of a new node."""
-        name = f"room-{len(self._names) + 1}"
+        name = f"{ROOM}{len(self._names) + 1}"
         self._names.append(name)
         amounts = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
         node = {
@@ -143,7 +148,7 @@ async def wake_up(scene: Scene, wake: Callable[[], Awaitable[object]], sleepers:
     waiting = [one for one in sleepers if asleep(scene, one.pod)]
     await wake()
     await scene.until(lambda: not any(asleep(scene, one.pod) for one in waiting), HEARD_S)
-    check_awake(scene, waiting, before)
+    await check_awake(scene, waiting, before)
 
 
 async def _decided(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
@@ -170,14 +175,37 @@ def leader(scene: Scene) -> Process | None:
     return found[0] if len(found) == 1 else None
 
 
-def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:
+async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:
     """`before`: the process that led when the event came. Drawn plugins may refuse whatever they like."""
     late = [one for one in waiting if asleep(scene, one.pod)]
-    if not late or before is None or leader(scene) is not before or scene.run.setting.is_drawn:
+    if not late or before is None or scene.run.setting.is_drawn or not _has_heard(scene, before):
         return
-    program, door = before.program, scene.run.door
-    if compare(program, door.pods(), door.nodes()):
-        return  # it has not heard of everything yet
+    await scene.pause(*SETTLED_S)
+    if leader(scene) is not before or not _has_heard(scene, before):
+        return
     for one in late:
-        if one.is_heard(program):
-            door.complain(f"I3: {one.pod} was not woken by {one.awaits}")
+        if asleep(scene, one.pod) and one.is_heard(before.program):
+            scene.run.door.complain(f"I3: {one.pod} was not woken by {one.awaits}")
+
+
+def _has_heard(scene: Scene, process: Process) -> bool:
+    """Of the rooms and of all pods that may go there, by what its watches have handed on."""
+    told, door = process.witness.told, scene.run.door
+    pods = _versions(told.pods.values()) == _versions(door.pods().values())
+    return (
+        pods
+        and _rooms(told.nodes) == _rooms(door.nodes())
+        and not any(map(told.held.get, _versions(told.pods.values())))
+    )
+
+
+def _versions(pods: Iterable[Pod]) -> Mapping[str, Version]:
+    return {
+        pod.uid: pod.version
+        for pod in pods
+        if pod.node.startswith(ROOM) or any(one.key == TOLERATED["key"] for one in pod.spec.tolerations)
+    }
+
+
+def _rooms(nodes: Mapping[str, Node]) -> Mapping[str, Version]:
+    return {name: node.version for name, node in nodes.items() if name.startswith(ROOM)}

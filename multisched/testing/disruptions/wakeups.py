@@ -409,7 +409,8 @@ _LEVELS: Final[tuple[Case, ...]] = (
     _fewer,
 )
 _GOING: Final[tuple[Case, ...]] = (
-    _room_freed,  # first: any pod's end wakes it
+    _tolerates_cordon,  # where no other room is tainted
+    _room_freed,  # before the others: any pod's end wakes it
     partial(_port_freed, name="port", held="", wanted="10.0.0.1"),
     partial(_port_freed, name="address", held="10.0.0.2", wanted=""),
     _disk_freed,
@@ -425,7 +426,7 @@ _OTHERS: Final[tuple[Case, ...]] = (
     _volume_comes,
     _class_comes,
 )
-_OWN: Final[tuple[Case, ...]] = (_tolerates, _tolerates_cordon, _shrinks, _is_disliked_no_more, _gates_opened)
+_OWN: Final[tuple[Case, ...]] = (_tolerates, _shrinks, _is_disliked_no_more, _gates_opened)
 
 PLAYS: Final[Plays] = (
     ("nodes change under sleepers", partial(wake_each, cases=_NODES)),
