@@ -23,4 +23,5 @@ async def play_one(scene: Scene, struck: Counter[str]) -> None:
     name, act = rng.choice(PLAYS)
     first = await place(scene, "", 10)
     await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
-    struck[name] += await act(scene)
+    if standing(scene, [first]):
+        struck[name] += await act(scene)
