@@ -80,6 +80,7 @@ FIRST: dict[str, int] = {
     "other_news_counts_as_a_repeat": 3,
     "others_terms_not_heeded": 66,
     "own_updates_lost": 14,
+    "parked_anew_holds_up_the_rest": 7,
     "permit_forgets_who_waited": 1,
     "permit_never_times_out": 1,
     "permit_waits_for_the_last": 1,

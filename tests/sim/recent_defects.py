@@ -26,6 +26,7 @@ from multisched.plugins.pod_topology_spread import PodTopologySpread
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell import cluster_changes, ingest
 from multisched.shell.audit import Audit
@@ -389,3 +390,14 @@ def relabelled_company_wakes_nobody() -> None:
         return Hint.SKIP if old is not None and new is not None else genuine(self, pod, old, new)
 
     put(InterPodAffinity, "_after_pod_change", hint)
+
+
+@defect
+def parked_anew_holds_up_the_rest() -> None:
+    """A gated pod that was asked again in vain keeps its place among the deadlines, with a later one: who is behind it waits."""
+
+    def add(self: ParkedPods, entry: Any, deadline_s: float) -> None:
+        self.reindex(entry) if entry.uid in self else self._index(entry)
+        self._deadlines[entry.uid] = deadline_s
+
+    put(ParkedPods, "add", add)
