@@ -197,6 +197,10 @@ class Told:
         there = self._assumed[pod.uid][0] if pod.uid in self._assumed else self.pods
         return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable))
 
+    def chosen(self, uid: str) -> Node | None:
+        """The node on which the pod was assumed, as told at that moment."""
+        return self._assumed[uid][1] if uid in self._assumed else None
+
     def rewound(self, there: Mapping[str, Pod]) -> None:
         """A backup was restored: of what it has changed, nobody has been told."""
         self.unknowable.update(
@@ -208,7 +212,7 @@ class Told:
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was told"
-        decided_for = self._assumed[pod.uid][1] if pod.uid in self._assumed else None
+        decided_for = self.chosen(pod.uid)
         if decided_for is not None and decided_for.uid != node.uid:
             return "which is another node than the one that it was decided for"
         # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.

@@ -88,16 +88,6 @@ def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
     return any(term.topology_key in node.labels and is_about(term, pod, other) for term in terms)
 
 
-def keep_apart(pod: Pod, node: Node, other: Pod, there: Node) -> bool:
-    """One of two pods has a rule that forbids the other in a place which their nodes share."""
-    for one, its_other in ((pod, other), (other, pod)):
-        affinity = one.spec.pod_affinity
-        for term in affinity.anti_required if affinity is not None else ():
-            if _share(term.topology_key, node, there) and is_about(term, one, its_other):
-                return True
-    return False
-
-
 def clash(pod: Pod, other: Pod) -> HostPort | None:
     """A port that both want of their host, on an address that both want; None: there is none."""
     pairs = ((ours, theirs) for ours in pod.spec.host_ports for theirs in other.spec.host_ports)

@@ -275,7 +275,7 @@ class World:
         self,
         node: str,
         *,
-        annotations: Mapping[str, str],
+        annotations: Mapping[str, str] = NO_LABELS,
         cpu: str = "10m",
         labels: Mapping[str, str] = NO_LABELS,
         spec: Mapping[str, Any] | None = None,

@@ -16,6 +16,7 @@ from multisched.client.lease_record import LeaseWatcher
 from multisched.client.reflector import Reflector
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.dry_run import AttemptDryRun
+from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.status import SUCCESS
@@ -36,6 +37,7 @@ from multisched.shell.ingest import PodIngest
 from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
 from multisched.state.cluster_cache import ClusterCache
+from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.domain_rows import DomainRows
 from multisched.state.pod_news import PodNews
 from tests.sim.defects import DEFECTS, defect, put
@@ -401,3 +403,40 @@ def parked_anew_holds_up_the_rest() -> None:
         self._deadlines[entry.uid] = deadline_s
 
     put(ParkedPods, "add", add)
+
+
+# -- what strangers do between a decision and its POST -----------------------------------------------------------------
+
+
+@defect
+def strangers_on_the_node_not_looked_at() -> None:
+    """A bind goes out though somebody else's pod has come to its node and taken a port, a disk or a device."""
+    put(ClusterCache, "intrusions", lambda self, row: 0)
+
+
+@defect
+def strangers_elsewhere_not_looked_at() -> None:
+    """A bind goes out though somebody else's pod has come or left elsewhere, and a rule that reaches so far forbids it now."""
+    put(SendCheck, "_is_concerned", lambda self, placed, pod, seen: False)
+
+
+@defect
+def unknown_binds_given_up_when_refused() -> None:
+    """A bind that may have been applied ends after a few refused connections."""
+
+    def again(self: BindMachine, reply: Any, pause_s: float, *, is_last: bool) -> Action:
+        if is_last:
+            return Action(Step.END, outcome=Outcome.REFUSED, message=reply.message)
+        return Action(Step.POST, pause_s)
+
+    put(BindMachine, "_again", again)
+
+
+@defect
+def promised_ports_not_looked_at() -> None:
+    """Room is kept for who is promised a node, and the port that it wants is not."""
+
+    def columns(self: PromisedRoom, pod: Pod, promised: Any) -> ColumnOverlay:
+        return ColumnOverlay(self._table, promised, list)
+
+    put(PromisedRoom, "columns", columns)

@@ -24,6 +24,15 @@ PLAIN_MILLI: Final = 4_000
 """CPU of a plain node."""
 
 
+def several(plays: Plays, count: int) -> Act:
+    """So many of them, one after the other."""
+
+    async def act(scene: Scene) -> bool:
+        return any([await one(scene) for _, one in scene.rng.sample(plays, count)])
+
+    return act
+
+
 async def place(
     scene: Scene, node: str, milli: int, *, spec: Mapping[str, Any] | None = None, is_urgent: bool = False, **more: Any
 ) -> str:
