@@ -18,10 +18,12 @@ from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration
 from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
 from multisched.model.objects import PODS, Node, Pod, Requests
-from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Toleration
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration
 
 DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "count", "devices", "allocated-milli"))
 """What a pod holds of its node's devices; somebody may write a thousand others beside it."""
+CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+"""What a cordon counts as; who tolerates it goes there all the same."""
 Standing = tuple[Pod, Node]
 """A pod and the node it is on."""
 
@@ -237,7 +239,7 @@ class Told:
         if not self.is_usable(domain)(node):
             return f"which is not of domain {domain}"
         tolerations = (*pod.spec.tolerations, *self.tolerations.get(domain, ()))
-        if node.is_unschedulable and not any(one.operator == "Exists" and not one.key for one in tolerations):
+        if node.is_unschedulable and not any(one.tolerates(CORDON) for one in tolerations):
             return "which is cordoned"
         for taint in node.taints:
             is_hard = taint.effect in (NO_SCHEDULE, NO_EXECUTE)

@@ -12,6 +12,7 @@ from typing import Any
 
 from multisched.model.objects import HostPort, Node, Pod
 from multisched.model.placement import PodAffinityTerm, SpreadConstraint
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.testing.knowledge import Standing as Standing
 
 LONERS, LEVELLED, COMPANIONS, INCLINED, FUSSY = 0.05, 0.05, 0.03, 0.06, 0.12
@@ -144,6 +145,7 @@ def _is_level(
     key = rule.topology_key
     if key not in node.labels or rule.selector is None:
         return key in node.labels
+    reach = [one for one in reach if not rule.honors_taints or _is_tolerated(pod, one)]
     counts = {one.labels[key]: 0 for one in reach if key in one.labels}
     names = {one.name for one in reach}
     for one, there in standing if rule.selector.requirements else ():  # as upstream: an empty selector counts nobody
@@ -153,6 +155,11 @@ def _is_level(
     fewest = min(counts.values(), default=0) if len(counts) >= rule.min_domains else 0
     more = int(rule.selector.matches(pod.labels))
     return counts.get(node.labels[key], 0) + more - fewest <= rule.max_skew
+
+
+def _is_tolerated(pod: Pod, node: Node) -> bool:
+    hard = [taint for taint in node.taints if taint.effect in (NO_SCHEDULE, NO_EXECUTE)]
+    return all(any(one.tolerates(taint) for one in pod.spec.tolerations) for taint in hard)
 
 
 def _share(key: str, node: Node, other: Node) -> bool:

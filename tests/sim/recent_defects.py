@@ -23,9 +23,11 @@ from multisched.framework.status import SUCCESS
 from multisched.model.objects import Node, Pod
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.pod_topology_spread import PodTopologySpread
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell import cluster_changes, ingest
 from multisched.shell.audit import Audit
@@ -355,6 +357,52 @@ def one_namespace_retries_for_nothing() -> None:
             self._lead = lead
 
     put(ActivePods, "_pay", pay)
+
+
+@defect
+def lost_binds_free_room_in_silence() -> None:
+    """Nobody hears that a pod, which was deleted or bound elsewhere on its way, takes no room of its node any more."""
+    genuine, tell = DomainWorker._lost, DomainWorker._tell_freed
+
+    def lost(self: DomainWorker, bind: Any) -> None:
+        put(DomainWorker, "_tell_freed", lambda self, held, node: None)
+        genuine(self, bind)
+        put(DomainWorker, "_tell_freed", tell)
+
+    put(DomainWorker, "_lost", lost)
+
+
+@defect
+def nodes_that_go_wake_no_spread() -> None:
+    """The emptiest domain goes with its last node, and pods that it held up do not hear of it."""
+    genuine = PodTopologySpread._after_node_change
+
+    def hint(self: PodTopologySpread, pod: Pod, old: Any, new: Any) -> Hint:
+        return Hint.SKIP if new is None else genuine(self, pod, old, new)
+
+    put(PodTopologySpread, "_after_node_change", hint)
+
+
+@defect
+def relabelled_company_wakes_nobody() -> None:
+    """A placed pod whose labels change is no news to those who want its company, or did not bear it."""
+    genuine = InterPodAffinity._after_pod_change
+
+    def hint(self: InterPodAffinity, pod: Pod, old: Any, new: Any) -> Hint:
+        return Hint.SKIP if old is not None and new is not None else genuine(self, pod, old, new)
+
+    put(InterPodAffinity, "_after_pod_change", hint)
+
+
+@defect
+def parked_anew_holds_up_the_rest() -> None:
+    """A gated pod that was asked again in vain keeps its place among the deadlines, with a later one: who is behind it waits."""
+
+    def add(self: ParkedPods, entry: Any, deadline_s: float) -> None:
+        self.reindex(entry) if entry.uid in self else self._index(entry)
+        self._deadlines[entry.uid] = deadline_s
+
+    put(ParkedPods, "add", add)
 
 
 # -- what strangers do between a decision and its POST -----------------------------------------------------------------
