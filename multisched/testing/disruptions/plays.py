@@ -6,13 +6,13 @@ import random
 from collections import Counter
 from typing import Final
 
-from multisched.testing.disruptions import waiting
+from multisched.testing.disruptions import class_plays, storage_plays, waiting
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import LED_MAX_S, Plays, place, standing
 
 SHARE: Final = 0.4
 """Of all runs."""
-PLAYS: Final[Plays] = (*waiting.PLAYS,)
+PLAYS: Final[Plays] = (*waiting.PLAYS, *storage_plays.PLAYS, *class_plays.PLAYS)
 
 
 async def play_one(scene: Scene, struck: Counter[str]) -> None:
@@ -23,4 +23,5 @@ async def play_one(scene: Scene, struck: Counter[str]) -> None:
     name, act = rng.choice(PLAYS)
     first = await place(scene, "", 10)
     await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
-    struck[name] += await act(scene)
+    if standing(scene, [first]):
+        struck[name] += await act(scene)
