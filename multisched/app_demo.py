@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import signal
 import sys
@@ -176,7 +177,7 @@ class _Demo:
         rates = _Rates()
         view = progress_view(self._kubeconfig) if self._options.output == "table" else contextlib.nullcontext()
         with view as shown:
-            drawn = float("-inf")
+            drawn = -math.inf
             while True:
                 now = time.monotonic()
                 code = self._ended(program, expected, now - started)

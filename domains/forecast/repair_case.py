@@ -7,6 +7,7 @@ is made: a `ValueError` names the field, what is wrong with it and what should s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -159,7 +160,7 @@ class RepairLimits(msgspec.Struct, frozen=True):
     """Cells that may be looked at to better the first plan that was found, some nanoseconds each."""
 
     def __post_init__(self) -> None:
-        if not self.threshold or not all(0 < share < float("inf") for share in self.threshold):
+        if not self.threshold or not all(0 < share < math.inf for share in self.threshold):
             raise ValueError(
                 f"threshold: {self.threshold}; write a share of capacity above 0 per dimension, such as 0.8"
             )

@@ -8,6 +8,7 @@ that nobody resumes leaves every replica to its own controller.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from typing import Final
 
@@ -75,8 +76,8 @@ class Task(msgspec.Struct, frozen=True):
             self.pod,
             self.source,
             self.target,
-            tuple(source.get(name, float("inf")) for name in dimensions),
-            tuple(target.get(name, float("inf")) for name in dimensions),
+            tuple(source.get(name, math.inf) for name in dimensions),
+            tuple(target.get(name, math.inf) for name in dimensions),
         )
 
 

@@ -22,6 +22,10 @@ from multisched.model.objects import Node, Pod
 ROWS_FIRST, DEVICES_FIRST = 64, 8
 """Sizes of the arrays at the start; both double when needed."""
 
+SUMS = 6
+VERSION, WHOLE_FREE, USED_PERCENT, IS_HELD, BARS_WHOLE, BARS_FRACTIONS = range(SUMS)
+"""What is summed up of each row."""
+
 Milli = NDArray[np.int16]
 """Thousandths of a device, 0..DEVICE_MILLI, or ABSENT."""
 
@@ -38,13 +42,8 @@ class GpuLedger:
         self._served = served
         self._rows: dict[int, DeviceRow] = {}
         self._row_of: dict[str, int] = {}
-        self._version: Int64 = np.zeros(ROWS_FIRST, np.int64)
         self._ranked: Milli = np.full((DEVICES_FIRST, ROWS_FIRST), ABSENT, np.int16)
-        self._whole_free: Int64 = np.zeros(ROWS_FIRST, np.int64)
-        self._used_percent: Int64 = np.zeros(ROWS_FIRST, np.int64)
-        self._is_held: Bools = np.zeros(ROWS_FIRST, np.bool_)
-        self._bars_whole: Bools = np.zeros(ROWS_FIRST, np.bool_)
-        self._bars_fractions: Bools = np.zeros(ROWS_FIRST, np.bool_)
+        self._sums: Int64 = np.zeros((SUMS, ROWS_FIRST), np.int64)
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ class GpuLedger:
         return may_hold(pod)
 
     def version(self, row: int) -> int:
-        return int(self._version[row]) if row < len(self._version) else 0
+        return int(self._sums[VERSION, row]) if row < self._sums.shape[1] else 0
 
     def fits(self, pod: Pod, row: int) -> str:
         """Empty if `take` would succeed on the row now, else the reason, as users should read it."""
@@ -109,11 +108,10 @@ class GpuLedger:
         return GpuLedger(self._served)
 
     def sums(self, row: int) -> object:
-        """The row's entries in all arrays that filters and scores read."""
+        """The row's entries in both arrays that filters and scores read."""
         self._grow_rows(row + 1)
         ranked = self._ranked[:, row]
-        columns = self._whole_free, self._used_percent, self._is_held, self._bars_whole, self._bars_fractions
-        return ranked[ranked != ABSENT].tolist(), [int(column[row]) for column in columns]
+        return ranked[ranked != ABSENT].tolist(), self._sums[VERSION + 1 :, row].tolist()
 
     def recount(self, row: int) -> None:
         self._rows.setdefault(row, DeviceRow()).renew()
@@ -134,32 +132,39 @@ class GpuLedger:
         """int16[len(rows)]: milli free on each of the `count` freest devices; ABSENT where the node has fewer."""
         if count > len(self._ranked):
             return np.full(len(rows), ABSENT, np.int16)
-        return self._ranked[count - 1, self._at(rows)]
+        at = self._at(rows)
+        return self._ranked[count - 1, at]
 
     def ranked(self, rows: Rows) -> Milli:
         """int16[devices, len(rows)]: milli free per device, the freest first; ABSENT beyond the last."""
-        return self._ranked[:, self._at(rows)]
+        at = self._at(rows)
+        return self._ranked[:, at]
 
     def whole_free(self, rows: Rows) -> Int64:
         """int64[len(rows)]: devices of which nothing is held."""
-        return self._whole_free[self._at(rows)]
+        return self._sum(WHOLE_FREE, rows)
 
     def used_percent(self, rows: Rows) -> Int64:
         """int64[len(rows)], 0..100: how much of all devices is held."""
-        return self._used_percent[self._at(rows)]
+        return self._sum(USED_PERCENT, rows)
 
     def is_held(self, rows: Rows) -> Bools:
         """bool[len(rows)]: some pod holds GPUs there."""
-        return self._is_held[self._at(rows)]
+        return self._sum(IS_HELD, rows) > 0
 
     def bars(self, rows: Rows, *, is_whole: bool) -> Bools:
         """bool[len(rows)]: pods of the other kind keep this kind off the node, whatever room there is."""
-        return (self._bars_whole if is_whole else self._bars_fractions)[self._at(rows)]
+        return self._sum(BARS_WHOLE if is_whole else BARS_FRACTIONS, rows) > 0
+
+    def _sum(self, which: int, rows: Rows) -> Int64:
+        at = self._at(rows)
+        return self._sums[which, at]
 
     # -- keeping ---------------------------------------------------------------------------------------------------
 
     def _at(self, rows: Rows) -> Rows | slice:
-        """The index of these rows (ascending): a slice, which copies nothing, where they have no gaps."""
+        """The index of these rows (ascending): a slice, which copies nothing, where they have no gaps. The arrays may be other
+        ones from now on, large enough for all of them."""
         if not len(rows):
             return rows
         first, last = int(rows[0]), int(rows[-1])
@@ -185,27 +190,21 @@ class GpuLedger:
             self._ranked = np.pad(self._ranked, ((0, more), (0, 0)), constant_values=ABSENT)
         self._ranked[:count, row] = sorted(devices.free, reverse=True)
         self._ranked[count:, row] = ABSENT
-        self._whole_free[row] = devices.free.count(DEVICE_MILLI)
-        self._used_percent[row] = 100 - 100 * sum(devices.free) // (count * DEVICE_MILLI) if count else 0
-        self._is_held[row] = bool(devices.holds)
-        self._bars_whole[row] = devices.has_fractions and not devices.is_honoured
-        self._bars_fractions[row] = devices.has_whole and not devices.is_honoured
-        self._version[row] += 1
+        self._sums[:, row] = (
+            self._sums[VERSION, row] + 1,
+            devices.free.count(DEVICE_MILLI),
+            100 - 100 * sum(devices.free) // (count * DEVICE_MILLI) if count else 0,
+            bool(devices.holds),
+            devices.has_fractions and not devices.is_honoured,
+            devices.has_whole and not devices.is_honoured,
+        )
 
     def _grow_rows(self, needed: int) -> None:
-        size = len(self._version)
-        if needed <= size:
-            return
-        while size < needed:
-            size *= 2
-        more = size - len(self._version)
-        self._version = np.pad(self._version, (0, more))
-        self._ranked = np.pad(self._ranked, ((0, 0), (0, more)), constant_values=ABSENT)
-        self._whole_free = np.pad(self._whole_free, (0, more))
-        self._used_percent = np.pad(self._used_percent, (0, more))
-        self._is_held = np.pad(self._is_held, (0, more))
-        self._bars_whole = np.pad(self._bars_whole, (0, more))
-        self._bars_fractions = np.pad(self._bars_fractions, (0, more))
+        size = self._sums.shape[1]
+        if needed > size:
+            more = max(needed, 2 * size) - size
+            self._ranked = np.pad(self._ranked, ((0, 0), (0, more)), constant_values=ABSENT)
+            self._sums = np.pad(self._sums, ((0, 0), (0, more)))
 
     def _drop_if_empty(self, row: int) -> None:
         """Rows without devices and holds cost nothing: most nodes have no GPU. How a node hands out devices is kept."""

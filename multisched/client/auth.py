@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -225,7 +226,7 @@ class Credentials:
         self._loop = asyncio.get_running_loop()
         self._renewal = asyncio.Lock()
         self._read_at = self._loop.time()
-        self._forced_at = float("-inf")
+        self._forced_at = -math.inf
         self.access = access
         self.renewals = 0
         self.failures = 0
@@ -241,7 +242,7 @@ class Credentials:
     def expire(self) -> None:
         """The next request reads again, though not within FORCED_INTERVAL_S (a certificate was refused)."""
         if self._loop.time() - self._read_at >= FORCED_INTERVAL_S:
-            self._read_at = float("-inf")
+            self._read_at = -math.inf
 
     async def reread(self) -> None:
         """The minutely look. A failure keeps what we have: it may still be good, and a 401 will tell."""

@@ -129,8 +129,6 @@ class ApiConditionWriter:
             finally:
                 self._writing.discard(uid)
                 self._dropped.discard(uid)
-                if uid in self._pending:  # it was passed over meanwhile
-                    self._wakeup.set()
 
     def _next_uid(self) -> str | None:
         """The longest waiting pod that no other worker is writing: two writes for one pod must not overtake each other."""

@@ -11,6 +11,7 @@ tests/perf/measure_client.py).
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections import deque
@@ -94,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Response] | None = None
         self._has_answered = False
         self.is_lost = False
-        self.deadline = float("inf")
+        self.deadline = math.inf
         """On the loop's clock: when the answer must be here, or when an idle connection is closed."""
 
     def send(self, request: bytes, deadline: float) -> asyncio.Future[Response]:
@@ -196,7 +197,7 @@ class ConnectionPool:
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         """First come, first served; bounded by the callers, each of which waits no longer than its deadline."""
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = float("inf")
+        self._alarm_at = math.inf
         self._crowd: tuple[int, asyncio.Future[None]] | None = None
         """How many must be under way to end the wait of `crowded`."""
         self._is_closed = False
@@ -360,7 +361,7 @@ class ConnectionPool:
             self._alarm = self._loop.call_at(deadline, self._end_overdue)
 
     def _end_overdue(self) -> None:
-        self._alarm, self._alarm_at = None, float("inf")
+        self._alarm, self._alarm_at = None, math.inf
         latest = self._loop.time() + TIMER_SLACK_S
         for connection in [connection for connection in self._connections if connection.deadline <= latest]:
             connection.end(AnswerLostError("TimeoutError: no whole answer in time"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 import tempfile
 from pathlib import Path
@@ -50,7 +51,7 @@ class HttpExtenderClient:
         self._tls = _tls_context(settings)
         self._session: aiohttp.ClientSession | None = None
         self._silences = 0
-        self._left_alone_until_s = float("-inf")
+        self._left_alone_until_s = -math.inf
 
     async def post(self, verb: str, body: bytes, *, answer_bytes_max: int) -> bytes:
         """See `ExtenderClient`."""
@@ -79,7 +80,7 @@ class HttpExtenderClient:
 
     def _answered(self) -> None:
         self._silences = 0
-        self._left_alone_until_s = float("-inf")
+        self._left_alone_until_s = -math.inf
 
     async def _exchange(self, verb: str, body: bytes, answer_bytes_max: int) -> bytes:
         url = f"{self.settings.url.rstrip('/')}/{verb}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -108,9 +109,9 @@ class LeaseKeeper:
         self._observed: LeaseRecord | None = None
         self._expiry = Expiry(clock, self._settings.duration_s)
         self._saw_another_holder = False
-        self._renewed_at = float("-inf")
-        self._bind_from = float("inf")
-        self._alone_from = float("-inf")
+        self._renewed_at = -math.inf
+        self._bind_from = math.inf
+        self._alone_from = -math.inf
         """From then on nobody else binds by a lease that somebody deleted before we looked: we found none, and cannot know."""
         self._claim: bool | None = None
         """Set while a record in our name can only be our own: whether we took it from a holder that had let it expire."""
@@ -146,7 +147,7 @@ class LeaseKeeper:
     def may_bind_in_s(self) -> float:
         """Seconds until `may_bind` turns true by itself; 0 if it is, infinite while another leads."""
         if self._state is not LeaseState.LEADING:
-            return float("inf")
+            return math.inf
         return max(self._bind_from - self._clock.monotonic(), self.unseen_in_s(), 0.0)
 
     def unseen_in_s(self) -> float:
@@ -155,7 +156,7 @@ class LeaseKeeper:
 
     def count_as_new(self) -> None:
         """Nobody held the lease before it was made by us."""
-        self._alone_from = float("-inf")
+        self._alone_from = -math.inf
 
     async def release(self) -> None:
         """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
@@ -188,9 +189,11 @@ class LeaseKeeper:
         return min(pause_s, left_s) if left_s > 0 else pause_s
 
     def _lead(self, *, after_expiry: bool, started: float) -> None:
-        self._term += 1
+        """Who loses an expired lease and takes it back waits for its last holder's binds all the same."""
         wait_s = self._settings.bind_deadline_s if after_expiry else 0.0
-        self._bind_from = self._clock.monotonic() + wait_s
+        former_s = self._bind_from if self._term else float("-inf")
+        self._bind_from = max(self._clock.monotonic() + wait_s, former_s)
+        self._term += 1
         self._renewed_at = started
         logger.info("lease acquired", extra={"lease": self._name, "term": self._term, "after_expiry": after_expiry})
         self._enter(LeaseState.LEADING)
@@ -380,7 +383,7 @@ class LeaseKeeper:
         back does not wait for them (found by simulation; I2).
         """
         was_leading = self._state is LeaseState.LEADING and self._stop.is_set()
-        self._bind_from = float("inf")
+        self._bind_from = math.inf
         if was_leading and self._observed is not None:
             is_free = False
             with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_TIMEOUT_S):

@@ -7,6 +7,7 @@ otherwise) and that its Lease is renewed. Called by Kubelets only.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from multisched.model.wire import STRATEGIC_MERGE_PATCH
 NODE_WRITES_AT_ONCE = 8
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40
-_NEVER = float("inf")
+_NEVER = math.inf
 
 
 class _Address(msgspec.Struct, frozen=True, gc=False):

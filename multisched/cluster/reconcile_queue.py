@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -71,7 +72,7 @@ class ReconcileQueue:
     def add_after(self, key: str, delay_s: float) -> None:
         """Runs the key after a delay; the earliest of several delays counts."""
         due = asyncio.get_running_loop().time() + min(max(delay_s, 0.0), DELAY_MAX_S)
-        if due < self._due.get(key, float("inf")):
+        if due < self._due.get(key, math.inf):
             self._due[key] = due
             heapq.heappush(self._timers, (due, key))
             self._has_timer.set()

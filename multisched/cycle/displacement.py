@@ -133,17 +133,7 @@ class Displacement:
 
     def screen(self, rows: Rows, asked_about: Bools, overlay: ColumnOverlay) -> tuple[Int32, list[Status]]:
         """The first refusal of each row that is asked about, with what the overlay has taken away."""
-        refusal = np.full(len(rows), -1, np.int32)
-        statuses: list[Status] = []
-        for plugin in self._filters:
-            codes = self._ask(plugin, overlay, rows)
-            refused = asked_about & (codes != 0) & (refusal < 0)
-            if not any_true(refused):
-                continue
-            for code in np.flatnonzero(np.bincount(codes[refused])).tolist():
-                refusal[refused & (codes == code)] = len(statuses)
-                statuses.append(plugin.reasons.status(code))
-        return refusal, statuses
+        return first_refusals(self._filters, asked_about, lambda plugin: self._ask(plugin, overlay, rows))
 
     def _learn_block(self, memory: RowMemory, pods: PodColumns, rule: DisplacementRule, overlay: ColumnOverlay) -> None:
         lower = rule.displaceable(pods)
@@ -199,6 +189,23 @@ class Displacement:
         for plugin in self._moving:
             refused |= self._ask(plugin, overlay, rows) != 0
         return refused
+
+
+def first_refusals(
+    plugins: Sequence[FilterPlugin], asked_about: Bools, ask: Callable[[FilterPlugin], Codes]
+) -> tuple[Int32, list[Status]]:
+    """Of each row that is asked about the first refusal, as an index into the list; -1 where there is none.
+
+    `ask`: what a plugin says of all these rows.
+    """
+    refusal, statuses = np.full(len(asked_about), -1, np.int32), list[Status]()
+    for plugin in plugins:
+        codes = ask(plugin)
+        refused = asked_about & (codes != 0) & (refusal < 0)
+        for code in np.flatnonzero(np.bincount(codes[refused])).tolist():
+            refusal[refused & (codes == code)] = len(statuses)
+            statuses.append(plugin.reasons.status(code))
+    return refusal, statuses
 
 
 def has_any(mask: Bools) -> Bools:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from multisched.cycle.displacement import Displacement, RowMemory, has_any, victims_on
+from multisched.cycle.displacement import Displacement, RowMemory, first_refusals, has_any, victims_on
 from multisched.cycle.promised_room import PromisedRoom, wants_room_only
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
 from multisched.framework.plugin import CycleView, FilterPlugin
@@ -73,7 +73,7 @@ class DryRuns:
     def memory(self, key: Hashable | None) -> RowMemory:
         """What is remembered for a class of pods, renewed; nothing yet for a new one."""
         depth, capacity = self.standing.shape()
-        memory = self._memories.pop(key, None) if key is not None else None
+        memory = self._memories.pop(key, None)
         if memory is None or (memory.depth, memory.capacity) != (depth, capacity):
             memory = RowMemory(depth, capacity)
         memory.renew(self.table, self.nominator)
@@ -146,7 +146,7 @@ class AttemptDryRun:
                 self._displace_wide(pods, rule, tally)
         narrow = rows[~alone] if alone.any() else rows
         # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
-        own = runs.table.row_of(self._failed.pod.nominated_node) if self._failed.pod.nominated_node else None
+        own = runs.table.row_of(self._failed.pod.nominated_node)
         memory.forget(own)
         try:
             self._displacement.learn(memory, narrow, rule, self._columns)
@@ -174,13 +174,21 @@ class AttemptDryRun:
         return runs.promised.columns(failed.pod, runs.nominator.promised(failed.pod, runs.table))
 
     def _ask(self, plugin: FilterPlugin, overlay: ColumnOverlay, rows: Rows) -> Codes:
-        known = self._failed.known.get(plugin.name)
-        if known is not None and not plugin.depends_on.reads_pods:
-            codes = _codes_at(known, rows)
-            if codes is not None:
-                return codes
+        known = self._known(plugin, rows) if not plugin.depends_on.reads_pods else None
+        if known is not None:
+            return known
         view = replace(self._failed.view, nodes=overlay)
         return self._runs.runner.recheck(plugin, view, self._failed.pod, rows)
+
+    def _known(self, plugin: FilterPlugin, rows: Rows) -> Codes | None:
+        """The codes that the attempt got for these rows; None where it has not got all of them."""
+        known = self._failed.known.get(plugin.name)
+        if known is None:
+            return None
+        rows_known, codes = known
+        at = rows_known.searchsorted(rows)
+        are_known = (rows_known.take(at, mode="clip") == rows).all()
+        return codes[at] if are_known else None
 
     def _is_answered(self, plugin: FilterPlugin) -> bool:
         return plugin.name not in self._runs.plugins.asking_names or plugin.name in self._failed.view.answers
@@ -209,19 +217,10 @@ class AttemptDryRun:
                 heeded[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
         return heeded
 
-    def _tail_refusals(self, rows: Rows) -> tuple[Int32, list[Status]]:
-        """What the tail says of rows on which it heeds nobody: the same whoever goes."""
-        refusal, statuses = np.full(len(rows), -1, np.int32), list[Status]()
-        for plugin in self._tail:
-            known = self._failed.known.get(plugin.name)
-            codes = None if known is None else _codes_at(known, rows)
-            if codes is None:
-                codes = self._runs.runner.recheck(plugin, self._failed.view, self._failed.pod, rows)
-            for code in np.flatnonzero(np.bincount(codes[refusal < 0])).tolist():
-                if code:
-                    refusal[(refusal < 0) & (codes == code)] = len(statuses)
-                    statuses.append(plugin.reasons.status(code))
-        return refusal, statuses
+    def _as_it_stands(self, plugin: FilterPlugin, rows: Rows) -> Codes:
+        """What a plugin of the tail says of rows on which it heeds nobody: the same whoever goes."""
+        known, failed = self._known(plugin, rows), self._failed
+        return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
 
     def _memory_key(self, rule: DisplacementRule) -> Hashable | None:
         failed = self._failed
@@ -235,16 +234,14 @@ class AttemptDryRun:
         has_lower: Bools = memory.has_lower[rows]
         tally.undisplaceable += len(rows) - int(np.count_nonzero(has_lower))
         tally.refusals += memory.tell(rows)
+        fits = has_lower & (memory.refusal[rows] < 0)
+        refusal, statuses = first_refusals(self._tail, fits, lambda plugin: self._as_it_stands(plugin, rows))
+        tally.refusals.update(statuses[number] for number in refusal[refusal >= 0].tolist())
+        fits &= refusal < 0
         has_victims = memory.has_victims[rows]
-        if self._tail:
-            refusal, statuses = self._tail_refusals(rows)
-            late = has_lower & (memory.refusal[rows] < 0) & (refusal >= 0)
-            for number in refusal[late].tolist():
-                tally.refusals[statuses[number]] += 1
-            has_lower, has_victims = has_lower & ~late, has_victims & ~late
-        needless = rows[has_lower & ~has_victims & (memory.refusal[rows] < 0)]
+        needless = rows[fits & ~has_victims]
         tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
-        chosen = rows[has_victims]
+        chosen = rows[fits & has_victims]
         if len(chosen):
             tally.rows.append(chosen)
             tally.costs.append(memory.costs[:, chosen])
@@ -374,15 +371,6 @@ class _Row:
             if code:
                 return plugin.reasons.status(code)
         return None
-
-
-def _codes_at(known: tuple[Rows, Codes], rows: Rows) -> Codes | None:
-    """The codes of these rows; None where they are not all known."""
-    known_rows, codes = known
-    at = known_rows.searchsorted(rows)
-    if not len(known_rows) or not (known_rows.take(at, mode="clip") == rows).all():
-        return None
-    return codes[at]
 
 
 def _must_agree(status: Status) -> None:

@@ -6,6 +6,7 @@ repair` decodes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
@@ -62,7 +63,7 @@ def thresholds(texts: Iterable[str]) -> Mapping[str, float]:
             percent = float("nan")
         if number >= THRESHOLDS_MAX or (equals and not name.strip()) or len(name) > DIMENSION_CHARS_MAX:
             percent = float("nan")
-        if not 0 < percent < float("inf"):
+        if not 0 < percent < math.inf:
             raise ValueError(
                 f"threshold {text[:80]!r}: write DIMENSION=PERCENT such as log=90, or 90 for all dimensions"
             )

@@ -133,7 +133,7 @@ class NodeVolumeLimits:
     def sign(self, pod: Pod) -> Hashable:
         """Claims of ephemeral volumes are called after their pod, and must be its own."""
         volumes = pod.spec.volumes
-        is_own = bool(volumes) and any(volume.is_ephemeral for volume in volumes)
+        is_own = any(volume.is_ephemeral for volume in volumes)
         return (volumes, pod.name, pod.uid) if is_own else volumes
 
     def events_to_register(self) -> Sequence[EventRegistration]:

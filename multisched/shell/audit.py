@@ -91,12 +91,11 @@ class OldListError(Exception):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """`mark` is equal for the same difference in two audits."""
-
     kind: str
     key: str
     what: str
-    mark: Mark
+    mark: Mark = ("", "", 0)
+    """Equal for the same difference in two audits, where one alone proves nothing."""
 
 
 class AuditStatistics(msgspec.Struct):
@@ -278,7 +277,7 @@ class Audit:
         """An object of one version here and there holds the same."""
         fault = side.content_fault(here, raw)
         if fault:
-            now.content.append(Difference(side.kind, here.key, fault, (f"{side.kind} content", here.uid, here.version)))
+            now.content.append(Difference(side.kind, here.key, fault))
             side.take_anew(here, raw)
 
     def _compare_one(self, side: Side, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round) -> Here | None:
@@ -304,8 +303,8 @@ class Audit:
         listed.add(here.uid)
         if here.version == version and here.node != item.spec.node:
             what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
-            if self._counts(now, Difference(side.kind, key, what, ("", uid, version)), is_proven=True):
-                side.move(here, raw)
+            now.found.append(Difference(side.kind, key, what))
+            side.move(here, raw)
         elif here.version != version and not is_older(version, here.version):
             what = f"version {version} in the API, {here.version} here"
             difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
@@ -351,7 +350,7 @@ class Audit:
                     self._pods.drop(pod.uid)
             elif not truth.node:
                 what = f"answered to be bound to {entry.node!r}, on no node in the API"
-                now.found.append(Difference("pod", pod.key, what, ("unbound", pod.uid, 0)))
+                now.found.append(Difference("pod", pod.key, what))
                 self._counters.unbound += 1
                 self._pods.unbind(pod.uid)
 
@@ -391,7 +390,7 @@ class Audit:
     def _mend_rows(self, faults: Mapping[int, str], now: _Round) -> None:
         for row, what in faults.items():
             node = self._cache.nodes.node_at(row)
-            now.found.append(Difference("row", node.name if node is not None else str(row), what, ("row", str(row), 0)))
+            now.found.append(Difference("row", node.name if node is not None else str(row), what))
             self._counters.inner += 1
             if node is not None:
                 self._cache.mend_row(row)
@@ -443,7 +442,7 @@ class Audit:
         for uid, (pod, row) in pods.items():
             if held.get(uid) != wanted.get(uid):
                 what = f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}"
-                now.found.append(Difference("ledger", pod.key, what, ("ledger", uid, 0)))
+                now.found.append(Difference("ledger", pod.key, what))
                 self._counters.inner += 1
                 ledger.give(uid)
                 if ledger.concerns(pod):
@@ -462,7 +461,7 @@ class Audit:
             here, wanted = ledger.sums(row), twin.sums(row)
             if here != wanted:
                 what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
-                now.found.append(Difference("ledger", node.name, what, ("ledger row", node.uid, 0)))
+                now.found.append(Difference("ledger", node.name, what))
                 self._counters.inner += 1
                 ledger.recount(row)
 
@@ -475,7 +474,7 @@ class Audit:
         for uid in leaked:
             if uid in held:
                 what = f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node"
-                now.found.append(Difference("ledger", uid, what, ("leak", uid, 0)))
+                now.found.append(Difference("ledger", uid, what))
                 self._counters.inner += 1
                 ledger.give(uid)
 

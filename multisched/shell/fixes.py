@@ -150,9 +150,6 @@ class _Guesses:
         spec = self._pod.spec
         less = spec.requests[name] - amount
         changes: dict[str, Any] = {"requests": {**spec.requests, name: amount}}
-        if spec.container_requests is not None and name in spec.container_requests:
-            left = max(0, spec.container_requests[name] - less)
-            changes["container_requests"] = {**spec.container_requests, name: left}
         if name == CPU:
             changes["scoring_cpu_milli"] = max(0, spec.scoring_cpu_milli - less)
             changes["placed_cpu_milli"] = max(0, spec.placed_cpu_milli - less)

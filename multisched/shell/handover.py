@@ -17,6 +17,7 @@ domains of one process are never withheld: one cache counts for both. Owned and 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final
@@ -178,7 +179,7 @@ class Handover:
         group = self._groups[domain]
         self._discover(self._keepers[group].inherited)
         waits_s = (keeper.may_bind_in_s() for keeper in self._keepers.values())
-        await anyio.sleep(max((wait_s for wait_s in waits_s if wait_s < float("inf")), default=0.0))
+        await anyio.sleep(max((wait_s for wait_s in waits_s if wait_s < math.inf), default=0.0))
         return await self._read({group})
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:

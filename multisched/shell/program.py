@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -186,7 +187,7 @@ class Program:
         self._rewritten = 0
         """Rewritings of history after which everything has been decided anew."""
         self._plans: RepairPlans | None = None
-        self._listing_from_s = float("-inf")
+        self._listing_from_s = -math.inf
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
         self._served = frozenset(name for names in self.scheduler_names.values() for name in names)

@@ -11,6 +11,7 @@ release replaces one replica after the other, the new one first, and stops where
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -419,7 +420,7 @@ class Run:
     def _course(self) -> Course:
         unplaced = [replica.pod for replica in self._pending()]
         for pod in list(self._bindings.bound):
-            self._end_stay(pod, float("inf"))
+            self._end_stay(pod, math.inf)
         told = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
         return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures, tuple(self._visits))

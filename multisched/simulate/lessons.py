@@ -6,6 +6,7 @@ configured to learn again and again, what has passed since. Lessons are made onc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -30,7 +31,7 @@ class Study(msgspec.Struct, frozen=True):
 
     fit: FitSettings
     window_days: float
-    refresh_s: float = float("inf")
+    refresh_s: float = math.inf
     """Infinite: it learns once."""
 
 
@@ -76,7 +77,7 @@ class Learning:
             for built in worker.plugins.built
             if worker.name in studies and isinstance(built.plugin, Forecast)
         ]
-        self._learned_s = [float("-inf")] * len(self._learners)
+        self._learned_s = [-math.inf] * len(self._learners)
 
     def follow(self, now_s: float) -> None:
         """Puts new profiles in force where it is time; the first are those of the known part."""

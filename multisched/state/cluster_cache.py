@@ -14,6 +14,7 @@ own deletion does. That is what keeps a deleted node's pods from vanishing befor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 
@@ -54,7 +55,7 @@ class PlacedPod(msgspec.Struct):
     """What the binding of an assumed pod carries."""
     is_uprooted: bool = False
     """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
-    answered_s: float = float("inf")
+    answered_s: float = math.inf
     """When the API server answered that an assumed pod is bound; infinite before."""
 
 

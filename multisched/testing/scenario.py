@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import random
 import zlib
 from collections import Counter
@@ -173,7 +174,7 @@ class Run:
         self.was_rewound = False
         self.was_corrupted = False
         """A process was made to remember what never was."""
-        self.calm_s = float("inf")
+        self.calm_s = math.inf
         """From then on nothing goes wrong any more."""
         self._first: dict[str, str] = {}
         """Lease group -> the process that reaches it first."""

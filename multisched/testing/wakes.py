@@ -120,7 +120,8 @@ class Wakes:
 
     def look(self) -> None:
         """What waits has something to wait for."""
-        if not self._worker.is_leading or self._is_paused():
+        worker = self._worker
+        if not worker.is_leading or worker._is_closing or self._is_paused():  # noqa: SLF001 - nobody else asks
             self._looks.clear()
             return
         before, self._looks = self._looks, {}

@@ -44,6 +44,7 @@ from multisched.testing.mirror import (
 )
 from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
+from multisched.testing.preemptions import fault_of_preemption
 from multisched.testing.rebuilt import Rebuilt
 from multisched.testing.relations import Standing, allows, keeps_off
 from multisched.testing.scores import Scores
@@ -92,8 +93,10 @@ class Witness:
         self.told = door.told[identity] = Told(door.reader, Homes(configuration).usable_by, policies)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
-        self._sees_all = not any(_leaves_out_nodes(domain) for domain in configuration.domains)
-        """A preemption looks at all nodes: extenders and arguments may leave some out."""
+        self._is_plain = is_plain
+        self._sees_all = not any(_may_overlook(domain) for domain in configuration.domains)
+        """A preemption looks at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old
+        as their question."""
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
         self._was_rewound = False
@@ -314,14 +317,21 @@ class Witness:
         return self._preempt(pod, preemption, home)
 
     def _check_victims(self, pod: Pod, preemption: Preemption) -> None:
-        """I7: each victim is needed, and all together are enough; no budget is broken where some node would do without."""
-        if not is_plain(pod) or not self._sees_all:
-            return
-        cache = self.program.cache
+        """I7: all victims together are enough, and each is needed; no budget is broken where some node would do without."""
+        cache, domain = self.program.cache, self._domain_of[pod.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
         standing = [(e.pod, nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
+        is_usable = self._is_used_by(domain)
+        if self._is_plain and preemption.node in nodes:
+            node = nodes[preemption.node]
+            fault = self.told.fault_of_node(pod, domain, node) or fault_of_preemption(
+                pod, node, preemption.victims, nodes.values(), standing, is_usable, cache.objects
+            )
+            if fault:
+                self._door.complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
+        if not is_plain(pod) or not self._sees_all:
+            return
         standing += self._promised_before(pod, nodes, standing)
-        is_usable = self._is_used_by(self._domain_of[pod.spec.scheduler_name])
         known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
         budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
         if preemption.node in nodes:
@@ -489,6 +499,7 @@ class Witness:
         return [plugin for plugin in plugins if isinstance(plugin, ReserveBooks)]
 
 
-def _leaves_out_nodes(domain: DomainConfig) -> bool:
+def _may_overlook(domain: DomainConfig) -> bool:
     entries = domain.profile.plugins.enabled
-    return bool(domain.extenders) or any(one.name == "DefaultPreemption" and one.args for one in entries)
+    is_narrowed = any(one.name == "DefaultPreemption" and one.args for one in entries)
+    return is_narrowed or bool(domain.extenders) or any(one.isolation is not None for one in entries)

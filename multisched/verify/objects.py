@@ -5,6 +5,7 @@ A part of an object that cannot be read is told in `Problems` and counts as abse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -141,7 +142,7 @@ class Pod:
 
     def __post_init__(self) -> None:
         most, placed_s = self.demand.most, self.placed_s
-        when = placed_s if placed_s is not None else float("inf")
+        when = placed_s if placed_s is not None else math.inf
         self.order = (when, bool(self.anti_affinity), most.get("cpu", 0), most.get("memory", 0), self.key)
 
     @property

@@ -58,6 +58,7 @@ FIRST: dict[str, int] = {
     "gone_pods_decided": 59,
     "joined_rows_used_at_once": 6,
     "labels_left_out_of_parked_classes": 21,
+    "late_refusals_keep_their_victims": 12,
     "lease_given_back_too_early": 12,
     "lease_not_checked_before_bind": 9,
     "ledgers_not_rolled_back": 2,

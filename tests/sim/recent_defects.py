@@ -15,6 +15,7 @@ from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
 from multisched.client.reflector import Reflector
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.dry_run import AttemptDryRun
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.status import SUCCESS
@@ -286,6 +287,12 @@ def lists_dated_at_their_end() -> None:
                 self._listing_from_s = self.clock.monotonic()
 
     put(Program, "_see_all_binds_before", see)
+
+
+@defect
+def late_refusals_keep_their_victims() -> None:
+    """Who preempts clears a node that a later filter than the ones for room refuses whoever goes."""
+    put(AttemptDryRun, "_as_it_stands", lambda self, plugin, rows: np.zeros(len(rows), np.uint8))
 
 
 # -- who waits, and for whom -------------------------------------------------------------------------------------------

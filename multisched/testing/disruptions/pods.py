@@ -8,6 +8,7 @@ from typing import Any
 
 from multisched.model.objects import CPU, Pod
 from multisched.testing.budgets import FREE, PROTECTED
+from multisched.testing.disks import ZONED
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.faults import FOREIGN
 from multisched.testing.plugins import HELD
@@ -17,6 +18,8 @@ from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
+NEXT_IN_ZONE = 9
+"""From a node to another plain one of its zone."""
 INFEASIBLE_MILLI = 100_000
 EDITED = 12
 ENDED = 10
@@ -159,7 +162,9 @@ async def _crowd(scene: Scene) -> bool:
 
 async def _press_protected(scene: Scene) -> bool:
     """Urgent pods want two nodes that are full, in part of pods under budgets."""
-    await press(scene, await fill_pair(scene))
+    pair = await fill_pair(scene)
+    await press(scene, pair)
+    await _press_beyond_reach(scene, pair)
     return True
 
 
@@ -178,6 +183,30 @@ async def fill_pair(scene: Scene) -> str:
 async def press(scene: Scene, pair: str) -> None:
     for cpu in PAIR_URGENT:
         await scene.world.add_to_pair(pair, cpu, scene.rng.choice(FREE), is_urgent=True)
+
+
+async def _press_beyond_reach(scene: Scene, pair: str) -> None:
+    """Still more urgent ones, of which some node of the two is out of reach whoever goes: for whom they do not bear in its zone, or
+    for the zone of their volume."""
+    beside = int(pair.removeprefix("pair-")) - NEXT_IN_ZONE
+    unborne = await scene.world.place_lowly(
+        f"node-{beside}", {}, is_urgent=True, scheduler="forecast-scheduler", labels={"unborne": pair}
+    )
+    await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name == unborne))
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"unborne": pair}}}
+    far = {"name": "v0", "persistentVolumeClaim": {"claimName": f"zoned-{scene.rng.randrange(ZONED)}"}}
+    for rule in (
+        {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
+        {"volumes": [far]},
+    ):
+        await scene.world.place_lowly(
+            "",
+            {"nodeSelector": {"pair": pair}, **rule},
+            is_urgent=True,
+            scheduler="forecast-scheduler",
+            cpu="1",
+            priority="system-node-critical",
+        )
 
 
 async def _contend(scene: Scene, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:

@@ -19,8 +19,8 @@ from multisched.testing.world import CROWDED
 Plays = Sequence[tuple[str, Act]]
 """Name and act."""
 DOMAIN, SCHEDULER = "forecast", "forecast-scheduler"
-LED_MAX_S: Final = 25.0
-"""Until somebody leads and binds: a lease has to run out."""
+LED_MAX_S: Final = 10.0
+"""Until somebody leads and binds. Where nobody does for as long, nothing is played: it would take half a minute more."""
 PLAIN_MILLI: Final = 4_000
 """CPU of a plain node."""
 COMES_S: Final = 5.0

@@ -24,7 +24,7 @@ LEFT_MILLI: Final = 1_500
 """CPU that is free on a node beside those who are to go."""
 LARGE_MILLI, SHRUNK_MILLI, REPORTED_MAX_S = 900, 100, 7.0
 """CPU of pods that fill a node, what is left to some, and when their kubelet has told so at the latest."""
-HOPELESS: Final = 24
+HOPELESS: Final = 20
 """Pods that fit nowhere: more than may be tried before those of others."""
 BACKED_OFF_S: Final = 1.2
 """After the first refusal."""

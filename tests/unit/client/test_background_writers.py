@@ -505,6 +505,23 @@ async def test_what_was_not_written_of_a_pod_is_not_written_once_it_has_a_node()
     assert writer.statistics().superseded == 2
 
 
+@pytest.mark.parametrize("fault", [None, a_refusal(503, "ServiceUnavailable")], ids=["written", "not written"])
+async def test_a_pod_whose_node_was_none_after_all_is_told_why_it_waits(fault: Answer | None) -> None:
+    """It was given a node while its condition was on its way, and has lost it again: the bind failed."""
+    faults = [fault] if fault is not None else []
+    writer, transport, _ = make_writer(lambda asked: faults.pop() if faults else accept(asked))
+    newer = replace(UNSCHEDULABLE, message="0/2 nodes are available")
+    async with at_work(writer):
+        writer.write(POD, UNSCHEDULABLE, LEASE)
+        await asyncio.sleep(0.001)
+        writer.drop(POD.uid)
+        assert await drained(writer, 30)
+        writer.write(POD, newer, LEASE)
+        assert await drained(writer, 30)
+    told = [asked.body["status"]["conditions"][0]["message"] for asked in transport.asked]
+    assert told == [UNSCHEDULABLE.message, newer.message]
+
+
 async def test_an_event_names_the_other_object_it_is_about() -> None:
     sink, transport, _ = make_sink()
     preemptor = ObjectRef("Pod", "team", "urgent", "uid-2")

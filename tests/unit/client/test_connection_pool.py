@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import socket
 import ssl
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -14,7 +16,7 @@ from datetime import UTC, datetime
 import pytest
 
 from multisched.client import connection_pool
-from multisched.client.connection_pool import ConnectionPool, Endpoint
+from multisched.client.connection_pool import ConnectionPool, Endpoint, StaleConnectionError
 from multisched.cluster.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.servers import raw_serving, read_head
@@ -264,6 +266,57 @@ async def test_an_answer_that_breaks_off_at_any_byte_is_lost_on_a_new_and_on_a_k
             await ask(pool)
             with pytest.raises(AnswerLostError):
                 await ask(pool)
+        assert not pool._connections
+
+
+UNTIL_THE_END = b"HTTP/1.1 200 OK\r\n\r\nok"
+"""An answer without a length: the end of the connection is the end of its body."""
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_whole_if_closed"),
+    [
+        pytest.param(UNTIL_THE_END, True, id="no length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok", False, id="a byte is lacking"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n", False, id="half a head"),
+        pytest.param(b"", False, id="nothing"),
+    ],
+)
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_an_answer_without_a_length_is_whole_if_its_connection_is_closed_and_lost_if_it_is_reset(
+    sent: bytes, is_whole_if_closed: bool, is_kept: bool, is_reset: bool
+) -> None:
+    may_end = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        if is_kept:
+            await read_request(reader)
+            writer.write(OK)
+        await read_request(reader)
+        writer.write(sent)
+        await may_end.wait()
+        if is_reset:
+            now = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+        writer.transport.abort()
+
+    async with playing(serve) as pool:
+        if is_kept:
+            await ask(pool)
+        request = asyncio.ensure_future(ask(pool))
+        await until(lambda: any(one._answer and one._reader.bytes_read == len(sent) for one in pool._connections))
+        may_end.set()
+        if is_whole_if_closed and not is_reset:
+            assert (await request).body == b"ok"
+        else:
+            with pytest.raises(AnswerLostError) as lost:
+                await request
+            assert type(lost.value) is (StaleConnectionError if is_kept and not sent else AnswerLostError)
+            assert str(lost.value).startswith(
+                "ConnectionResetError" if is_reset else "the server closed the connection"
+            )
+            assert isinstance(lost.value.__cause__, ConnectionResetError) == is_reset
         assert not pool._connections
 
 

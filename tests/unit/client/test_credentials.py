@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from multisched.client.auth import REREAD_INTERVAL_S, Credentials, InClusterSource, import_vendor
+from multisched.client.auth import REREAD_INTERVAL_S, Credentials, InClusterSource, KubeconfigSource, import_vendor
 from multisched.client.errors import CredentialsError
 from multisched.client.transport import connect, open_transport
 from multisched.cluster.certificates import Authority, server_context
@@ -260,6 +261,44 @@ async def test_a_context_that_is_not_there_and_a_plugin_that_fails_are_told(tmp_
     with pytest.raises(CredentialsError, match="FileNotFoundError"):
         async with connect(write_kubeconfig(tmp_path, "http://127.0.0.1:1", user)):
             pass
+
+
+def imported_of_vendor() -> list[str]:
+    """Modules of kubernetes-asyncio."""
+    return [name for name in sys.modules if name.partition(".")[0] == "kubernetes_asyncio"]
+
+
+@pytest.mark.parametrize("is_imported_already", [False, True])
+async def test_what_is_imported_reads_kubeconfigs_and_service_accounts_and_opens_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported_already: bool
+) -> None:
+    """Narrowly, or from the whole package, which a plugin may have imported."""
+    kubeconfig = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    for name in imported_of_vendor():
+        monkeypatch.delitem(sys.modules, name)
+    if is_imported_already:
+        importlib.import_module("kubernetes_asyncio")
+    try:
+        vendor = import_vendor.__wrapped__()
+        is_there = bool(imported_of_vendor())
+    finally:
+        for name in imported_of_vendor():
+            del sys.modules[name]
+    assert (is_there, vendor.default_kubeconfig) == (is_imported_already, str(kubeconfig))
+    seen: list[str] = []
+    async with serving(expecting({"token-1"}, seen)) as address:
+        assert write_kubeconfig(tmp_path, address) == kubeconfig
+        credentials = await Credentials.load(KubeconfigSource(vendor, kubeconfig))
+        async with open_transport(vendor, credentials) as transport, transport.stream("/x?watch=1") as stream:
+            assert stream.status == 200
+    assert seen == ["token-1"]
+    (tmp_path / "ca.crt").write_bytes(Authority(dt.datetime.now(dt.UTC)).certificate)
+    (tmp_path / "token").write_text("one\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    inside = (await Credentials.load(InClusterSource(vendor, tmp_path))).access
+    assert (inside.host, inside.authorization) == ("https://10.0.0.1:443", "Bearer one")
 
 
 def test_the_narrow_import_leaves_the_real_package_importable_and_loads_no_models() -> None:

@@ -129,6 +129,17 @@ def test_an_object_that_left_a_selector_may_come_back_newer_but_not_older() -> N
     assert known.observe("a", "u", "8") is Verdict.UPSERT
 
 
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 20))
+def test_in_whatever_order_deletions_are_told_only_what_is_newer_than_all_of_them_comes_back(
+    deleted_at: list[int], version: int
+) -> None:
+    known = KnownObjects()
+    for at in deleted_at:
+        known.remove("a", "u", str(at), 0.0)
+    is_newer = version > max(deleted_at)
+    assert known.observe("a", "u", str(version)) is (Verdict.UPSERT if is_newer else Verdict.STALE)
+
+
 def test_the_deletion_of_an_unseen_successor_takes_the_known_one_along() -> None:
     known = KnownObjects()
     known.observe("a", "first", "5")

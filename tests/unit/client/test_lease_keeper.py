@@ -9,12 +9,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import looptime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.client.lease import RELEASE_TIMEOUT_S, LeaseKeeper, LeaseSettings, LeaseState, micro_time
+from multisched.client.lease import (
+    RELEASE_PAUSE_S,
+    RELEASE_TIMEOUT_S,
+    LeaseKeeper,
+    LeaseSettings,
+    LeaseState,
+    micro_time,
+)
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
@@ -71,6 +79,7 @@ def make_keeper(
     seed: int = 1,
     latency_s: float = 0.01,
     is_alive: Callable[[], bool] = lambda: True,
+    settings: LeaseSettings | None = None,
 ) -> tuple[LeaseKeeper, ScriptedTransport]:
     transport = ScriptedTransport(respond=store.respond, latency_s=latency_s)
     keeper = LeaseKeeper(
@@ -82,6 +91,7 @@ def make_keeper(
         rng=random.Random(seed),
         on_change=changes.append if changes is not None else None,
         is_alive=is_alive,
+        settings=settings,
     )
     return keeper, transport
 
@@ -297,6 +307,26 @@ async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lea
     assert vars(told)["lease"] == "job"
 
 
+@pytest.mark.parametrize("cancelled_after_s", [0.0, 0.5, 1.0 + RELEASE_PAUSE_S / 2, 1.5])
+async def test_a_release_that_has_begun_is_ended_though_its_scope_is_cancelled(cancelled_after_s: float) -> None:
+    """Before anything is sent, during the first write, while it waits to read, and during the second write."""
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with anyio.create_task_group() as group:
+        group.start_soon(keeper.run)
+        await leading(keeper)
+        refusals = [a_refusal(503)]
+        store.fault = lambda asked, apply: refusals.pop() if refusals else apply()
+        transport.latency_of = lambda method: 1.0 if refusals else 0.2
+        released = asyncio.ensure_future(keeper.release())
+        await asyncio.sleep(cancelled_after_s)
+        group.cancel_scope.cancel()
+    assert keeper.state is LeaseState.RELEASED
+    await released
+    assert store.document is not None
+    assert store.document["spec"]["holderIdentity"] == ""
+
+
 async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
@@ -494,6 +524,23 @@ async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_on
         await leading(keeper)
         assert not keeper.may_bind()
         assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
+
+
+async def test_who_loses_an_expired_lease_and_takes_it_back_still_waits_for_its_last_holders_binds() -> None:
+    store = LeaseStore()
+    store.write(holderIdentity="dead", leaseDurationSeconds=9)
+    short = LeaseSettings(duration_s=9.0, renew_deadline_s=3.0, retry_period_s=1.0, bind_deadline_s=5.0)
+    changes: list[LeaseState] = []
+    keeper, _ = make_keeper(store, "a", changes, settings=short)
+    async with running(keeper):
+        await leading(keeper)
+        until_s = asyncio.get_running_loop().time() + keeper.may_bind_in_s()
+        store.fault = lambda asked, apply: ConnectFailedError("refused")
+        await asyncio.sleep(3.1)
+        store.fault = None
+        await leading(keeper)
+        assert changes == [LeaseState.LEADING, LeaseState.STANDBY, LeaseState.LEADING]
+        assert asyncio.get_running_loop().time() + keeper.may_bind_in_s() == pytest.approx(until_s)
 
 
 async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:

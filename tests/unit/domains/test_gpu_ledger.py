@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from domains.gpu.demand import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED, demand_of
-from domains.gpu.gpu_ledger import GpuLedger
+from domains.gpu.gpu_ledger import DEVICES_FIRST, ROWS_FIRST, GpuLedger
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Node, Pod
 from tests.unit.domains.builders import GPU, make_node, make_pod
@@ -294,6 +294,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def no_device_is_overcommitted_and_the_arrays_tell_the_truth(self) -> None:
         rows = np.arange(ROWS)
         ranked, whole_free = self.ledger.ranked(rows), self.ledger.whole_free(rows)
+        used_percent, is_held = self.ledger.used_percent(rows), self.ledger.is_held(rows)
         for row in range(ROWS):
             expected = [1000 - sum(users.values()) for users in self.devices[row]]
             assert min(expected) >= 0
@@ -301,6 +302,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert ranked[: DEVICES[row], row].tolist() == sorted(expected, reverse=True)
             assert (ranked[DEVICES[row] :, row] == -1).all()
             assert whole_free[row] == expected.count(1000)
+            assert used_percent[row] == 100 - 100 * sum(expected) // (1000 * len(expected))
+            assert is_held[row] == any(users for users in self.devices[row])
 
     @invariant()
     def a_rebuilt_twin_holds_the_same(self) -> None:
@@ -327,7 +330,7 @@ def test_books_grow_with_rows_and_devices_and_rows_nobody_has_told_of_have_none(
         assert many.is_held(here).tolist() == few.is_held(there).tolist()
         for is_whole in (True, False):
             assert many.bars(here, is_whole=is_whole).tolist() == few.bars(there, is_whole=is_whole).tolist()
-        for count in (1, 18, 21):
+        for count in (1, 18, 20, 21):
             assert many.room(here, count).tolist() == few.room(there, count).tolist()
         assert many.sums(row) == few.sums(0)
     others = np.array([0, 63, row - 1, row + 1])
@@ -338,4 +341,28 @@ def test_books_grow_with_rows_and_devices_and_rows_nobody_has_told_of_have_none(
     assert many.room(others, 1).max() < 0
     assert [many.version(one) for one in others.tolist()] == [0] * len(others)
     assert many.version(row) == few.version(0)
-    assert not many.is_held(np.arange(3 * row, 3 * row + 2)).any()
+    assert many.is_held(np.arange(3 * row, 3 * row + 2)).tolist() == [False, False]
+    for beyond in (ROWS_FIRST, 5 * ROWS_FIRST):
+        assert GpuLedger().version(beyond) == GpuLedger().version(0) == 0
+        assert GpuLedger().sums(beyond) == GpuLedger().sums(0)
+
+
+def test_who_holds_its_devices_fits_where_it_holds_them_and_nobody_else_does() -> None:
+    ledger = make_ledger(make_node("n", gpu=1), make_node("other", gpu=1))
+    for row, name in enumerate(("one", "two")):
+        ledger.take(whole(name), row)
+    assert [ledger.fits(whole(name), 0) for name in ("one", "two")] == ["", "Insufficient nvidia.com/gpu"]
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [0, 3], [1, 4], [0, 2, 4], [2], [1, 2, 4]])
+def test_whichever_rows_are_asked_about_each_gets_its_own(rows: list[int]) -> None:
+    ledger = make_ledger(*(make_node(f"n{devices}", gpu=devices) for devices in range(5)))
+    assert ledger.whole_free(np.array(rows)).tolist() == rows
+    assert ledger.ranked(np.array(rows)).max(axis=0).tolist() == [1000 if devices else -1 for devices in rows]
+
+
+@pytest.mark.parametrize("devices", [1, DEVICES_FIRST, DEVICES_FIRST + 1, 4 * DEVICES_FIRST])
+def test_room_on_all_devices_is_what_the_last_of_them_has_and_beyond_them_none(devices: int) -> None:
+    ledger = make_ledger(make_node("n", gpu=devices))
+    rooms = [ledger.room(np.array([0]), count).tolist() for count in (devices, devices + 1, 8 * devices)]
+    assert rooms == [[1000], [-1], [-1]]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.gpu.demand import GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from domains.gpu.gpu_ledger import ROWS_FIRST
 from domains.gpu.gpu_share import GpuShare
 from multisched.framework.events import Hint
 from multisched.framework.status import Code
@@ -114,6 +116,11 @@ def test_a_demand_for_more_devices_than_any_node_has_scores_nothing() -> None:
     bench = Bench(make_node("n", gpu=2))
 
     assert bench.scores(fraction("wide", 10, 200)) == {"n": 0}
+    assert bench.scores(fraction("too wide by one", 10, 3)) == {"n": 0}
+    for devices in (1, 2, 4, 8, 16, 32):
+        large = Bench(make_node("n", gpu=devices))
+        assert large.scores(fraction("all of them", 900, devices))["n"] > 0
+    assert bench.plugin.score(bench.view, fraction("wide", 10, 200), all_rows(bench.cache)).dtype == np.int64
     assert bench.refusals(fraction("wide", 10, 200)) == {"n": "Insufficient gpu-milli"}
 
 
@@ -218,3 +225,16 @@ def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
         part = bench.plugin.score(bench.view, late, np.array([row], np.intp))
         assert part.tolist() == [scores[node.name]]
         assert part.dtype == np.int64
+
+
+@pytest.mark.parametrize("pod", [fraction("part", 200), whole("all", 1)], ids=["fraction", "whole"])
+def test_the_first_look_at_many_nodes_without_devices_tells_of_each(pod: Pod) -> None:
+    """Found by a mutant: books that grew as they were read answered in their old size, and the attempt failed."""
+    nodes = [make_node(f"n{row}", gpu=1 if row == 3 else 0) for row in range(3 * ROWS_FIRST)]
+    names = {node.name for node in nodes}
+    assert names - Bench(*nodes).refusals(pod).keys() == {"n3"}
+    assert Bench(*nodes).scores(pod).keys() == names
+    bench = Bench(*nodes)
+    heed = bench.plugin.heed(bench.view, pod)
+    assert heed.stand_on is not None
+    assert heed.stand_on(all_rows(bench.cache)).tolist() == [False] * len(nodes)

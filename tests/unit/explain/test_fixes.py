@@ -304,7 +304,7 @@ def test_of_many_tolerations_the_one_that_opens_most_nodes_is_told() -> None:
     assert "most" in wanted
 
 
-def test_a_request_of_the_pod_as_a_whole_is_lowered_for_its_containers_too() -> None:
+def test_a_request_of_the_pod_as_a_whole_is_lowered_as_such() -> None:
     late = make_pod("late", cpu="3", resources={"requests": {"cpu": "6"}})
     (fix,) = [one for one in explained(make_node("n1", cpu="4"), late).fixes or () if one.kind == "request"]
     assert fix.change == {"resource": "cpu", "from": 6000, "to": 4000}

@@ -128,6 +128,28 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
     play(scene, prepare=prepare)
 
 
+@pytest.mark.parametrize(
+    ("pod", "fits"),
+    [
+        (make_pod("late"), True),
+        (make_pod("late", cpu="64"), False),
+        (make_pod("late", schedulingGates=[{"name": "hold"}]), False),
+        (make_pod("late", overhead={"cpu": "lots"}), False),
+        (make_pod("late", resourceClaims=[{"name": "device", "resourceClaimName": "d"}]), False),
+    ],
+    ids=["with room", "without room", "gated", "malformed", "unsupported"],
+)
+def test_a_pod_fits_where_the_program_would_place_it_and_leaves_no_trace(pod: Any, fits: bool) -> None:
+    rehearsal = Rehearsal(configuration(), dumped(make_node("n1"), pod))
+    late = rehearsal.pending["default", "late"]
+    worker = rehearsal.worker_of(late)
+    assert worker is not None
+    for _ in range(2):
+        tried = rehearsal.fits(worker, late)
+        assert (tried is not None and tried.record.node) == ("n1" if fits else False)
+        assert rehearsal.cache.placed(late.uid) is None
+
+
 def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
     extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
     text = DUMPED.replace("nodes:", f"{extender}, nodes:")

@@ -105,6 +105,17 @@ class NodesOnly:
         return np.zeros(len(rows), np.uint8)
 
 
+class ScoresOnly:
+    """Refuses nobody; does what a pod's name tells it to do."""
+
+    name = "ScoresOnly"
+    depends_on = Dependency.NODE
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        misbehave(pod.name)
+        return np.zeros(len(rows), np.int64)
+
+
 class Unbuildable:
     """Builds in the process that configures it, and nowhere else."""
 

@@ -230,6 +230,18 @@ async def test_a_process_that_dies_is_replaced(make: Make, workers: PluginWorker
     assert workers.processes[0].killed == 1
 
 
+@pytest.mark.parametrize(("name", "point"), [("Roomy", "Filter"), ("ScoresOnly", "Score")])
+@pytest.mark.parametrize(("isolation", "pod"), [(Isolation.THREAD, "hang"), (Isolation.PROCESS, "die")])
+async def test_a_worker_that_gives_no_answer_has_failed_at_the_first_point_of_its_plugin(
+    make: Make, isolation: Isolation, pod: str, name: str, point: str
+) -> None:
+    plugin, cache = make(isolation, name), three_nodes()
+    answer = asyncio.ensure_future(plugin.answer(plugin.ask(make_view(cache), make_pod(pod), all_rows(cache))))
+    with pytest.raises(IsolatedError) as failed:
+        await (leaping_until_done(answer) if isolation is Isolation.THREAD else answer)
+    assert failed.value.point == point
+
+
 async def test_a_plugin_that_cannot_be_built_in_the_process_says_why(make: Make) -> None:
     plugin = make(Isolation.PROCESS, "Unbuildable")
     with pytest.raises(IsolatedError, match="cannot be built in its process: OSError: no licence on this machine"):

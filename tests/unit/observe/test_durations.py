@@ -201,5 +201,7 @@ def test_volume_writes_are_counted_by_kind_and_how_they_ended() -> None:
         with pytest.raises(ConnectionError):
             await failing.select_node(CLAIM, 1, "n")
         assert list(failing.durations) == [("PersistentVolumeClaim", "error")]
+        found = [*writer.durations.values(), *failing.durations.values()]
+        assert [one.sum_s for one in found] == [1.0] * 3, "each took as long as from one look to the next"
 
     asyncio.run(main())

@@ -202,9 +202,9 @@ requirements = st.fixed_dictionaries(
 )
 fields = st.fixed_dictionaries(
     {
-        "key": st.just("metadata.name"),
+        "key": st.sampled_from(("metadata.name", "metadata.name", "metadata.namespace")),
         "operator": st.sampled_from(("In", "NotIn")),
-        "values": st.lists(st.sampled_from(("n0", "n1", "n2", "nowhere")), min_size=1, max_size=1),
+        "values": st.lists(st.sampled_from(("n0", "n1", "n2", "nowhere", "")), min_size=1, max_size=1),
     }
 )
 terms = st.fixed_dictionaries(

@@ -358,6 +358,7 @@ def test_fit_wakes_for_nodes_that_could_hold_the_pod_and_have_grown() -> None:
 
 
 STRATEGY = "args.scoringStrategy"
+SHAPED = f"{STRATEGY}.requestedToCapacityRatio"
 RATIO = {"type": "RequestedToCapacityRatio"}
 
 
@@ -366,22 +367,43 @@ RATIO = {"type": "RequestedToCapacityRatio"}
     [
         ({"ignoredResource": []}, "args.ignoredResource: unknown field; did you mean ignoredResources?"),
         ({"ignoredResources": "a"}, "args.ignoredResources: is a text; write a list"),
-        ({"ignoredResources": ["a b"]}, "args.ignoredResources[0]: 'a b' is no resource name"),
-        ({"ignoredResourceGroups": ["a/b"]}, "args.ignoredResourceGroups[0]: 'a/b' has a slash"),
-        ({"scoringStrategy": []}, f"{STRATEGY}: is a list; write a mapping"),
+        (
+            {"ignoredResources": ["a b"]},
+            "args.ignoredResources[0]: 'a b' is no resource name; write for example example.com/fpga",
+        ),
+        (
+            {"ignoredResourceGroups": ["a/b"]},
+            "args.ignoredResourceGroups[0]: 'a/b' has a slash; write only what stands before it",
+        ),
+        (
+            {"scoringStrategy": []},
+            f"{STRATEGY}: is a list; write a mapping with type, resources, requestedToCapacityRatio",
+        ),
         (
             {"scoringStrategy": {"type": "LeastAlocated"}},
-            f"{STRATEGY}.type: 'LeastAlocated' is not known; did you mean",
+            f"{STRATEGY}.type: 'LeastAlocated' is not known; did you mean LeastAllocated?",
         ),
         (
             {"scoringStrategy": {"resources": [{"name": "cpu", "weight": 101}]}},
-            "resources[0].weight: 101 is not within",
+            f"{STRATEGY}.resources[0].weight: 101 is not within 0..100",
         ),
-        ({"scoringStrategy": {"resources": [{"name": "cpu", "weight": "1"}]}}, "resources[0].weight: is a text"),
-        ({"scoringStrategy": {"resources": [{"weight": 1}]}}, "resources[0].name: is missing"),
-        ({"scoringStrategy": RATIO}, "requestedToCapacityRatio: is missing"),
-        ({"scoringStrategy": {"requestedToCapacityRatio": {}}}, "requestedToCapacityRatio: belongs to type"),
-        ({"scoringStrategy": {**RATIO, "requestedToCapacityRatio": {"shape": []}}}, "shape: is empty"),
+        (
+            {"scoringStrategy": {"resources": [{"name": "cpu", "weight": "1"}]}},
+            f"{STRATEGY}.resources[0].weight: is a text; write a whole number of 0..100",
+        ),
+        (
+            {"scoringStrategy": {"resources": [{"weight": 1}]}},
+            f"{STRATEGY}.resources[0].name: is missing; write a resource, for example cpu",
+        ),
+        ({"scoringStrategy": RATIO}, f"{SHAPED}: is missing; type RequestedToCapacityRatio needs its shape"),
+        (
+            {"scoringStrategy": {"requestedToCapacityRatio": {}}},
+            f"{SHAPED}: belongs to type RequestedToCapacityRatio only; remove it",
+        ),
+        (
+            {"scoringStrategy": {**RATIO, "requestedToCapacityRatio": {"shape": []}}},
+            f"{SHAPED}.shape: is empty; write at least one point of utilization and score",
+        ),
         (
             {
                 "scoringStrategy": {
@@ -389,14 +411,14 @@ RATIO = {"type": "RequestedToCapacityRatio"}
                     "requestedToCapacityRatio": {"shape": [{"utilization": 5}, {"utilization": 5}]},
                 }
             },
-            "shape[1].utilization: 5 does not rise",
+            f"{SHAPED}.shape[1].utilization: 5 does not rise; sort the points by it",
         ),
     ],
 )
 def test_bad_fit_args_are_refused_with_path_and_fix(document: Document, message: str) -> None:
     with pytest.raises(PluginArgsError) as refused:
         NodeResourcesFitArgs.from_config(document)
-    assert message in str(refused.value)
+    assert str(refused.value) == message
 
 
 def test_balance_refuses_weights_and_doubles() -> None:

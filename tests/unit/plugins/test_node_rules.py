@@ -169,7 +169,10 @@ def term_holds(term: Document, name: str, labels: dict[str, str]) -> bool:
     expressions, fields = term["matchExpressions"], term["matchFields"]
     if not (expressions or fields) or not all(parses(e) for e in expressions):
         return False
-    return all(holds(e, labels.get(e["key"])) for e in expressions) and all(holds(f, name) for f in fields)
+    known = {"metadata.name": name}  # any other field reads as an empty text
+    return all(holds(e, labels.get(e["key"])) for e in expressions) and all(
+        holds(f, known.get(f["key"], "")) for f in fields
+    )
 
 
 def with_affinity(scene: Scene, **affinity: Any) -> Scene:

@@ -28,15 +28,19 @@ class Desk:
 
     def __init__(self) -> None:
         self.written: list[tuple[str, Version]] = []
+        self.named: list[tuple[ObjectRef, Version]] = []
+        """Every object that a write names, with the version it was made from."""
         self.replies: list[VolumeReply] = []
         self.next_version: Callable[[], int] = lambda: 0
 
     async def bind_volume(
         self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
+        self.named += [(volume, version), (claim, claim_version)]
         return await self._write(f"{volume.name} to {claim.name}{'' if is_by_scheduler else ' as reserved'}", version)
 
     async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
+        self.named.append((claim, version))
         return await self._write(f"{claim.name} for {node}", version)
 
     async def _write(self, what: str, version: Version) -> VolumeReply:
@@ -98,6 +102,39 @@ def test_a_volume_is_written_once_and_waited_for() -> None:
     play(story)
 
 
+def test_a_write_names_its_objects_by_their_uids_and_the_versions_it_was_made_from() -> None:
+    async def story() -> None:
+        bench = Bench(claim("c", "local"), claim("d"), volumes=(volume("v", host="n0"),))
+        objects = bench.storage.objects
+        disk, first, second = objects.volume("v"), objects.claim("default", "c"), objects.claim("default", "d")
+        assert disk is not None
+        assert first is not None
+        assert second is not None
+        work = bench.start()
+        await asyncio.sleep(0.1)
+        assert disk.uid
+        assert bench.desk.named == [
+            (ObjectRef("PersistentVolume", "", "v", disk.uid), disk.version),
+            (ObjectRef("PersistentVolumeClaim", "default", "c", "claim-c"), first.version),
+            (ObjectRef("PersistentVolumeClaim", "default", "d", "claim-d"), second.version),
+        ]
+        work.cancel()
+
+    play(story)
+
+
+@pytest.mark.parametrize(("storage_class", "name"), [("local", "v"), ("wait", "default/c")])
+def test_a_write_that_failed_without_a_word_is_told_by_what_was_to_be_written(storage_class: str, name: str) -> None:
+    async def story() -> None:
+        bench = Bench(claim("c", storage_class), volumes=(volume("v", host="n0"),))
+        bench.desk.replies = [VolumeReply(VolumeAnswer.NOT_FOUND)]
+        work = bench.start()
+        await asyncio.sleep(0.1)
+        assert work.result() == failed(f"{name}: not_found")
+
+    play(story)
+
+
 def test_a_claim_is_given_its_node_and_waited_for() -> None:
     async def story() -> None:
         bench = Bench(claim("c"))
@@ -137,6 +174,40 @@ def test_what_the_api_says_already_is_not_written() -> None:
         await asyncio.sleep(1.0)
         assert bench.desk.written == []
         work.cancel()
+
+    play(story)
+
+
+NOBODYS, OURS = volume("v", host="n0"), volume("v", host="n0", claim="c", claim_uid="claim-c", phase="Bound")
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "volume_says", "written", "words"),
+    [
+        ("", NOBODYS, ["v to c"], ""),
+        ("v", NOBODYS, ["v to c"], ""),
+        ("", OURS, [], ""),
+        ("v", OURS, [], ""),
+        ("w", NOBODYS, [], 'persistentvolumeclaim "c" is bound to persistentvolume "w"'),
+        ("w", OURS, [], 'persistentvolumeclaim "c" is bound to persistentvolume "w"'),
+    ],
+)
+def test_what_a_leader_before_has_written_of_a_binding_is_ended(
+    bound_to: str, volume_says: Document, written: list[str], words: str
+) -> None:
+    """Of the claim, of the volume, of both or of neither; a claim that has got another volume is left to that one."""
+
+    async def story() -> None:
+        bench = static()
+        bench.storage.put(PVC, claim("c", "local", bound=bound_to))
+        bench.storage.put(PV, volume_says)
+        work = bench.start()
+        await asyncio.sleep(0.1)
+        assert [what for what, _ in bench.desk.written] == written
+        if not words:
+            bench.bind()
+            await asyncio.sleep(1.1)
+        assert work.result() == (failed(words) if words else Status())
 
     play(story)
 

@@ -157,6 +157,34 @@ def test_a_disk_that_its_driver_cannot_find_is_an_error_where_drivers_are() -> N
     assert verdict(found) is None
 
 
+@pytest.mark.parametrize(
+    ("volumes", "is_shared"),
+    [
+        ([], True),
+        (uses("a"), True),
+        (uses("a", "b"), True),
+        ([{"name": "v", "awsElasticBlockStore": {"volumeID": "vol-a"}}], True),
+        ([ephemeral("own")], False),
+        ([*uses("a"), ephemeral("own")], False),
+    ],
+)
+def test_pods_with_the_same_volumes_share_their_answers_unless_a_volume_is_each_ones_own(
+    volumes: list[Document], is_shared: bool
+) -> None:
+    plugin = NodeVolumeLimits(scene([]).context())
+
+    def signed(name: str, uid: str, some: list[Document]) -> object:
+        document = pod_document(name, volumes=some)
+        document["metadata"]["uid"] = uid
+        return plugin.sign(decode_pod(document))
+
+    first = signed("p", "u", volumes)
+    assert signed("p", "u", volumes) == first
+    assert (signed("q", "u", volumes) == first) is is_shared, "its claim is another one"
+    assert (signed("p", "w", volumes) == first) is is_shared, "it may be the claim of the pod before"
+    assert signed("p", "u", [*volumes, *uses("c")]) != first
+
+
 # -- at any time -------------------------------------------------------------------------------------------------------
 
 NODES, CLAIMS, DRIVERS = ("n0", "n1", "n2"), ("a", "b", "c", "p0-own"), (EBS, "other.io")

@@ -14,7 +14,7 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import ClaimRef, PersistentVolume, PersistentVolumeClaim
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from multisched.plugins.volume_masks import RowMasks
-from multisched.plugins.volume_matching import NANO, NOTHING, Choice, VolumeIndex, claim_id
+from multisched.plugins.volume_matching import GROUPS_SPARE, NANO, NOTHING, Choice, VolumeIndex, claim_id
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins.scenes import decode_node, node_document
@@ -184,15 +184,26 @@ def test_a_node_that_changes_its_labels_is_reached_by_other_volumes() -> None:
     assert names() == ["a", "a", "b", None]
 
 
-def test_groups_that_volumes_left_are_swept_out() -> None:
+def test_groups_that_volumes_left_are_swept_out_and_those_of_the_others_stay() -> None:
+    """One volume changes its affinity all the time; larger ones stand on the first two nodes, the largest reaches all."""
     store, nodes = ObjectStore(), table()
     index, masks = VolumeIndex(store), RowMasks(store)
     claim = PersistentVolumeClaim(name="c", namespace="t", uid="u", storage_class="fast")
+    store.set(PV, PersistentVolume(name="v", storage_class="fast", phase="Available"))
+    index.of_class("fast")
+    for name, size, affinity in (("on-n0", 1, at("host", "n0")), ("on-n1", 1, at("host", "n1")), ("on-all", 2, None)):
+        standing = PersistentVolume(name=name, storage_class="fast", phase="Available", node_affinity=affinity)
+        store.set(PV, _rounded(msgspec.structs.replace(standing, capacity_nano=size * NANO)))
+    counts = set()
     for number in range(3_000):
         affinity = at("host", f"n{number % 4}", f"m{number}")
         store.set(PV, PersistentVolume(name="v", storage_class="fast", phase="Available", node_affinity=affinity))
         shelf = index.of_class("fast")
-        if number % 500 == 499:
+        counts.add(shelf.group_count)
+        if number % 499 == 498:
             found = shelf.find(claim, nodes, masks, np.arange(len(NODES)), {}, ())
-            assert np.flatnonzero(found != NOTHING).tolist() == [number % 4]
-    assert shelf.group_count < 1_100
+            names = [shelf.volume(slot).name for slot in found.tolist()]
+            expected = ["on-n0", "on-n1", "on-all", "on-all"]
+            expected[number % 4] = "v"
+            assert names == expected
+    assert max(counts) == 2 * len(shelf) + GROUPS_SPARE + 1

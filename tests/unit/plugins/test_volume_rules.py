@@ -164,6 +164,7 @@ def test_what_frees_a_disk_or_a_claim_wakes_and_nothing_else_does() -> None:
 
 # -- VolumeZone --------------------------------------------------------------------------------------------------------
 
+
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 OLD_ZONE, OLD_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
 ELSEWHERE = (UNRESOLVABLE, ("node(s) had no available volume zone",))
@@ -244,6 +245,39 @@ def test_a_claim_without_a_volume_is_refused_unless_it_waits_for_its_pod() -> No
     assert answer(claim("c", storage_class="now")) == "PersistentVolume had no name"
     assert answer(claim("c", storage_class="late")) == ""
     assert answer(claim("c", volume="lost")) == 'persistentvolume "lost" not found'
+
+
+def test_the_stamp_changes_with_whatever_the_answer_goes_by_and_with_nothing_else() -> None:
+    """A claim that comes, waits for its class, and gets its volume; what concerns other claims changes nothing."""
+    scene = zoned({ZONE: "a"}, {ZONE: "b"})
+    objects, plugin = scene.objects, VolumeZone(scene.context())
+    for kind, name in ((CLAIM, "c"), (VOLUME, "pv")):
+        objects.remove(kind, "default" if kind is CLAIM else "", name)
+
+    def stamp() -> object:
+        return plugin.stamp(scene.view(), scene.pod)
+
+    seen = [stamp()]
+    for kind, document in (
+        (CLAIM, claim("c", storage_class="late")),
+        (CLASS, storage_class("late", mode="Immediate")),
+        (CLASS, storage_class("late")),
+        (CLAIM, claim("c", storage_class="late", volume="pv")),
+        (VOLUME, volume("pv", {ZONE: "a"}, handle="h")),
+        (VOLUME, volume("pv", {ZONE: "b"}, handle="h")),
+    ):
+        for other in (claim("x", storage_class="other"), claim("x", storage_class="late", volume="px")):
+            put(objects, CLAIM, other)
+        put(objects, CLASS, storage_class("other"))
+        put(objects, VOLUME, volume("px", {ZONE: "c"}, handle="x"))
+        assert stamp() == seen[-1]
+        put(objects, kind, document)
+        assert stamp() not in seen
+        seen.append(stamp())
+    objects.remove(CLASS, "", "late")
+    assert stamp() == seen[-1], "a bound claim's class is not looked at"
+    for some in ([], [ephemeral("own")]):
+        assert plugin.stamp(scene.view(), decode_pod(pod_document("other", volumes=some))) is None
 
 
 def test_a_volume_or_class_that_changes_nothing_for_the_pod_leaves_it_parked() -> None:

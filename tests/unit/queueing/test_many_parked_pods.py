@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from multisched.framework.events import ASSIGNED_POD_DELETE, EventObject, EventRegistration, Hint
 from multisched.model.objects import Pod
 from multisched.plugins.priority_sort import PrioritySort
+from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure
 from multisched.queueing.parked_pods import HINT_COST_MAX, OVERDUE_PER_FLUSH
 from multisched.queueing.pod_queue import OVERDUE_PAUSE_S, PodQueue
@@ -75,6 +76,18 @@ def test_all_of_them_are_tried_again_some_at_a_time() -> None:
         parked.queue.flush(now_s)
         assert 0 < parked.waking(many) - before <= OVERDUE_PER_FLUSH
     assert flushes == -(-len(many) // OVERDUE_PER_FLUSH)
+
+
+def test_who_is_tried_again_without_having_been_asked_backs_off_first() -> None:
+    parked = Parked()
+    many = parked.refuse("many", HINT_COST_MAX + 1)
+    parked.happen(0.1)
+    moved = parked.queue.flush(0.2)
+    assert (moved.active, moved.backoff) == (0, OVERDUE_PER_FLUSH)
+    waiting = [uid for uid in many if parked.queue.where(uid) is Place.BACKOFF]
+    assert len(waiting) == OVERDUE_PER_FLUSH
+    parked.queue.flush(BackoffPolicy().duration_s(1))
+    assert {parked.queue.where(uid) for uid in waiting} == {Place.ACTIVE}
 
 
 def test_those_who_are_parked_after_the_event_are_not_tried_again_for_it() -> None:

@@ -509,19 +509,33 @@ def test_a_node_and_an_object_that_the_cache_made_up_are_dropped() -> None:
     play(scene)
 
 
-def test_an_object_that_is_newer_here_than_the_list_is_not_compared_by_what_it_holds() -> None:
+async def _label_pod(stage: Stage) -> None:
+    await stage.label_pod("service", "color", "blue")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [("pods", _label_pod), ("pods", _add_pending), ("pods", _add_bound), ("nodes", _add_node)],
+    ids=["a label", "a pending pod", "a bound pod", "a node"],
+)
+def test_what_is_newer_here_than_the_list_is_no_difference(
+    kind: str, change: Callable[[Stage], Awaitable[None]]
+) -> None:
+    """It came or changed while the list was on its way."""
+
     async def scene(stage: Stage) -> None:
         holding = asyncio.Event()
 
         async def answer_late(method: str, path: str) -> None:
-            if path.startswith("/api/v1/pods?limit"):
+            if path.startswith(f"/api/v1/{kind}?limit"):
                 await holding.wait()
 
         stage.transport.after = answer_late
         auditing = asyncio.ensure_future(stage.program.audit.once())
         await asyncio.sleep(1.0)
-        await stage.label_pod("service", "color", "blue")
+        await change(stage)
         await asyncio.sleep(1.0)
+        assert stage.is_true()
         holding.set()
 
         assert await auditing == []

@@ -10,6 +10,7 @@ import pytest
 
 from multisched.framework.events import EventRegistration
 from multisched.framework.plugin import CycleView, PreFilterResult
+from multisched.framework.ports import Condition
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
@@ -229,12 +230,14 @@ def test_a_pod_that_an_event_wakes_and_a_plugin_does_not_let_in_is_told_so() -> 
         house.worker.lead()
         house.see_pod("first", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        before = len(house.told("first"))
+        before, events = len(house.desk.conditions), len(house.desk.events)
         quota.is_open = False
         house.see_node("big", cpu="64")
         await asyncio.sleep(PATIENCE_S)
         assert house.worker.queue.where("uid-first") is Place.GATED
-        assert house.told("first")[before:] == ["the quota is used up"]
+        told = Condition("False", "SchedulingGated", "the quota is used up")
+        assert house.desk.conditions[before:] == [("first", told)]
+        assert len(house.desk.events) == events, "to be held is no failure"
         assert house.node_of("first") is None
         task.cancel()
 
