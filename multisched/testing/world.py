@@ -385,6 +385,11 @@ class World:
     async def delete_lease(self, name: str) -> None:
         await self.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
 
+    async def take_lease(self, name: str) -> None:
+        """Somebody who is none of ours holds it for a moment."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}"
+        await self.send("PATCH", path, {"spec": {"holderIdentity": "somebody-else"}}, MERGE_PATCH)
+
     async def delete_pod(self, pod: Pod) -> None:
         await self.delete_named(pod.name, pod.namespace)
 
