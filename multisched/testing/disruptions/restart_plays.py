@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from multisched.queueing.transitions import Place
 from multisched.testing.books import GPU_MILLI
 from multisched.testing.disks import NOBODYS
 from multisched.testing.disruptions.scene import Scene
@@ -34,6 +33,8 @@ GIVEN_BACK_S: Final = 4.0
 """Until a pod whose node is gone is on its way no more: PreBind looks once a second."""
 TOLD_S: Final = 8.0
 """Until what a pod's owner is told stands at the pod, after a write whose answer was lost."""
+UNSEEN_S: Final = 1.0
+"""How long no watch tells anything."""
 OUTAGE_S: Final = 2.0
 ON_THE_WIRE_S: Final = 2.0
 TAKEN: Final = ("600", "600", "600", "600")
@@ -51,28 +52,31 @@ async def _edit_and_succeed(scene: Scene) -> bool:
     for pod, milli in zip(sharing, ("100", None, "1000", "100"), strict=False):
         await scene.world.patch_pod(pod, {"metadata": {"annotations": {GPU_MILLI: milli}}})
     await scene.pause(0.3, 0.6)
-    holder = _holder(scene, scene.run.door.lease_of("gpu"))
-    if holder is None or not sharing:
+    if not sharing or not await _replace_all(scene):
         return False
-    async with _stopped(scene, holder):
-        await scene.until(lambda: _holder(scene, scene.run.door.lease_of("gpu")) not in (None, holder), LED_AGAIN_S)
     await scene.world.add_fractions(node, WANTED)
     await scene.pause(1.0, 2.0)
     return True
 
 
-@asynccontextmanager
-async def _stopped(scene: Scene, process: Process) -> AsyncIterator[None]:
-    """It gives back what it holds, and ends. Another one is there before, or comes at once."""
-    scene.run.start()
-    scene.run.disturbed.add(process.identity)
-    await scene.run.stop(process)
-    scene.run.disturbed.discard(process.identity)
-    yield
+async def _replace_all(scene: Scene) -> bool:
+    """Whoever leads from now on was started now. False if others have their hands on some process."""
+    run, before = scene.run, list(scene.run.processes)
+    if run.disturbed or not run.configuration.lease.enabled:
+        return False
+    run.disturbed |= {process.identity for process in before}
+    run.start()
+    for process in before:
+        await run.stop(process)
+    run.disturbed -= {process.identity for process in before}
+    run.start()
+    await scene.until(lambda: len(leading(scene)) == 1, LED_AGAIN_S)
+    await scene.until(lambda: not any(one.program.handover.waiting() for one in run.processes), LED_AGAIN_S)
+    return True
 
 
 async def _recreate_unseen(scene: Scene) -> bool:
-    """A node and two pods of it are deleted and made anew under their names, with all watches broken, and history forgets it."""
+    """A node and two pods of it are deleted and made anew under their names, which no watch tells of, and which history forgets."""
     number, server = FIRST_NUMBER, scene.run.server
     node = f"node-{number}"
     await scene.world.add_node(number)
@@ -80,7 +84,8 @@ async def _recreate_unseen(scene: Scene) -> bool:
     for name in names:
         await place(scene, node, 1_200, name=name)
     await scene.until(lambda: len(standing(scene, names)) == len(names))
-    server.drop_watches()
+    for process in scene.run.processes:
+        process.transport.stalled_until_s = scene.now_s() + UNSEEN_S
     for name in names:
         await scene.world.delete_named(name)
     await scene.world.delete_node(number)
@@ -88,6 +93,7 @@ async def _recreate_unseen(scene: Scene) -> bool:
     for at, name in enumerate(names):
         await place(scene, node, 1_900 if at else 100, name=name)
     server.compact()
+    server.drop_watches()
     await must_come(scene, node, names[0], "its node was made anew, and is empty")
     await scene.pause(1.0, 2.0)
     for name in names:
@@ -108,8 +114,8 @@ async def _lose_node(scene: Scene) -> bool:
     await scene.until(has_node)
     before = steady_leader(scene) if has_node() else None
     await scene.world.delete_node(number)
-    await scene.until(lambda: not scene.run.on_their_way([name]), GIVEN_BACK_S)
-    if _is_led_by(scene, before) and scene.run.on_their_way([name]):
+    await scene.until(lambda: not _is_in_flight(scene, name), GIVEN_BACK_S)
+    if _is_led_by(scene, before) and _is_in_flight(scene, name):
         scene.run.door.complain(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
     await scene.world.add_node(number)
@@ -178,6 +184,11 @@ def _is_led_by(scene: Scene, before: Any | None) -> bool:
 def _told(scene: Scene, name: str) -> str:
     """What stands at the pod."""
     return scene.run.door.policies.condition_of(name)
+
+
+def _is_in_flight(scene: Scene, name: str) -> bool:
+    entries = [entry for queue in leading(scene) for entry in queue.entries(Place.IN_FLIGHT)]
+    return any(entry.pod.name == name for entry in entries)
 
 
 def _message(scene: Scene, name: str) -> str:
