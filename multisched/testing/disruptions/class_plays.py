@@ -6,6 +6,7 @@ Meanwhile each class is asked anew, so that an answer that should have been forg
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Scene
@@ -93,9 +94,9 @@ async def _fill_zones(scene: Scene) -> bool:
             return False
         zone = scene.rng.choice(sorted(nodes))
         late = await place(scene, nodes[zone], 10, spec=spec, labels=kin)
-        await must_wait(scene, nodes[zone], late, "its zone has one that it does not bear")
+        await must_wait(scene, nodes[zone], late, "its zone has one that it does not bear", beside=[there[zone]])
         foe = await place(scene, nodes[zone], 11, spec=_bears_not(kin))
-        await must_wait(scene, nodes[zone], foe, "its zone has one that it does not bear")
+        await must_wait(scene, nodes[zone], foe, "its zone has one that it does not bear", beside=[there[zone]])
         await scene.world.delete_named(foe)
         await scene.world.delete_named(there[zone])
         await must_come(scene, nodes[zone], late, "its zone has none that it does not bear any more")
@@ -125,7 +126,7 @@ async def _prefer(scene: Scene) -> bool:
                 await scene.world.delete_named(name)
                 await scene.pause(0.1, 0.3)
             names = [await _new(scene, milli=25, spec=spec, labels=kinds[0]) for spec in specs]
-            await scene.until(lambda names=names: len(standing(scene, names)) == len(names), 2.0)
+            await scene.until(partial(_stand, scene, names), 2.0)
         await _spread_service(scene, f"app-{key}")
     return True
 
@@ -138,7 +139,11 @@ async def _spread_service(scene: Scene, app: str) -> None:
             await change(app)
             await scene.pause(0.2, 0.4)
         names = [await _new(scene, milli=26, labels=labels) for _ in range(2)]
-        await scene.until(lambda names=names: len(standing(scene, names)) == len(names), 2.0)
+        await scene.until(partial(_stand, scene, names), 2.0)
+
+
+def _stand(scene: Scene, names: Sequence[str]) -> bool:
+    return len(standing(scene, names)) == len(names)
 
 
 async def _new(

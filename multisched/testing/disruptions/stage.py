@@ -92,12 +92,16 @@ async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     await scene.world.delete_named(twin)
 
 
-async def must_wait(scene: Scene, node: str, name: str, why: str) -> None:
-    """Complains if the pod comes, which something keeps off the node: a plain pod that came after it shows that it had its turn."""
+async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
+    """Complains if the pod comes, which something keeps off the node: a plain pod that came after it shows that it had its turn.
+
+    `beside`: pods that keep it off as long as they stand.
+    """
     before, twin = steady_leader(scene), await place(scene, node, 10)
     await scene.until(lambda: bool(standing(scene, [twin])), COMES_S)
     await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
-    if before is not None and before is steady_leader(scene) and standing(scene, [name]):
+    is_led = before is not None and before is steady_leader(scene)
+    if is_led and standing(scene, [name]) and len(standing(scene, beside)) == len(beside):
         scene.run.door.complain(f"I1: {name} stands on {node}, and must not: {why}")
     await scene.world.delete_named(twin)
 
