@@ -99,7 +99,7 @@ FIRST: dict[str, int] = {
     "selectors_not_looked_at": 0,
     "set_aside_for_good": 3,
     "set_aside_unheard_by_namespaces": 6,
-    "shares_go_by_what_is_wanted_now": 82,
+    "shares_go_by_what_is_wanted_now": 382,
     "spread_not_looked_at": 1,
     "stop_never_ends": 1,
     "strays_forgotten": 1,
