@@ -191,13 +191,17 @@ class ClassCache:
         self._classes[signature] = entry
 
     def hangs_on(self, entry: PodClass, pod: Pod) -> Hashable:
-        """What the class's answers hang on besides nodes and rows, as it is now: equal as long as nothing of that moved."""
+        """What the class's answers about a row hang on besides the row, as it is now: equal as long as nothing of that moved.
+
+        A node that comes, goes or changes its zone counts for the rows of others too, wherever pods there count.
+        """
         stamps = [
             self._runner.call(plugin, "Stamp", plugin.stamp, entry.view, pod)
             for plugin in self._stamp_plugins
             if plugin.name in entry.stamps
         ]
-        return self.signature(pod), *stamps
+        nodes = (self._rows.generation, self._table.nodes_version) if stamps else ()
+        return self.signature(pod), nodes, *stamps
 
     def alone(self, pod: Pod, attempt: int, row: int) -> PodClass | None:
         """A class of one pod and one row, asked about anew and not kept; None where PreFilter leaves the row out.

@@ -5,6 +5,7 @@ Nothing is told that the process did not record, nor more often; and of one that
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,21 @@ from multisched.framework.ports import Event
 
 NOTE_CHARS: Final = 250
 """Notes are compared by their beginning: the end of a long one is cut."""
+_SENTENCE: Final = re.compile(r"0/(\d+) nodes are available:")
+_COUNT: Final = re.compile(r"(?:^|,) (\d+) ")
+
+
+def fault_of_counts(message: str) -> str:
+    """Where one reason is told of more nodes than there are, or all together of fewer; empty for nowhere.
+
+    A node may be refused for several reasons. Refusals before any node is asked have no counts.
+    """
+    _, *parts = _SENTENCE.split(message)
+    for total, reasons in zip(parts[::2], parts[1::2], strict=True):
+        counts = [int(count) for count in _COUNT.findall(reasons)]
+        if counts and (max(counts) > int(total) or sum(counts) < int(total)):
+            return f"{counts} of {total} nodes"
+    return ""
 
 
 class _News(NamedTuple):
@@ -40,10 +56,20 @@ class Announcements:
         sink.drain = self.drain  # type: ignore[method-assign]
 
     def record(self, event: Event) -> None:
+        self._check_counts(event.regarding.uid, event.note)
         about = event.related.uid if event.related is not None else ""
         note = event.note[:NOTE_CHARS]
         self._recorded[_News(event.regarding.uid, event.type, event.reason, note, about)] += 1
         self._record(event)
+
+    def said(self, uid: str, message: str) -> None:
+        """A pod's condition is about to be written."""
+        self._check_counts(uid, message)
+
+    def _check_counts(self, uid: str, message: str) -> None:
+        fault = fault_of_counts(message)
+        if fault:
+            self._complain(f"I3: {self._identity} tells of {uid} that {fault} refuse it: {message[:160]!r}")
 
     async def drain(self, timeout_s: float) -> bool:
         self.is_drained = await self._drain(timeout_s)

@@ -27,8 +27,9 @@ from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.books import Books, decision_of, pod_of, target_of
 from multisched.testing.devices import fits_for_certain
 from multisched.testing.knowledge import Ground, Homes, Told, wants
+from multisched.testing.meanwhile import Decision, fault_of_neighbours, fault_of_strangers
 from multisched.testing.policies import Policies, is_unsure
-from multisched.testing.relations import Standing, allows, bears_not, clash, keep_apart
+from multisched.testing.relations import Standing, allows, clash
 
 PRIORITY_MAX = 2_000_001_000
 """Of pods that are critical for their node."""
@@ -158,7 +159,7 @@ class Door(Books):
             self._grounds[uid, node] = told.ground(sender, pod, node)
             # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
             fault = (
-                told.fault_of_bind(pod, domain, node) or self._foe(told, pod, node) or self._latecomer(told, pod, node)
+                told.fault_of_bind(pod, domain, node) or self._fault_of_company(told, pod, domain, node)
                 if is_first and pod.node != node
                 else ""
             )
@@ -173,26 +174,13 @@ class Door(Books):
         if on_wire > self._binds_max[domain]:
             self.complain(f"I10: {on_wire} bindings of {domain} on the wire")
 
-    def _foe(self, told: Told, pod: Pod, node: str) -> str:
-        """Somebody whom the sender has been told of there, and one of the two bears not the other; empty for nobody."""
-        known = told.pods.get(pod.uid, pod)
-        for one in told.standing_on(node):
-            if one.uid != pod.uid and (bears_not(known, one) or bears_not(one, known)):
-                return f"where {one.key} stands, which an anti-affinity forbids"
-        return ""
-
-    def _latecomer(self, told: Told, pod: Pod, node: str) -> str:
-        """Somebody else's pod of which the sender was told since it decided, wherever that stands, and one of the two keeps the
-        other out of the place that they would share; empty for nobody."""
-        decided_on = self._grounds[pod.uid, node].pods
-        known, here = told.pods.get(pod.uid, pod), told.nodes.get(node)
-        for uid in self._strangers & told.pods.keys() if here is not None else ():
-            one, before = told.pods[uid], decided_on.get(uid)
-            there = told.nodes.get(one.node)
-            is_late = before is None or not before.node
-            if is_late and there is not None and here is not None and keep_apart(known, here, one, there):
-                return f"though it was told of {one.key} on {one.node}, and an anti-affinity keeps the two apart"
-        return ""
+    def _fault_of_company(self, told: Told, pod: Pod, domain: str, node: str) -> str:
+        """What others have done since the sender decided, as it was told, that forbids to send; empty for nothing."""
+        decided_on, chosen = self._grounds[pod.uid, node].pods, told.chosen(pod.uid)
+        fault = fault_of_neighbours(told, pod, node)
+        if fault or chosen is None:
+            return fault
+        return fault_of_strangers(told, pod, domain, node, Decision(decided_on, chosen), self._strangers)
 
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""

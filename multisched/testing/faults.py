@@ -12,7 +12,7 @@ import random
 import re
 import zlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -62,6 +62,19 @@ _UNSURE = (
     Response(502, b"<html>Bad Gateway</html>"),
 )
 """What a server or a proxy before it says when it does not know whether a binding was stored."""
+TOLD_TO_WAIT, REFUSED, LOST, APPLIED, LATE, LATE_500, LATE_408 = (
+    "429",
+    "refused",
+    "lost",
+    "applied",
+    "applied late",
+    "applied late, 500",
+    "applied late, 408",
+)
+"""How a binding may fare as scripted. Of those in the middle the answer is lost; the last two are answered at once."""
+_ANSWERS = {TOLD_TO_WAIT: _ODD[-1], LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
+_POD_OF_BINDING = re.compile(r"/pods/([^/]+)/binding")
+LATE_S = 2.0
 MARK = b"GARBLED"
 """What stands in the labels of an object that no answer tells in UTF-8."""
 MALFORMED = b"MALFORMED"
@@ -171,6 +184,8 @@ class Faults:
         """Beside its way, a binding takes up to so long."""
         self.slow_nodes: set[str] = set()
         """Bindings to these nodes take seconds."""
+        self.bind_answers: dict[str, Iterator[str]] = {}
+        """Name of a pod -> how its bindings fare, one after the other, whether other faults are on or not."""
         self.unheard: set[str] = set()
         """Names of pods of which no watch tells anything."""
         self.injected: Counter[str] = Counter()
@@ -358,6 +373,10 @@ class FaultyTransport:
     async def _bind(self, path: str, body: bytes, content_type: str, timeout_s: float) -> Response:
         faults = self._faults
         await self._travel()
+        named = _POD_OF_BINDING.search(path)
+        scripted = next(faults.bind_answers.get(named[1] if named else "", iter(())), "")
+        if scripted:
+            return await self._bind_as_scripted(scripted, path, body, content_type)
         early = self._refused("POST")
         if early is not None:
             return early
@@ -394,6 +413,20 @@ class FaultyTransport:
             raise AnswerLostError("no answer (injected, applied)")
         await self._travel()
         return _unsure(body) if faults.strikes("unsure of a bind", faults.timed_out) else answer
+
+    async def _bind_as_scripted(self, kind: str, path: str, body: bytes, content_type: str) -> Response:
+        self._faults.injected[f"bind {kind}, as scripted"] += 1
+        if kind == REFUSED:
+            raise ConnectFailedError("connection refused (scripted)")
+        if kind == APPLIED:
+            await self._apply(path, body, content_type)
+        if kind in (LATE, LATE_500, LATE_408):
+            late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, LATE_S))
+            self._travelling.add(late)
+            late.add_done_callback(self._arrived)
+        if kind in _ANSWERS:
+            return _ANSWERS[kind]
+        raise AnswerLostError(f"no answer (scripted, {kind})")
 
     async def _apply_late(self, path: str, body: bytes, content_type: str, delay_s: float) -> Response:
         await asyncio.sleep(delay_s)

@@ -18,10 +18,12 @@ from multisched.config_nodes import NodeRouter
 from multisched.config_schema import Configuration
 from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
 from multisched.model.objects import PODS, Node, Pod, Requests
-from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Toleration
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration
 
 DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "count", "devices", "allocated-milli"))
 """What a pod holds of its node's devices; somebody may write a thousand others beside it."""
+CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+"""What a cordon counts as; who tolerates it goes there all the same."""
 Standing = tuple[Pod, Node]
 """A pod and the node it is on."""
 
@@ -195,6 +197,10 @@ class Told:
         there = self._assumed[pod.uid][0] if pod.uid in self._assumed else self.pods
         return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable))
 
+    def chosen(self, uid: str) -> Node | None:
+        """The node on which the pod was assumed, as told at that moment."""
+        return self._assumed[uid][1] if uid in self._assumed else None
+
     def rewound(self, there: Mapping[str, Pod]) -> None:
         """A backup was restored: of what it has changed, nobody has been told. A pod that came back unbound may be bound in a
         moment, by what was sent before it was deleted."""
@@ -207,7 +213,7 @@ class Told:
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was told"
-        decided_for = self._assumed[pod.uid][1] if pod.uid in self._assumed else None
+        decided_for = self.chosen(pod.uid)
         if decided_for is not None and decided_for.uid != node.uid:
             return "which is another node than the one that it was decided for"
         # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.
@@ -234,7 +240,7 @@ class Told:
         if not self.is_usable(domain)(node):
             return f"which is not of domain {domain}"
         tolerations = (*pod.spec.tolerations, *self.tolerations.get(domain, ()))
-        if node.is_unschedulable and not any(one.operator == "Exists" and not one.key for one in tolerations):
+        if node.is_unschedulable and not any(one.tolerates(CORDON) for one in tolerations):
             return "which is cordoned"
         for taint in node.taints:
             is_hard = taint.effect in (NO_SCHEDULE, NO_EXECUTE)

@@ -12,6 +12,7 @@ from typing import Any
 
 from multisched.model.objects import HostPort, Node, Pod
 from multisched.model.placement import PodAffinityTerm, SpreadConstraint
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.testing.knowledge import Standing as Standing
 
 LONERS, LEVELLED, COMPANIONS, INCLINED, FUSSY = 0.05, 0.05, 0.03, 0.06, 0.12
@@ -87,16 +88,6 @@ def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
     return any(term.topology_key in node.labels and is_about(term, pod, other) for term in terms)
 
 
-def keep_apart(pod: Pod, node: Node, other: Pod, there: Node) -> bool:
-    """One of two pods has a rule that forbids the other in a place which their nodes share."""
-    for one, its_other in ((pod, other), (other, pod)):
-        affinity = one.spec.pod_affinity
-        for term in affinity.anti_required if affinity is not None else ():
-            if _share(term.topology_key, node, there) and is_about(term, one, its_other):
-                return True
-    return False
-
-
 def clash(pod: Pod, other: Pod) -> HostPort | None:
     """A port that both want of their host, on an address that both want; None: there is none."""
     pairs = ((ours, theirs) for ours in pod.spec.host_ports for theirs in other.spec.host_ports)
@@ -154,6 +145,7 @@ def _is_level(
     key = rule.topology_key
     if key not in node.labels or rule.selector is None:
         return key in node.labels
+    reach = [one for one in reach if not rule.honors_taints or _is_tolerated(pod, one)]
     counts = {one.labels[key]: 0 for one in reach if key in one.labels}
     names = {one.name for one in reach}
     for one, there in standing if rule.selector.requirements else ():  # as upstream: an empty selector counts nobody
@@ -163,6 +155,11 @@ def _is_level(
     fewest = min(counts.values(), default=0) if len(counts) >= rule.min_domains else 0
     more = int(rule.selector.matches(pod.labels))
     return counts.get(node.labels[key], 0) + more - fewest <= rule.max_skew
+
+
+def _is_tolerated(pod: Pod, node: Node) -> bool:
+    hard = [taint for taint in node.taints if taint.effect in (NO_SCHEDULE, NO_EXECUTE)]
+    return all(any(one.tolerates(taint) for one in pod.spec.tolerations) for taint in hard)
 
 
 def _share(key: str, node: Node, other: Node) -> bool:

@@ -33,6 +33,7 @@ TAKEN_UP_S: Final = 0.03
 """Work that is ready is taken up in less; the timer that looks for what was left lying comes every quarter of a second."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
+_PARKED: Final = (Place.UNSCHEDULABLE, Place.GATED)
 
 
 class Wakes:
@@ -161,6 +162,8 @@ class Wakes:
         now_s = asyncio.get_running_loop().time()
         if entry.place is Place.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
             self._complain(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
+        if entry.place in _PARKED and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
+            self._complain(f"I3: {entry.pod.key} is parked {now_s - entry.retry_at_s:.1f} s past its flush")
         if entry.place is Place.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
             self._complain(f"I3: {entry.pod.key} is held by its gates, and has none")
 

@@ -46,7 +46,7 @@ from multisched.testing.plugins import HoldLonger, ReserveBooks
 from multisched.testing.policies import NAMESPACE
 from multisched.testing.preemptions import fault_of_preemption
 from multisched.testing.rebuilt import Rebuilt
-from multisched.testing.relations import Standing, allows, keeps_off
+from multisched.testing.relations import Standing, allows, clash, keeps_off
 from multisched.testing.scores import Scores
 from multisched.testing.sim_loop import SimLoop
 from multisched.testing.wakes import Wakes
@@ -220,6 +220,7 @@ class Witness:
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
         self.told.said[pod.uid] = condition.message
+        self.announcements.said(pod.uid, condition.message)
         self._write(pod, condition, lease)
 
     # -- each assumption -------------------------------------------------------------------------------------------
@@ -289,6 +290,9 @@ class Witness:
         row = cache.nodes.row_of(node.name)
         promised = [p for p in self.program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in promised if p.spec.priority >= pod.spec.priority]
+        for other in ahead:
+            if clash(pod, other) is not None:
+                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
         for resource in pod.spec.requests if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])

@@ -282,17 +282,29 @@ class World:
         }
 
     async def place_foreign(
-        self, node: str, *, annotations: Mapping[str, str], cpu: str = "10m", labels: Mapping[str, str] = NO_LABELS
-    ) -> None:
-        """A pod of another scheduler on a node from the start, as static pods are."""
+        self,
+        node: str,
+        *,
+        annotations: Mapping[str, str] = NO_LABELS,
+        cpu: str = "10m",
+        labels: Mapping[str, str] = NO_LABELS,
+        spec: Mapping[str, Any] | None = None,
+        namespace: str = NAMESPACE,
+    ) -> str:
+        """A pod of another scheduler on a node from the start, as static pods are, with what `spec` adds; its uid."""
         self._names += 1
-        metadata = {"name": f"{FOREIGN}{self._names}", "labels": dict(labels), "annotations": dict(annotations)}
-        spec = _small("default-scheduler", cpu) | {"nodeName": node}
-        await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        metadata = {
+            "name": f"{FOREIGN}{self._names}",
+            "namespace": namespace,
+            "labels": dict(labels),
+            "annotations": dict(annotations),
+        }
+        whole = _small("default-scheduler", cpu) | {"nodeName": node, **(spec or {})}
+        return await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": whole})
 
     async def _place(self, pod: dict[str, Any]) -> str:
         """The uid of a pod that is created on its node; empty where it could not be."""
-        answer = await self.send("POST", pods_path(NAMESPACE), pod)
+        answer = await self.send("POST", pods_path(pod["metadata"].get("namespace", NAMESPACE)), pod)
         if answer.status != 201:
             return ""
         uid = str(orjson.loads(answer.body)["metadata"]["uid"])
@@ -518,10 +530,14 @@ class World:
         found = self._door.pods().get(f"default/{name}")
         if found is None:
             return  # another disruption has deleted it
-        binding = {"metadata": {"name": name, "uid": found.uid}, "target": {"name": f"node-{virtual}"}}
-        path = f"{pods_path(NAMESPACE)}/{name}/binding"
+        await self.bind_by_hand(found, f"node-{virtual}")
+
+    async def bind_by_hand(self, pod: Pod, node: str) -> None:
+        """Somebody else binds a pod of ours."""
+        binding = {"metadata": {"name": pod.name, "uid": pod.uid}, "target": {"name": node}}
+        path = f"{pods_path(pod.namespace)}/{pod.name}/binding"
         if (await self.send("POST", path, binding)).status == 201:
-            self._door.bound_from_outside(found.uid, f"node-{virtual}")
+            self._door.bound_from_outside(pod.uid, node)
 
 
 def pods_path(namespace: str) -> str:

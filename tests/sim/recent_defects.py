@@ -16,6 +16,7 @@ from multisched.client.lease_record import LeaseWatcher
 from multisched.client.reflector import Reflector
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.dry_run import AttemptDryRun
+from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.objects_view import ObjectKind
@@ -24,9 +25,11 @@ from multisched.model.objects import Node, Pod
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
 from multisched.plugins.attached_volumes import AttachedVolumes
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.pod_topology_spread import PodTopologySpread
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell import cluster_changes, ingest
 from multisched.shell.audit import Audit
@@ -36,6 +39,7 @@ from multisched.shell.ingest import PodIngest
 from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
 from multisched.state.cluster_cache import ClusterCache
+from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.domain_rows import DomainRows
 from multisched.state.pod_news import PodNews
 from tests.sim.defects import DEFECTS, defect, put
@@ -388,3 +392,86 @@ def shares_go_by_what_is_wanted_now() -> None:
         return integer_within(pod.annotations.get(GPU_MILLI), DEVICE_MILLI) or DEVICE_MILLI
 
     put(hold, "_allocated_milli", allocated)
+
+
+@defect
+def lost_binds_free_room_in_silence() -> None:
+    """Nobody hears that a pod, which was deleted or bound elsewhere on its way, takes no room of its node any more."""
+    genuine, tell = DomainWorker._lost, DomainWorker._tell_freed
+
+    def lost(self: DomainWorker, bind: Any) -> None:
+        put(DomainWorker, "_tell_freed", lambda self, held, node: None)
+        genuine(self, bind)
+        put(DomainWorker, "_tell_freed", tell)
+
+    put(DomainWorker, "_lost", lost)
+
+
+@defect
+def nodes_that_go_wake_no_spread() -> None:
+    """The emptiest domain goes with its last node, and pods that it held up do not hear of it."""
+    genuine = PodTopologySpread._after_node_change
+
+    def hint(self: PodTopologySpread, pod: Pod, old: Any, new: Any) -> Hint:
+        return Hint.SKIP if new is None else genuine(self, pod, old, new)
+
+    put(PodTopologySpread, "_after_node_change", hint)
+
+
+@defect
+def relabelled_company_wakes_nobody() -> None:
+    """A placed pod whose labels change is no news to those who want its company, or did not bear it."""
+    genuine = InterPodAffinity._after_pod_change
+
+    def hint(self: InterPodAffinity, pod: Pod, old: Any, new: Any) -> Hint:
+        return Hint.SKIP if old is not None and new is not None else genuine(self, pod, old, new)
+
+    put(InterPodAffinity, "_after_pod_change", hint)
+
+
+@defect
+def parked_anew_holds_up_the_rest() -> None:
+    """A gated pod that was asked again in vain keeps its place among the deadlines, with a later one: who is behind it waits."""
+
+    def add(self: ParkedPods, entry: Any, deadline_s: float) -> None:
+        self.reindex(entry) if entry.uid in self else self._index(entry)
+        self._deadlines[entry.uid] = deadline_s
+
+    put(ParkedPods, "add", add)
+
+
+# -- what strangers do between a decision and its POST -----------------------------------------------------------------
+
+
+@defect
+def strangers_on_the_node_not_looked_at() -> None:
+    """A bind goes out though somebody else's pod has come to its node and taken a port, a disk or a device."""
+    put(ClusterCache, "intrusions", lambda self, row: 0)
+
+
+@defect
+def strangers_elsewhere_not_looked_at() -> None:
+    """A bind goes out though somebody else's pod has come or left elsewhere, and a rule that reaches so far forbids it now."""
+    put(SendCheck, "_is_concerned", lambda self, placed, pod, seen: False)
+
+
+@defect
+def unknown_binds_given_up_when_refused() -> None:
+    """A bind that may have been applied ends after a few refused connections."""
+
+    def again(self: BindMachine, reply: Any, pause_s: float, *, is_last: bool) -> Action:
+        if is_last:
+            return Action(Step.END, outcome=Outcome.REFUSED, message=reply.message)
+        return Action(Step.POST, pause_s)
+
+    put(BindMachine, "_again", again)
+
+
+@defect
+def promised_ports_not_looked_at() -> None:
+    """Room is kept for who is promised a node, and the port that it wants is not."""
+
+    def columns(self: PromisedRoom, pod: Pod, promised: Any) -> ColumnOverlay:
+        return ColumnOverlay(self._table, promised, list)
+
+    put(PromisedRoom, "columns", columns)

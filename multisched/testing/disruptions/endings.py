@@ -77,7 +77,7 @@ async def _tell_while_held(scene: Scene) -> None:
     await asyncio.sleep(1.0)
     held = next((pod.uid for pod in run.door.pods().values() if pod.name == name), "")
     leaders = [p for p in leaders if p.program.cache.is_assumed(held)]
-    freed = scene.any_pod(lambda pod: bool(pod.node))
+    freed = scene.any_pod(lambda pod: bool(pod.node) and not pod.is_terminal)
     if freed is None or not leaders:
         return
     await scene.world.delete_pod(freed)

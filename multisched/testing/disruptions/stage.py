@@ -27,6 +27,15 @@ COMES_S: Final = 5.0
 """Until a pod is decided anew, and bound: it was tried once or twice before, and a bind may take two seconds."""
 
 
+def several(plays: Plays, count: int) -> Act:
+    """So many of them, one after the other."""
+
+    async def act(scene: Scene) -> bool:
+        return any([await one(scene) for _, one in scene.rng.sample(plays, count)])
+
+    return act
+
+
 async def place(
     scene: Scene, node: str, milli: int, *, spec: Mapping[str, Any] | None = None, is_urgent: bool = False, **more: Any
 ) -> str:

@@ -22,7 +22,7 @@ from multisched.framework.plugin import (
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import CPU, PODS, Pod, PodSpec
-from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy, ScoreBy, Waiting, make_node, make_pod
 
@@ -536,6 +536,27 @@ def test_a_pod_that_came_to_another_row_meanwhile_counts_for_the_whole_zone(is_o
     assert isinstance(result, Placed)
     assert result.node == "c"
     assert domain.cycle.conflicts.true == 2
+
+
+def one_per_zone() -> PodSpec:
+    """No zone has two pods of the app more than another."""
+    web = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
+    return PodSpec(spread=(SpreadConstraint(1, "zone", is_hard=True, selector=web),))
+
+
+@pytest.mark.parametrize("name", ["new", "c"], ids=["a node that came", "a node that changed its zone"])
+def test_a_zone_that_came_meanwhile_counts_for_all_others(name: str) -> None:
+    """Before it the pod may go to any node, after it to that zone alone, of which the service knows nothing."""
+    domain = Domain(
+        *(make_node(node, labels={"zone": "x"}) for node in "abc"),
+        plugins=[Service()],
+        in_tree=("NodeResourcesFit", "PodTopologySpread"),
+    )
+    domain.cache.place(make_pod("q", labels={"app": "web"}, node="b"))
+    waiting = Waiting.begin(domain, make_pod("p", spec=one_per_zone(), labels={"app": "web"}))
+    domain.cache.set_node(make_node(name, labels={"zone": "y"}))
+
+    assert isinstance(waiting.answer({"Service": {"a": 100, "b": 50}}), Conflicted)
 
 
 class Once:
