@@ -43,6 +43,8 @@ class Afresh:
         self._rows = rows
         self._complain = complain
         self._found = 0
+        self.is_close = False
+        """Each class is asked anew, in both ways."""
         self._asked: tuple[Pod, int] | None = None
         """The pod and its attempt of the latest find: a class keeps a pod of its own, of which more may have been said since."""
         classes = worker.cycle.classes
@@ -54,19 +56,22 @@ class Afresh:
         entry = self._find(pod, attempt)
         self._asked = pod, attempt
         self._found += 1
-        if not self._found % COMPARED_EVERY:
+        if self._is_due(COMPARED_EVERY):
             self._compare(entry, pod, attempt)
-        if not self._found % REBUILT_EVERY:
+        if self._is_due(REBUILT_EVERY):
             self._rebuilt.compare(entry, pod)
         return entry
 
     def score(self, entry: PodClass) -> None:
         self._score(entry)
-        if not self._found % COMPARED_EVERY and self._asked is not None:
+        if self._is_due(COMPARED_EVERY) and self._asked is not None:
             self._compare_scores(entry, self._made_anew(*self._asked))
             self._scores.check(entry, self._asked[0])
-        if not self._found % REBUILT_EVERY and self._asked is not None:
+        if self._is_due(REBUILT_EVERY) and self._asked is not None:
             self._rebuilt.compare(entry, self._asked[0])
+
+    def _is_due(self, every: int) -> bool:
+        return self.is_close or not self._found % every
 
     def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, PodClass] | None:
         classes = ClassCache(self._worker.cycle.plugins, self._worker.runner, self._table, self._rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, ZONE
@@ -197,14 +197,72 @@ class Disks:
             CLASSES_PATH, {"metadata": {"name": name}, **_made_late("nobody.sim"), "volumeBindingMode": mode}
         )
 
-    async def add_claim(self, name: str, class_name: str, *, size: str = "1Gi", namespace: str = "default") -> None:
-        path = CLAIMS_PATH.replace("/default/", f"/{namespace}/")
-        await self._create(path, _claim(name, class_name, size=size))
+    async def add_reaching_class(self, name: str, zones: Sequence[str]) -> None:
+        """Volumes are made where their pod goes, in these zones alone."""
+        terms = [{"matchLabelExpressions": [{"key": ZONE, "values": list(zones)}]}]
+        await self._create(
+            CLASSES_PATH, {"metadata": {"name": name}, **_made_late(FAKE_PROVISIONER), "allowedTopologies": terms}
+        )
 
-    async def add_disk(self, name: str, node: str, size: str, *, is_narrow: bool, put_aside: str = "") -> None:
-        """A disk of the node; narrow: by more than the node's name. `put_aside`: the claim that its owner means it for."""
+    async def delete_class(self, name: str) -> None:
+        await self._send("DELETE", f"{CLASSES_PATH}/{name}")
+
+    async def add_claim(
+        self,
+        name: str,
+        class_name: str,
+        *,
+        size: str = "1Gi",
+        namespace: str = "default",
+        mode: str = "ReadWriteOnce",
+        volume: str = "",
+    ) -> None:
+        path = CLAIMS_PATH.replace("/default/", f"/{namespace}/")
+        await self._create(path, _claim(name, class_name, size=size, mode=mode, volume=volume))
+
+    async def add_attachable(self, name: str, driver: str, labels: Mapping[str, str] | None = None) -> None:
+        """A volume that the driver attaches, and a claim of its name that is bound to it."""
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "",
+            "csi": {"driver": driver, "volumeHandle": name},
+        }
+        await self._create(VOLUMES_PATH, {"metadata": {"name": name, "labels": dict(labels or {})}, "spec": spec})
+        await self.add_claim(name, "", volume=name)
+
+    async def label_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        await self._send("PATCH", f"{VOLUMES_PATH}/{name}", {"metadata": {"labels": labels}}, MERGE_PATCH)
+
+    async def add_driver(self, number: int, driver: str, most: int) -> None:
+        """The node's kubelet tells of one more driver, and of how many volumes that attaches."""
+        path, node = f"{CSI_PATH}/csinodes/node-{number}", csi_node(number, 9)
+        added = {"name": driver, "nodeID": f"n{number}", "topologyKeys": [], "allocatable": {"count": most}}
+        await self._send("PATCH", path, {"spec": {"drivers": [*node["spec"]["drivers"], added]}}, MERGE_PATCH)
+
+    async def attach_volume(self, number: int, volume: str, driver: str) -> None:
+        """It hangs on the node, whoever uses it."""
+        spec = {"attacher": driver, "nodeName": f"node-{number}", "source": {"persistentVolumeName": volume}}
+        await self._create(f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{volume}"}, "spec": spec})
+
+    async def tear_out(self, name: str) -> None:
+        """The claim and its volume of that name go, though a pod uses them: somebody has taken their finalizers out."""
+        for path in (f"{CLAIMS_PATH}/{name}", f"{VOLUMES_PATH}/{name}"):
+            await self._send("DELETE", path)
+            await self._send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
+
+    async def detach_volume(self, volume: str) -> None:
+        await self._send("DELETE", f"{CSI_PATH}/volumeattachments/attached-{volume}")
+
+    async def add_disk(
+        self, name: str, node: str, size: str, *, is_narrow: bool, put_aside: str = "", beside: str = ""
+    ) -> None:
+        """A disk of the node; narrow: by more than the node's name. `put_aside`: the claim that its owner means it for. `beside`:
+        another node that reaches it."""
         disk = local_disk(name, node, size)
         (term,) = disk["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        if beside:
+            term["matchExpressions"][0]["values"].append(beside)
         if is_narrow:
             term["matchExpressions"].append({"key": ZONE, "operator": "Exists"})
         if put_aside:

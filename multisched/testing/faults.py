@@ -171,6 +171,10 @@ class Faults:
         """Kinds, by their plural, that may not be listed."""
         self.forbidden_writes: set[tuple[str, str]] = set()
         """(method, part of the path) of what may not be written."""
+        self.unreachable: set[str] = set()
+        """Parts of paths: writes there are not taken."""
+        self.unanswered: set[str] = set()
+        """Parts of paths: writes there are done, and nobody hears of it."""
         self.page_items = 0
         """So many objects come with each page of a list; 0: as many as were asked for."""
         self.older_by = 0
@@ -329,6 +333,11 @@ class FaultyTransport:
     ) -> Response:
         """Of a write whose answer says nothing nobody knows whether it was applied."""
         faults = self._faults
+        if any(part in path for part in faults.unreachable):
+            raise ConnectFailedError("connection refused (injected)")
+        if any(part in path for part in faults.unanswered):
+            await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
+            raise AnswerLostError("connection reset (injected)")
         is_timed_out = faults.strikes("504", faults.timed_out)
         is_cut = not is_timed_out and faults.strikes("write cut", faults.cut)
         answer = Response(504, _PAGE if is_timed_out and faults.rng.random() < 0.3 else _TIMED_OUT)

@@ -202,9 +202,10 @@ class Told:
         return self._assumed[uid][1] if uid in self._assumed else None
 
     def rewound(self, there: Mapping[str, Pod]) -> None:
-        """A backup was restored: of what it has changed, nobody has been told."""
+        """A backup was restored: of what it has changed, nobody has been told. A pod that came back unbound may be bound in a
+        moment, by what was sent before it was deleted."""
         self.unknowable.update(
-            uid for uid, pod in there.items() if pod.node and (uid not in self.pods or self.pods[uid].node != pod.node)
+            uid for uid, pod in there.items() if uid not in self.pods or self.pods[uid].node != pod.node
         )
 
     def fault_of_bind(self, pod: Pod, domain: str, name: str) -> str:

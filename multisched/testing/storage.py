@@ -19,6 +19,7 @@ from multisched.cluster.object_client import ObjectClient, WallClock
 from multisched.cluster.server import ApiServer
 from multisched.cluster.storage import Stored
 from multisched.model.cluster_objects import (
+    SELECTED_NODE_ANNOTATION,
     ClusterObject,
     CsiNode,
     PersistentVolume,
@@ -180,6 +181,11 @@ class Storage:
         claims = [self._claim(pod.namespace, name) for name in _claims_of(pod)]
         local = sum(claim is not None and claim.class_name == LOCAL for claim in claims)
         return len(pod.spec.volumes) - local
+
+    def has_node(self, name: str) -> bool:
+        """A node was chosen for the claim, of the default namespace."""
+        claim = self._claim("default", name)
+        return claim is not None and SELECTED_NODE_ANNOTATION in claim.annotations
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         found = self._find("persistentvolumeclaims", f"{namespace}/{name}", "PersistentVolumeClaim")

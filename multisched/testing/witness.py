@@ -131,6 +131,7 @@ class Witness:
         """Some of that has moved since the last look through all books."""
         self._is_paused = partial(loop.is_paused, identity)
         self._wakes: list[Wakes] = []
+        self._afresh: list[Afresh] = []
         chances = Chances(program, self.told, self._is_used_by) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
@@ -154,7 +155,13 @@ class Witness:
             free_devices=self._free_devices,
         )
         rebuilt = Rebuilt(self.program, configuration, worker, complain)
-        Afresh(worker, table, self.program.router.rows_of(worker), scores, rebuilt, complain)
+        rows = self.program.router.rows_of(worker)
+        self._afresh.append(Afresh(worker, table, rows, scores, rebuilt, complain))
+
+    def look_closely(self, *, is_on: bool) -> None:
+        """At each class that is found, instead of one in many: for a while."""
+        for afresh in self._afresh:
+            afresh.is_close = is_on
 
     def _free_devices(self, name: str) -> Sequence[int]:
         ledger = next((one for one in self.program.cache.ledgers if isinstance(one, GpuLedger)), None)

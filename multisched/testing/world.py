@@ -129,27 +129,37 @@ class World:
     async def expose(self, apps: Sequence[int]) -> None:
         """A service, a replica set, a stateful set and a replication controller over pods of these apps."""
         for app in apps:
-            selector = {"app": f"app-{app}"}
-            labels = {"matchLabels": selector}
-            for path, spec in (
-                ("/api/v1/namespaces/default/services", {"selector": selector, "ports": [{"port": 80}]}),
-                ("/api/v1/namespaces/default/replicationcontrollers", {"replicas": 0, "selector": selector}),
-                ("/apis/apps/v1/namespaces/default/replicasets", {"replicas": 0, "selector": labels}),
-                (
-                    "/apis/apps/v1/namespaces/default/statefulsets",
-                    {"replicas": 0, "selector": labels, "serviceName": "s"},
-                ),
-            ):
-                template = {"metadata": {"labels": selector}, "spec": {"containers": [{"name": "main", "image": "a"}]}}
-                body = {
-                    "metadata": {"name": f"app-{app}"},
-                    "spec": spec if "ports" in spec else {**spec, "template": template},
-                }
-                await self.send("POST", path, body)
+            await self.expose_app(f"app-{app}")
+
+    async def expose_app(self, app: str) -> None:
+        selector = {"app": app}
+        labels = {"matchLabels": selector}
+        for path, spec in (
+            ("/api/v1/namespaces/default/services", {"selector": selector, "ports": [{"port": 80}]}),
+            ("/api/v1/namespaces/default/replicationcontrollers", {"replicas": 0, "selector": selector}),
+            ("/apis/apps/v1/namespaces/default/replicasets", {"replicas": 0, "selector": labels}),
+            (
+                "/apis/apps/v1/namespaces/default/statefulsets",
+                {"replicas": 0, "selector": labels, "serviceName": "s"},
+            ),
+        ):
+            template = {"metadata": {"labels": selector}, "spec": {"containers": [{"name": "main", "image": "a"}]}}
+            body = {
+                "metadata": {"name": app},
+                "spec": spec if "ports" in spec else {**spec, "template": template},
+            }
+            await self.send("POST", path, body)
 
     async def hide(self, app: int) -> None:
         for path in ("/api/v1/namespaces/default/services", "/apis/apps/v1/namespaces/default/replicasets"):
             await self.send("DELETE", f"{path}/app-{app}")
+
+    async def hide_app(self, app: str) -> None:
+        """All that `expose_app` has made."""
+        for kind in ("services", "replicationcontrollers"):
+            await self.send("DELETE", f"/api/v1/namespaces/default/{kind}/{app}")
+        for kind in ("replicasets", "statefulsets"):
+            await self.send("DELETE", f"/apis/apps/v1/namespaces/default/{kind}/{app}")
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
@@ -386,6 +396,11 @@ class World:
 
     async def delete_lease(self, name: str) -> None:
         await self.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
+
+    async def take_lease(self, name: str) -> None:
+        """Somebody who is none of ours holds it for a moment."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}"
+        await self.send("PATCH", path, {"spec": {"holderIdentity": "somebody-else"}}, MERGE_PATCH)
 
     async def delete_pod(self, pod: Pod) -> None:
         await self.delete_named(pod.name, pod.namespace)

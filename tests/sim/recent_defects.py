@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from domains.gpu import gpu_share
-from domains.gpu.demand import GPU
+from domains.gpu import gpu_share, hold
+from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_MILLI, integer_within
 from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
@@ -19,9 +19,11 @@ from multisched.cycle.dry_run import AttemptDryRun
 from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.status import SUCCESS
 from multisched.model.objects import Node, Pod
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
+from multisched.plugins.attached_volumes import AttachedVolumes
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.pod_topology_spread import PodTopologySpread
 from multisched.queueing import parked_pods
@@ -357,6 +359,39 @@ def one_namespace_retries_for_nothing() -> None:
             self._lead = lead
 
     put(ActivePods, "_pay", pay)
+
+
+@defect
+def detached_volumes_counted() -> None:
+    """What a node has attached is counted anew when its pods change, and not when a volume is detached."""
+    genuine = AttachedVolumes._rows_touched
+
+    def touched(self: AttachedVolumes, kind: ObjectKind, key: tuple[str, str]) -> set[int]:
+        return set() if kind is ObjectKind.VOLUME_ATTACHMENT else genuine(self, kind, key)
+
+    put(AttachedVolumes, "_rows_touched", touched)
+
+
+@defect
+def unanswered_conditions_forgotten() -> None:
+    """A condition whose write nobody answered is taken for one that was never sent: the one before it stands, it is thought."""
+    genuine = ApiConditionWriter._remember
+
+    def remember(self: ApiConditionWriter, uid: str, written: Any) -> None:
+        if written.is_certain:
+            genuine(self, uid, written)
+
+    put(ApiConditionWriter, "_remember", remember)
+
+
+@defect
+def shares_go_by_what_is_wanted_now() -> None:
+    """Who leads anew counts a pod's part of a device by what its owner asks for, and not by what it was given."""
+
+    def allocated(pod: Pod) -> int:
+        return integer_within(pod.annotations.get(GPU_MILLI), DEVICE_MILLI) or DEVICE_MILLI
+
+    put(hold, "_allocated_milli", allocated)
 
 
 @defect

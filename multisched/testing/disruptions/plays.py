@@ -6,13 +6,31 @@ import random
 from collections import Counter
 from typing import Final
 
-from multisched.testing.disruptions import handbacks, preemptors, strangers, waiting, wakeups
+from multisched.testing.disruptions import (
+    class_plays,
+    handbacks,
+    preemptors,
+    restart_plays,
+    storage_plays,
+    strangers,
+    waiting,
+    wakeups,
+)
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import LED_MAX_S, Plays, place, standing
 
 SHARE: Final = 0.4
 """Of all runs."""
-PLAYS: Final[Plays] = (*waiting.PLAYS, *wakeups.PLAYS, *handbacks.PLAYS, *strangers.PLAYS, *preemptors.PLAYS)
+PLAYS: Final[Plays] = (
+    *waiting.PLAYS,
+    *wakeups.PLAYS,
+    *handbacks.PLAYS,
+    *strangers.PLAYS,
+    *preemptors.PLAYS,
+    *storage_plays.PLAYS,
+    *class_plays.PLAYS,
+    *restart_plays.PLAYS,
+)
 
 
 async def play_one(scene: Scene, struck: Counter[str]) -> None:

@@ -7,7 +7,8 @@ reasons.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from multisched.model.objects import CPU, Pod
@@ -22,6 +23,8 @@ LED_MAX_S: Final = 10.0
 """Until somebody leads and binds. Where nobody does for as long, nothing is played: it would take half a minute more."""
 PLAIN_MILLI: Final = 4_000
 """CPU of a plain node."""
+COMES_S: Final = 5.0
+"""Until a pod is decided anew, and bound: it was tried once or twice before, and a bind may take two seconds."""
 
 
 def several(plays: Plays, count: int) -> Act:
@@ -74,3 +77,45 @@ def used(scene: Scene) -> Counter[str]:
     for pod in scene.world.pods():
         amounts[pod.node] += pod.requests.get(CPU, 0)
     return amounts
+
+
+@contextmanager
+def closely(scene: Scene) -> Iterator[None]:
+    """Meanwhile each class that is found is asked anew."""
+    try:
+        for process in scene.run.processes:
+            process.witness.look_closely(is_on=True)
+        yield
+    finally:
+        for process in scene.run.processes:
+            process.witness.look_closely(is_on=False)
+
+
+async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
+    """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
+    before, twin = steady_leader(scene), await place(scene, node, 10)
+    await scene.until(lambda: len(standing(scene, [name, twin])) == 2, COMES_S)
+    is_led = before is not None and before is steady_leader(scene)
+    if is_led and standing(scene, [twin]) and parked(scene, [name]):
+        scene.run.door.complain(f"I3: {name} waits for {node}, and may go there: {why}")
+    await scene.world.delete_named(twin)
+
+
+async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
+    """Complains if the pod comes, which something keeps off the node: a plain pod that came after it shows that it had its turn.
+
+    `beside`: pods that keep it off as long as they stand.
+    """
+    before, twin = steady_leader(scene), await place(scene, node, 10)
+    await scene.until(lambda: bool(standing(scene, [twin])), COMES_S)
+    await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
+    is_led = before is not None and before is steady_leader(scene)
+    if is_led and standing(scene, [name]) and len(standing(scene, beside)) == len(beside):
+        scene.run.door.complain(f"I1: {name} stands on {node}, and must not: {why}")
+    await scene.world.delete_named(twin)
+
+
+def steady_leader(scene: Scene) -> Any | None:
+    """The only queue of those pods, of a profile that neither holds pods nor refuses them by itself; None if there is none."""
+    now = leading(scene)
+    return now[0] if scene.run.setting.is_shipped and len(now) == 1 else None
