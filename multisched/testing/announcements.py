@@ -20,14 +20,14 @@ _COUNT: Final = re.compile(r"(?:^|,) (\d+) ")
 
 
 def fault_of_counts(message: str) -> str:
-    """Where one reason is told of more nodes than there are, or all together of fewer; empty for nowhere.
+    """Where one reason is told of more nodes than there are; empty for nowhere.
 
-    A node may be refused for several reasons. Refusals before any node is asked have no counts.
+    All together may be of more, as a node may be refused for several reasons, or of fewer: extenders drop nodes without a word.
     """
     _, *parts = _SENTENCE.split(message)
     for total, reasons in zip(parts[::2], parts[1::2], strict=True):
         counts = [int(count) for count in _COUNT.findall(reasons)]
-        if counts and (max(counts) > int(total) or sum(counts) < int(total)):
+        if counts and max(counts) > int(total):
             return f"{counts} of {total} nodes"
     return ""
 

@@ -28,9 +28,8 @@ def test_counts_within_the_nodes_are_true(message: str) -> None:
     "message",
     [
         f"{WHOLE} 6 Insufficient cpu.",
-        f"{WHOLE} 3 Insufficient cpu, 1 Too many pods.",
         f"{WHOLE} 5 Insufficient cpu. preemption: {WHOLE} 6 No preemption victims found.",
     ],
 )
-def test_a_node_too_many_or_too_few_is_told(message: str) -> None:
+def test_a_node_too_many_is_told(message: str) -> None:
     assert "of 5 nodes" in fault_of_counts(message)
