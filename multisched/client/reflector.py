@@ -324,9 +324,10 @@ class Reflector:
         self._counters.stale_lists += 1
         self._stale_lists += 1
         self._history.doubt(self._path)
-        if self._stale_lists >= STALE_LISTS_MAX:
-            self._history.went_back(self._path)
-        return self._history.must_start_over(self._path)
+        if self._stale_lists < STALE_LISTS_MAX:
+            return False
+        self._history.went_back(self._path)
+        return True
 
     def _items_of(self, page: Page) -> list[tuple[_Metadata, msgspec.Raw]]:
         try:

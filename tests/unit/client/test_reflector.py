@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from multisched.client.history import History
 from multisched.client.known_objects import TOMBSTONES_MAX
 from multisched.client.reflector import BATCH_ITEMS, IDLE_TIMEOUT_S, RESUMES_MAX, STALE_LISTS_MAX, Reflector
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
@@ -39,7 +40,9 @@ FOREVER: Watch = [QUIET[1], *(step for _ in range(1000) for step in QUIET)]
 class Stage:
     """A reflector at work on a script."""
 
-    def __init__(self, lists: Sequence[Answer], watches: Sequence[Watch], page_items: int) -> None:
+    def __init__(
+        self, lists: Sequence[Answer], watches: Sequence[Watch], page_items: int, history: History | None
+    ) -> None:
         self.transport = ScriptedTransport(lists=deque(lists), watches=deque(watches))
         self.mirror = Mirror()
         self.reflector = Reflector(
@@ -50,6 +53,7 @@ class Stage:
             rng=random.Random(7),
             field_selector="status.phase!=Failed",
             page_items=page_items,
+            history=history,
         )
 
     @property
@@ -59,9 +63,9 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    lists: Sequence[Answer], watches: Sequence[Watch] = (), *, page_items: int = 500
+    lists: Sequence[Answer], watches: Sequence[Watch] = (), *, page_items: int = 500, history: History | None = None
 ) -> AsyncIterator[Stage]:
-    stage = Stage(lists, watches, page_items)
+    stage = Stage(lists, watches, page_items, history)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(stage.reflector.run())
         try:
@@ -389,6 +393,19 @@ async def test_an_object_whose_deletion_never_was_comes_back_with_the_new_histor
     async with staged([a_list(10, an_object("a", 3)), rewritten, rewritten], [gone, FOREVER]) as stage:
         await asyncio.sleep(30)
         assert stage.mirror.objects == {"default/a": "3"}
+
+
+async def test_a_server_that_lags_is_not_the_present_of_a_history_that_another_kind_found_rewritten() -> None:
+    """All kinds are listed anew then. A list that is older than what this one has seen since would lose it."""
+    history = History()
+    lists = [a_list(100, an_object("a", 90)), a_list(50), a_list(120, an_object("a", 90), an_object("b", 110))]
+    async with staged(lists, [FOREVER, FOREVER], history=history) as stage:
+        await stage.reflector.wait_synced()
+        history.went_back("/api/v1/nodes")
+        await asyncio.sleep(30)
+        assert ("vanish", "default/a") not in stage.mirror.calls
+        assert stage.mirror.objects == {"default/a": "90", "default/b": "110"}
+        assert not history.must_start_over("/api/v1/pods")
 
 
 async def test_a_list_older_than_one_that_broke_off_is_not_believed() -> None:
