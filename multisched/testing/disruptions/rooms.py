@@ -176,9 +176,16 @@ def leader(scene: Scene) -> Process | None:
 
 
 async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:
-    """`before`: the process that led when the event came. Drawn plugins may refuse whatever they like."""
+    """`before`: the process that led when the event came. Drawn plugins may refuse whatever they like; after a restored backup
+    new nodes may be withheld, and claims be told later than pods."""
     late = [one for one in waiting if asleep(scene, one.pod)]
-    if not late or before is None or scene.run.setting.is_drawn or not _has_heard(scene, before):
+    if (
+        not late
+        or before is None
+        or scene.run.setting.is_drawn
+        or scene.run.was_rewound
+        or not _has_heard(scene, before)
+    ):
         return
     await scene.pause(*SETTLED_S)
     if leader(scene) is not before or not _has_heard(scene, before):
