@@ -9,7 +9,7 @@ helps a parked pod has woken it, `Wakes` looks at.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from multisched.framework.objects_view import ObjectKind, hidden
@@ -115,7 +115,8 @@ class Moment:
                 used.update({**one.requests, PODS: 1})
         if not _has_room(pod, node, used) or not pod.spec.required_features <= set(node.declared_features):
             return False
-        if not fits_for_certain(pod, node, [one for one, there in left if there.name == node.name]):
+        here = [one for one, there in left if there.name == node.name]
+        if _has_guest(here) or not fits_for_certain(pod, node, here):
             return False
         return allows(pod, node, told.nodes.values(), left, self._is_used)
 
@@ -128,6 +129,8 @@ class Moment:
             return False
         here = [one for one, there in self._standing if there.name == node.name]
         if any(clash(pod, one) for one in here) or not fits_for_certain(pod, node, here):
+            return False
+        if _has_guest(here):
             return False
         return allows(pod, node, told.nodes.values(), self._standing, self._is_used)
 
@@ -142,6 +145,11 @@ def is_judged(pod: Pod) -> bool:
     is_odd = spec.volumes or spec.resource_claims or spec.pod_group or spec.unsupported or pod.malformed or pod.gates
     is_mistaken = any(one.weight and not one.term.is_valid for one in spec.affinity.preferred)
     return not (is_odd or is_mistaken or GUEST in pod.labels)
+
+
+def _has_guest(here: Collection[Pod]) -> bool:
+    """Whom they keep off hangs on the labels of namespaces, of which nothing is told here."""
+    return any(GUEST in pod.labels for pod in here)
 
 
 def _is_less_urgent(pod: Pod, than: Pod) -> bool:
