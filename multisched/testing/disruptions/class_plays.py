@@ -32,7 +32,7 @@ KIN: Final = "kin"
 async def _change_in_place(scene: Scene) -> bool:
     """A node is tainted, cordoned and labelled, and all of it is taken back. After each of that pods come that differ in what they
     request from all before, and in nothing else."""
-    node, site = emptiest(scene), {"nodeSelector": {"site": _key(scene)}}
+    node, site = emptiest(scene), {"nodeSelector": {"site": scene.mark()}}
     before = scene.run.door.nodes()[node].taints
     own = [{"key": one.key, "value": one.value, "effect": one.effect} for one in before]
     shut = {"key": "sim/shut", "value": "yes", "effect": "NoSchedule"}
@@ -62,7 +62,7 @@ async def _change_in_place(scene: Scene) -> bool:
 
 async def _find_company(scene: Scene) -> bool:
     """Two workloads want company of one kind. The pods of one are of that kind themselves, and the first of them needs nobody."""
-    kin, node = {KIN: _key(scene)}, emptiest(scene)
+    kin, node = {KIN: scene.mark()}, emptiest(scene)
     spec = {"affinity": {"podAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
     with closely(scene):
         stranger = await place(scene, node, 10, spec=spec)
@@ -84,7 +84,7 @@ async def _find_company(scene: Scene) -> bool:
 
 async def _fill_zones(scene: Scene) -> bool:
     """Pods that bear no second one of theirs in a zone: one zone more than there are, and then one opens."""
-    kin = {KIN: _key(scene)}
+    kin = {KIN: scene.mark()}
     spec = {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
     nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in scene.run.door.nodes()}
     with closely(scene):
@@ -106,7 +106,7 @@ async def _fill_zones(scene: Scene) -> bool:
 async def _prefer(scene: Scene) -> bool:
     """Company of several weights, for and against, on several nodes and in their zones; then some of it goes, and a service comes and
     goes whose pods are to be spread."""
-    key = _key(scene)
+    key = scene.mark()
     nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in scene.run.door.nodes()]
     kinds = [{KIN: f"{key}-{at}"} for at in range(len(WEIGHTS))]
     company = [await place(scene, node, 10, labels=kind) for node, kind in zip(nodes, kinds * 2, strict=False)]
@@ -159,10 +159,6 @@ def _term(labels: Mapping[str, str], key: str) -> dict[str, Any]:
 
 def _bears_not(labels: Mapping[str, str]) -> dict[str, Any]:
     return {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(labels, ZONE)]}}}
-
-
-def _key(scene: Scene) -> str:
-    return f"{scene.rng.getrandbits(32):08x}"
 
 
 PLAYS: Final[Plays] = (

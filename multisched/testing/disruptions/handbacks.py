@@ -19,7 +19,7 @@ from multisched.testing.disruptions.rooms import (
     wake_up,
 )
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.disruptions.stage import Plays, named, place, standing
+from multisched.testing.disruptions.stage import Plays, named, place, promised, standing
 from multisched.testing.plugins import HELD
 from multisched.testing.relations import HOSTNAME
 
@@ -72,7 +72,7 @@ async def _keep_promise_elsewhere(scene: Scene) -> bool:
     first, second = await rooms.room("promised"), await rooms.room("promised", unschedulable=True)
     victim = await rooms.holder(first, milli=FILLED_MILLI)
     pressing = await rooms.pod("promised", milli=PRESSING_MILLI, is_urgent=True)
-    await scene.until(lambda: any(pod.nominated_node or pod.node for pod in named(scene, [pressing])))
+    await scene.until(lambda: promised(scene, pressing))
     here = {"nodeSelector": {HOSTNAME: first, BED: "promised"}}
     waiting = Sleeper(await rooms.pod("", here, milli=MODEST_MILLI, is_urgent=True), "a promise that ended", _nothing)
     await scene.until(lambda: asleep(scene, waiting.pod), TOLD_S)

@@ -190,7 +190,7 @@ def _mistell_pods(scene: Scene, process: Process) -> None:
         _tell(process, moved)
         told.unknowable.add(moved["metadata"]["uid"])
     spec = {"nodeName": scene.rng.choice(names), "schedulerName": "default-scheduler", "containers": [{"name": "main"}]}
-    _tell(process, orjson.loads(_ghost(f"told-{scene.rng.getrandbits(32):08x}", spec)))
+    _tell(process, orjson.loads(_ghost(f"told-{scene.mark()}", spec)))
 
 
 def _is_plain(pod: dict[str, Any]) -> bool:

@@ -56,7 +56,7 @@ async def _delete_unseen(scene: Scene) -> bool:
 
 async def _delete_while_decided(scene: Scene) -> bool:
     """Pods of a burst go while their cycles wait for an answer, or their binds are on the way."""
-    names = [f"brief-{scene.rng.getrandbits(32):08x}" for _ in range(6)]
+    names = [f"brief-{scene.mark()}" for _ in range(6)]
     for name in names:
         await scene.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:
@@ -67,7 +67,7 @@ async def _delete_while_decided(scene: Scene) -> bool:
 
 async def _recreate_while_decided(scene: Scene) -> bool:
     """Pods of a burst go, and others of their names come at once: an old decision must not bind a new pod."""
-    names = [f"again-{scene.rng.getrandbits(32):08x}" for _ in range(5)]
+    names = [f"again-{scene.mark()}" for _ in range(5)]
     for name in names:
         await scene.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:

@@ -13,8 +13,8 @@ from multisched.testing.disruptions.stage import (
     PLAIN_MILLI,
     Plays,
     emptiest,
-    named,
     place,
+    promised,
     several,
     standing,
     used,
@@ -35,10 +35,6 @@ def _wants_port(milli: int) -> dict[str, Any]:
     return {"containers": [{"name": "main", "image": "app-0:v1", "resources": resources, "ports": ports}]}
 
 
-def _promised(scene: Scene, name: str) -> bool:
-    return any(pod.nominated_node or pod.node for pod in named(scene, [name]))
-
-
 async def _promise_port(scene: Scene) -> bool:
     """An urgent pod waits for the room of others. The port that it wants too is free, and smaller pods would like it."""
     node = emptiest(scene)
@@ -47,7 +43,7 @@ async def _promise_port(scene: Scene) -> bool:
     await scene.until(lambda: len(standing(scene, fillers)) == len(fillers))
     left = PLAIN_MILLI - used(scene)[node]
     pressing = await place(scene, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
-    await scene.until(lambda: _promised(scene, pressing))
+    await scene.until(lambda: promised(scene, pressing))
     eager = [await place(scene, node, 10, spec=_wants_port(5)) for _ in range(2)]
     await scene.until(lambda: bool(standing(scene, [pressing])), HELPED_S)
     for name in (*eager, pressing, *fillers):
@@ -63,7 +59,7 @@ async def _bear_with_the_urgent(scene: Scene) -> bool:
     averse = await place(scene, node, 10, spec=spec)
     await scene.until(lambda: bool(standing(scene, [averse])))
     pressing = await place(scene, node, 10, is_urgent=True, labels=labels)
-    await scene.until(lambda: _promised(scene, pressing), HELPED_S)
+    await scene.until(lambda: promised(scene, pressing), HELPED_S)
     for name in (pressing, averse):
         await scene.world.delete_named(name)
     return True

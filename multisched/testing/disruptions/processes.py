@@ -250,7 +250,7 @@ async def _remember_wrong(scene: Scene) -> bool:
     live = [row for row, node in cache.nodes.live_rows() if node.name in {f"node-{number}" for number in GPU_NODES}]
     if not live:
         return False
-    row, ghost = scene.rng.choice(live), f"ghost-{scene.rng.getrandbits(32):08x}"
+    row, ghost = scene.rng.choice(live), f"ghost-{scene.mark()}"
     annotations = {GPU_MILLI: "250", GPU_DEVICES: "0"}
     metadata = {"name": ghost, "namespace": "default", "uid": ghost, "resourceVersion": "1", "annotations": annotations}
     spec = {"nodeName": cache.nodes.node(row).name, "containers": [{"name": "main"}]}

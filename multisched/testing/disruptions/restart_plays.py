@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from multisched.queueing.transitions import Place
 from multisched.testing.books import GPU_MILLI
@@ -12,6 +12,7 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     Plays,
     emptiest,
+    is_led_by,
     leading,
     must_come,
     named,
@@ -80,7 +81,7 @@ async def _recreate_unseen(scene: Scene) -> bool:
     number, server = FIRST_NUMBER, scene.run.server
     node = f"node-{number}"
     await scene.world.add_node(number)
-    names = [f"stateful-{scene.rng.getrandbits(32):08x}-{at}" for at in range(3)]
+    names = [f"stateful-{scene.mark()}-{at}" for at in range(3)]
     for name in names:
         await place(scene, node, 1_200, name=name)
     await scene.until(lambda: len(standing(scene, names)) == len(names))
@@ -105,7 +106,7 @@ async def _recreate_unseen(scene: Scene) -> bool:
 async def _lose_node(scene: Scene) -> bool:
     """A node goes while a pod waits at PreBind for the volume that was to be made there. It comes back, and so does the pod."""
     number, disks = FIRST_NUMBER + 3, scene.world.disks
-    node, claim = f"node-{number}", f"{NOBODYS}-{scene.rng.getrandbits(32):08x}"
+    node, claim = f"node-{number}", f"{NOBODYS}-{scene.mark()}"
     await scene.world.add_node(number)
     await disks.add_claim(claim, NOBODYS)
     await scene.pause(0.3, 0.6)
@@ -115,13 +116,13 @@ async def _lose_node(scene: Scene) -> bool:
     before = steady_leader(scene) if has_node() else None
     await scene.world.delete_node(number)
     await scene.until(lambda: not _is_in_flight(scene, name), GIVEN_BACK_S)
-    if _is_led_by(scene, before) and _is_in_flight(scene, name):
+    if is_led_by(scene, before) and _is_in_flight(scene, name):
         scene.run.door.complain(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
     await scene.world.add_node(number)
     twin = await place(scene, node, 10)
     await scene.until(lambda: has_node() and bool(standing(scene, [twin])), TOLD_S)
-    if _is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
+    if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
         scene.run.door.complain(f"I3: {name} is not decided anew, and {node} is there again")
     await scene.world.delete_named(twin)
     await scene.world.delete_named(name)
@@ -133,7 +134,7 @@ async def _lose_node(scene: Scene) -> bool:
 async def _tell_again(scene: Scene) -> bool:
     """A pod is refused for one reason, for another, and for the first again. Nobody answers the write of the second, and for a
     while no Event can be written."""
-    node, site, faults = emptiest(scene), f"{scene.rng.getrandbits(32):08x}", scene.run.faults
+    node, site, faults = emptiest(scene), scene.mark(), scene.run.faults
     faults.unreachable.add("/events")
     name = await place(scene, "", 10, spec={"nodeSelector": {"site": site}})
     await scene.until(lambda: bool(_told(scene, name)))
@@ -148,7 +149,7 @@ async def _tell_again(scene: Scene) -> bool:
     faults.unanswered.clear()
     await scene.until(lambda: _told(scene, name) == _message(scene, name), TOLD_S)
     said = _message(scene, name)
-    if _is_led_by(scene, before) and parked(scene, [name]) and _told(scene, name) != said:
+    if is_led_by(scene, before) and parked(scene, [name]) and _told(scene, name) != said:
         scene.run.door.complain(f"I3: the owner of {name} reads {_told(scene, name)!r}, and was to be told {said!r}")
     await scene.world.delete_named(name)
     return True
@@ -175,10 +176,6 @@ async def _take_over_one(scene: Scene) -> bool:
 def _holder(scene: Scene, lease: str) -> Process | None:
     free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
     return next((one for one in free if lease in scene.run.door.leases_of(one.identity)), None)
-
-
-def _is_led_by(scene: Scene, before: Any | None) -> bool:
-    return before is not None and before is steady_leader(scene)
 
 
 def _told(scene: Scene, name: str) -> str:

@@ -12,7 +12,7 @@ from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.disruptions.stage import DOMAIN, leading, named, place, standing
+from multisched.testing.disruptions.stage import leaders, leading, named, place, standing
 from multisched.testing.relations import HOSTNAME
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Rooms:
         self.scene = scene
         self._names: list[str] = []
         self._uids: list[str] = []
-        self.mark = f"{scene.rng.getrandbits(32):08x}"
+        self.mark = scene.mark()
 
     async def room(self, bed: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any) -> str:
         """The name of a new node."""
@@ -166,13 +166,8 @@ def asleep(scene: Scene, name: str) -> bool:
 
 def leader(scene: Scene) -> Process | None:
     """The process that decides about these pods; None while nobody does, or two believe so."""
-    found = [
-        process
-        for process in scene.run.processes
-        for worker in process.program.router.workers()
-        if worker.name == DOMAIN and worker.is_leading
-    ]
-    return found[0] if len(found) == 1 else None
+    found = leaders(scene)
+    return found[0][0] if len(found) == 1 else None
 
 
 async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:

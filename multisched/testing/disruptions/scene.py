@@ -52,6 +52,10 @@ class Scene:
     def now_s(self) -> float:
         return self.run.loop.time()
 
+    def mark(self) -> str:
+        """Of names and labels that nobody else has."""
+        return f"{self.rng.getrandbits(32):08x}"
+
     async def pause(self, at_least_s: float, at_most_s: float) -> None:
         await asyncio.sleep(self.rng.uniform(at_least_s, at_most_s))
 

@@ -1,4 +1,4 @@
-"""What is played at the end of some runs, once all is quiet: one scene with a known end, in which nothing else helps or hinders.
+"""What is played at the end of runs, once all is quiet: one scene with a known end, in which nothing else helps or hinders.
 
 While disruptions strike, something else wakes whoever was passed over, leaders are away, and bindings are decided anew for many
 reasons.
@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Act, Scene
 from multisched.testing.world import CROWDED
+
+if TYPE_CHECKING:
+    from multisched.queueing.pod_queue import PodQueue
+    from multisched.shell.domain import DomainWorker
+    from multisched.testing.scenario import Process
 
 Plays = Sequence[tuple[str, Act]]
 """Name and act."""
@@ -45,10 +50,15 @@ async def place(
     )
 
 
-def leading(scene: Scene) -> list[Any]:
-    """Queues of those who decide about these pods."""
-    workers = [worker for process in scene.run.processes for worker in process.program.router.workers()]
-    return [worker.queue for worker in workers if worker.name == DOMAIN and worker.is_leading]
+def leaders(scene: Scene) -> list[tuple[Process, DomainWorker]]:
+    """Those who believe that they decide about these pods."""
+    workers = [(process, worker) for process in scene.run.processes for worker in process.program.router.workers()]
+    return [(process, worker) for process, worker in workers if worker.name == DOMAIN and worker.is_leading]
+
+
+def leading(scene: Scene) -> list[PodQueue]:
+    """Their queues."""
+    return [worker.queue for _, worker in leaders(scene)]
 
 
 def parked(scene: Scene, names: Sequence[str]) -> list[str]:
@@ -63,6 +73,11 @@ def named(scene: Scene, names: Sequence[str]) -> list[Pod]:
 
 def standing(scene: Scene, names: Sequence[str]) -> list[Pod]:
     return [pod for pod in named(scene, names) if pod.node and not pod.is_deleting]
+
+
+def promised(scene: Scene, name: str) -> bool:
+    """The pod was promised a node, or has one."""
+    return any(pod.nominated_node or pod.node for pod in named(scene, [name]))
 
 
 def emptiest(scene: Scene) -> str:
@@ -95,8 +110,7 @@ async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
     before, twin = steady_leader(scene), await place(scene, node, 10)
     await scene.until(lambda: len(standing(scene, [name, twin])) == 2, COMES_S)
-    is_led = before is not None and before is steady_leader(scene)
-    if is_led and standing(scene, [twin]) and parked(scene, [name]):
+    if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
         scene.run.door.complain(f"I3: {name} waits for {node}, and may go there: {why}")
     await scene.world.delete_named(twin)
 
@@ -109,13 +123,17 @@ async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Seq
     before, twin = steady_leader(scene), await place(scene, node, 10)
     await scene.until(lambda: bool(standing(scene, [twin])), COMES_S)
     await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
-    is_led = before is not None and before is steady_leader(scene)
-    if is_led and standing(scene, [name]) and len(standing(scene, beside)) == len(beside):
+    if is_led_by(scene, before) and standing(scene, [name]) and len(standing(scene, beside)) == len(beside):
         scene.run.door.complain(f"I1: {name} stands on {node}, and must not: {why}")
     await scene.world.delete_named(twin)
 
 
-def steady_leader(scene: Scene) -> Any | None:
+def steady_leader(scene: Scene) -> PodQueue | None:
     """The only queue of those pods, of a profile that neither holds pods nor refuses them by itself; None if there is none."""
     now = leading(scene)
     return now[0] if scene.run.setting.is_shipped and len(now) == 1 else None
+
+
+def is_led_by(scene: Scene, before: PodQueue | None) -> bool:
+    """The queue that led then leads still."""
+    return before is not None and before is steady_leader(scene)

@@ -12,6 +12,7 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     PLAIN_MILLI,
     Plays,
+    is_led_by,
     must_come,
     must_wait,
     place,
@@ -36,7 +37,7 @@ async def _count_volumes(scene: Scene) -> bool:
     number = _roomy(scene)
     if number is None:
         return False
-    node, key, disks = f"node-{number}", _key(scene), scene.world.disks
+    node, key, disks = f"node-{number}", scene.mark(), scene.world.disks
     driver = f"{key}.sim"
     volumes = [f"counted-{key}-{at}" for at in range(5)]
     for volume in volumes:
@@ -68,7 +69,7 @@ async def _await_volumes(scene: Scene) -> bool:
     number = _roomy(scene)
     if number is None:
         return False
-    node, key = f"node-{number}", _key(scene)
+    node, key = f"node-{number}", scene.mark()
     parts = (_take_turns, _add_first_disk, _replace_class, _move_volume, _take_node_back)
     await asyncio.gather(*(part(scene, number, node, f"{key}-{at}") for at, part in enumerate(parts)))
     return True
@@ -140,7 +141,7 @@ async def _take_node_back(scene: Scene, number: int, node: str, key: str) -> Non
     before = steady_leader(scene) if is_selected() else None
     await disks.unselect_node(claim)
     await scene.until(is_selected, AT_ONCE_S)
-    if before is not None and before is steady_leader(scene) and not is_selected():
+    if is_led_by(scene, before) and not is_selected():
         scene.run.door.complain(f"I3: {name} lost the node that was chosen for its volume, and is not decided anew")
     await scene.world.delete_named(name)
 
@@ -155,10 +156,6 @@ def _roomy(scene: Scene) -> int | None:
         if node is not None and pods + SPARE_PODS <= node.allocatable.get(PODS, 0):
             found += [number] * (amounts[node.name] + SPARE_MILLI <= PLAIN_MILLI)
     return scene.rng.choice(found) if found else None
-
-
-def _key(scene: Scene) -> str:
-    return f"{scene.rng.getrandbits(32):08x}"
 
 
 async def _claimant(scene: Scene, node: str, claim: str) -> str:

@@ -102,7 +102,7 @@ async def _take_device(scene: Scene) -> bool:
 
 async def _crowd_zone(scene: Scene) -> bool:
     """Level over zones: somebody's pod comes to the zone that was chosen."""
-    labels = {"level": f"{scene.rng.getrandbits(32):08x}"}
+    labels = {"level": scene.mark()}
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": labels}}]}
     return await _come(scene, "", theirs={"labels": labels}, spec=spec, labels=labels)
@@ -117,7 +117,7 @@ async def _come_averse(scene: Scene) -> bool:
 
 async def _leave_alone(scene: Scene) -> bool:
     """The company that a pod wants leaves."""
-    labels, node = {"company": f"{scene.rng.getrandbits(32):08x}"}, emptiest(scene)
+    labels, node = {"company": scene.mark()}, emptiest(scene)
     term = {"topologyKey": scene.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     company = await scene.world.place_foreign(node, labels=labels)

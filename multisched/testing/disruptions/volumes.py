@@ -29,7 +29,7 @@ async def _fill_limits(scene: Scene) -> bool:
     await disks.set_attachable(number, FEW, is_migrated=True)
     for at in range(2):
         await disks.attach(number, 100 + at, attacher=GCE_DRIVER)
-    claimed = [f"limited-{scene.rng.getrandbits(32):08x}" for _ in range(4)]
+    claimed = [f"limited-{scene.mark()}" for _ in range(4)]
     for claim in claimed:
         await disks.add_claim(claim, MADE)
     volumes = [_of_claim(claim) for claim in claimed]
@@ -63,11 +63,11 @@ async def _keep_away(scene: Scene) -> bool:
     disks = scene.world.disks
     claim = "zoned-0"
     names = [await _place(scene, ZONED_NODE, _of_claim(claim)) for _ in range(2)]
-    foreign = f"contested-{scene.rng.getrandbits(32):08x}"
+    foreign = f"contested-{scene.mark()}"
     await disks.add_claim(f"{foreign}-v0", MADE)
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
     names.append(await _place(scene, ZONED_NODE, {"ephemeral": {"volumeClaimTemplate": template}}, name=foreign))
-    vast = f"vast-{scene.rng.getrandbits(32):08x}"
+    vast = f"vast-{scene.mark()}"
     await disks.add_claim(vast, TIGHT, size="9Gi")
     names.append(await _place(scene, "", _of_claim(vast)))
     await scene.pause(0.5, 1.5)
@@ -88,7 +88,7 @@ async def _keep_away(scene: Scene) -> bool:
 
 async def _lose_controllers(scene: Scene) -> bool:
     """The controllers of storage are away: what pods wait for at PreBind does not come, and some of it is lost or changed."""
-    disks, key = scene.world.disks, f"{scene.rng.getrandbits(32):08x}"
+    disks, key = scene.world.disks, scene.mark()
     spare = [f"spare-{key}-{at}" for at in range(SPARE)]
     for at, disk in enumerate(spare):
         await disks.add_disk(
@@ -140,7 +140,7 @@ async def _disturb_storage(scene: Scene, claims: Sequence[str], late: Sequence[s
 
 async def _replace_disks(scene: Scene) -> bool:
     """Disks are taken out of a node while pods are after them, and larger ones put in."""
-    disks, key = scene.world.disks, f"{scene.rng.getrandbits(32):08x}"
+    disks, key = scene.world.disks, scene.mark()
     claims = [f"swapped-{key}-{at}" for at in range(4)]
     for claim in claims:
         await disks.add_claim(claim, LOCAL)

@@ -11,9 +11,9 @@ from multisched.testing.disruptions.stage import (
     SCHEDULER,
     Plays,
     emptiest,
-    named,
     parked,
     place,
+    promised,
     standing,
     used,
 )
@@ -71,7 +71,7 @@ async def _give_up(scene: Scene) -> bool:
     filler = await place(scene, node, max(PLAIN_MILLI - LEFT_MILLI - used(scene)[node], 100))
     await scene.until(lambda: bool(standing(scene, [filler])))
     pressing = await place(scene, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
-    await scene.until(lambda: any(pod.nominated_node or pod.node for pod in named(scene, [pressing])))
+    await scene.until(lambda: promised(scene, pressing))
     waiting = await place(scene, node, LEFT_MILLI - 100, is_urgent=True)
     await scene.until(lambda: bool(parked(scene, [waiting])), 1.0)
     await scene.world.delete_named(pressing)
@@ -104,7 +104,7 @@ async def _press_hopelessly(scene: Scene) -> bool:
 
     No other event tells anything to those who wait: they have backed off long ago, and are all tried again at once.
     """
-    company = {"company": f"{scene.rng.getrandbits(32):08x}"}
+    company = {"company": scene.mark()}
     node, spec = emptiest(scene), _attached_to(company)
     names = [
         await place(scene, node, 10, spec=spec, is_urgent=True, namespace="team-a", name=f"hopeless-{number}")
