@@ -469,6 +469,11 @@ class Configuration(Section):
             )
         return self
 
+    @property
+    def served(self) -> frozenset[str]:
+        """Every schedulerName that some domain has."""
+        return frozenset(name for domain in self.domains for name in domain.scheduler_names)
+
     def domain(self, name: str) -> DomainConfig:
         """Raises KeyError for one that is not configured."""
         for domain in self.domains:

@@ -109,7 +109,7 @@ class Handover:
         selection = NodeSelection.of(configuration).written()
         self._selection = selection if len(selection) <= SELECTION_CHARS_MAX else ""
         self._groups = lease_groups(configuration)
-        self._served = frozenset(name for domain in configuration.domains for name in domain.scheduler_names)
+        self._served = configuration.served
         self._keepers: Mapping[str, LeaseKeeper] = {}
         self._leases = set(self._groups.values())
         """Every lease that somebody may bind by, as far as known."""

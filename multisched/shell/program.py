@@ -190,7 +190,6 @@ class Program:
         self._listing_from_s = -math.inf
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
-        self._served = frozenset(name for names in self.scheduler_names.values() for name in names)
         nodes = NodeRouter(configuration)
         tolerations = self._add_domains(nodes)
         self.pods = self._pod_ingest(tolerations)
@@ -338,7 +337,7 @@ class Program:
             preemptions=self.preemptor,
             measures=self._outside.measures,
             rows=lambda: rows.rows,
-            scheduler_names=self._served,
+            scheduler_names=self._configuration.served,
         )
         profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
         plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)

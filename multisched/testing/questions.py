@@ -103,7 +103,8 @@ class Questions:
         refused = [one.pod for one in self._program.pods.refused.values()]
         queues = [worker.queue for worker in self._program.router.workers()]
         aside = [entry.pod for queue in queues for entry in queue.entries() if entry.is_doomed]
-        others = [pod for pod in pods if pod.node and pod.spec.scheduler_name not in self._run.setting.schedulers]
+        served = self._run.configuration.served
+        others = [pod for pod in pods if pod.node and pod.spec.scheduler_name not in served]
         return [*refused[:1], *aside[:1], *others[:1]]
 
     async def _explain_one(self, pod: Pod, node: str) -> None:

@@ -164,7 +164,7 @@ class Run:
         policies.flushes = lambda: int(self.loop.time() / flush_s)
         self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, lambda: LOST_NEWS_S)
         self.world = World(self.server, self.door, self.rng, self.seed)
-        self.world.schedulers = self.setting.schedulers
+        self.world.schedulers = self.configuration.served
         self._extender_rng = random.Random(self.seed ^ 0xE)  # noqa: S311 - a simulation
         self.ended: list[Process] = []
         self.started = 0

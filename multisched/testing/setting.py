@@ -9,7 +9,7 @@ that a run stays short; over a hundred seeds each kind is met dozens of times.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -88,11 +88,6 @@ class Setting:
     """Disruptions, in the order in which they strike."""
     is_rollout: bool
     """Every second process has another configuration: its lease is shorter."""
-
-    @property
-    def schedulers(self) -> Collection[str]:
-        """All that are served."""
-        return [name for domain in self.configuration.domains for name in domain.scheduler_names]
 
     def configuration_of(self, number: int) -> Configuration:
         """Of the first process, the second and so on."""
