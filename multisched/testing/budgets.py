@@ -20,7 +20,7 @@ from multisched.model.cluster_objects import ClusterObject, PodDisruptionBudget
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import JSON, MERGE_PATCH, Response
-from multisched.testing.relations import Standing, allows
+from multisched.testing.relations import Standing, allows, is_tolerated
 
 MAY_BE_AWAY = {"app-0": 0, "app-1": 1, "app-2": 3}
 """App -> how many of its pods may be missing at a time; the other apps have no budget."""
@@ -119,7 +119,7 @@ def would_do(
 
     `standing`: pods that are on nodes and those that nodes are promised to before this one, each with its node.
     """
-    if node.is_unschedulable or not is_usable(node):
+    if node.is_unschedulable or not is_usable(node) or not is_tolerated(pod, node):
         return False
     if not all(r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
         return False

@@ -145,7 +145,7 @@ def _is_level(
     key = rule.topology_key
     if key not in node.labels or rule.selector is None:
         return key in node.labels
-    reach = [one for one in reach if not rule.honors_taints or _is_tolerated(pod, one)]
+    reach = [one for one in reach if not rule.honors_taints or is_tolerated(pod, one)]
     counts = {one.labels[key]: 0 for one in reach if key in one.labels}
     names = {one.name for one in reach}
     for one, there in standing if rule.selector.requirements else ():  # as upstream: an empty selector counts nobody
@@ -157,7 +157,8 @@ def _is_level(
     return counts.get(node.labels[key], 0) + more - fewest <= rule.max_skew
 
 
-def _is_tolerated(pod: Pod, node: Node) -> bool:
+def is_tolerated(pod: Pod, node: Node) -> bool:
+    """No taint of the node keeps the pod off."""
     hard = [taint for taint in node.taints if taint.effect in (NO_SCHEDULE, NO_EXECUTE)]
     return all(any(one.tolerates(taint) for one in pod.spec.tolerations) for taint in hard)
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
-from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint, Toleration
 from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, spared_for_certain, would_do
 from multisched.testing.relations import Standing
 
@@ -32,9 +32,9 @@ def pod(name: str, app: str = "free", cpu_milli: int = 1000, priority: int = 0) 
     return Pod("default", name, f"uid-{name}", 1, spec, {"app": app})
 
 
-def node(name: str, *, is_cordoned: bool = False) -> Node:
+def node(name: str, *, is_cordoned: bool = False, taints: tuple[Taint, ...] = ()) -> Node:
     labels, amounts = {"kubernetes.io/hostname": name}, {"cpu": 2000, "pods": 10}
-    return Node(name, f"uid-{name}", 1, labels, is_unschedulable=is_cordoned, allocatable=amounts)
+    return Node(name, f"uid-{name}", 1, labels, is_unschedulable=is_cordoned, taints=taints, allocatable=amounts)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,20 @@ def test_a_node_that_is_cordoned_or_not_of_the_domain_would_not_do() -> None:
     assert would_do(urgent, here, [], [here, shut], placed, lambda node: True)
     assert not would_do(urgent, here, [], [here, shut], placed, lambda node: False)
     assert not would_do(urgent, shut, [], [here, shut], placed, lambda node: True)
+
+
+def test_a_node_would_do_where_each_hard_taint_is_tolerated() -> None:
+    preferred, hard = Taint("slow", "", "PreferNoSchedule"), Taint("upkeep", "", "NoSchedule")
+    urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
+    tolerant = replace(urgent, spec=replace(urgent.spec, tolerations=(Toleration(key="upkeep", operator="Exists"),)))
+
+    def does(who: Pod, *taints: Taint) -> bool:
+        here = node("n", taints=taints)
+        return would_do(who, here, [], [here], [(pod("low"), here)], lambda node: True)
+
+    assert does(urgent, preferred)
+    assert not does(urgent, preferred, hard)
+    assert does(tolerant, preferred, hard)
 
 
 def test_a_pod_whose_place_hangs_on_more_than_room_is_not_judged() -> None:
