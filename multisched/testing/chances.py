@@ -49,17 +49,15 @@ class Chances:
 
     def _made(self, domain: str) -> Moment:
         standing = self.told.standing()
-        used: dict[str, Counter[str]] = {name: Counter({PODS: 0}) for name in self.told.nodes}
+        on: dict[str, list[Pod]] = {name: [] for name in self.told.nodes}
         for one, there in standing:
-            amounts = used[there.name]
-            amounts[PODS] += 1
-            for resource, amount in one.requests.items():
-                amounts[resource] += amount
+            on[there.name].append(one)
         is_used = self.is_used_by(domain)
         nodes = [
             node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
-        return Moment(self, domain, standing, used, nodes, is_used)
+        used = {name: _sum(pods) for name, pods in on.items()}
+        return Moment(self, domain, standing, on, used, nodes, is_used)
 
     def is_promised(self, pod: Pod) -> bool:
         """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
@@ -74,6 +72,8 @@ class Moment:
     _chances: Chances
     _domain: str
     _standing: Sequence[Standing]
+    _on: Mapping[str, Sequence[Pod]]
+    """Node -> the pods of `_standing` on it."""
     _used: Mapping[str, Mapping[str, int]]
     _nodes: list[Node]
     _is_used: Callable[[Node], bool]
@@ -105,19 +105,15 @@ class Moment:
 
     def _makes_room(self, pod: Pod, node: Node) -> bool:
         told = self._chances.told
-        going = {one.uid for one, there in self._standing if there.name == node.name and _is_less_urgent(one, pod)}
+        going = {one.uid for one in self._on[node.name] if _is_less_urgent(one, pod)}
         if not going or told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
             return False
-        left = [(one, there) for one, there in self._standing if one.uid not in going]
-        used: Counter[str] = Counter({PODS: 0})
-        for one, there in left:
-            if there.name == node.name:
-                used.update({**one.requests, PODS: 1})
-        if not _has_room(pod, node, used) or not pod.spec.required_features <= set(node.declared_features):
+        here = [one for one in self._on[node.name] if one.uid not in going]
+        if not _has_room(pod, node, _sum(here)) or not pod.spec.required_features <= set(node.declared_features):
             return False
-        here = [one for one, there in left if there.name == node.name]
         if _has_guest(here) or not fits_for_certain(pod, node, here):
             return False
+        left = [(one, there) for one, there in self._standing if one.uid not in going]
         return allows(pod, node, told.nodes.values(), left, self._is_used)
 
     def _takes(self, pod: Pod, node: Node) -> bool:
@@ -127,7 +123,7 @@ class Moment:
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False
-        here = [one for one, there in self._standing if there.name == node.name]
+        here = self._on[node.name]
         if any(clash(pod, one) for one in here) or not fits_for_certain(pod, node, here):
             return False
         if _has_guest(here):
@@ -154,6 +150,14 @@ def _has_guest(here: Collection[Pod]) -> bool:
 
 def _is_less_urgent(pod: Pod, than: Pod) -> bool:
     return pod.spec.priority < than.spec.priority
+
+
+def _sum(pods: Collection[Pod]) -> Mapping[str, int]:
+    used: Counter[str] = Counter({PODS: len(pods)})
+    for pod in pods:
+        for resource, amount in pod.requests.items():
+            used[resource] += amount
+    return used
 
 
 def _has_room(pod: Pod, node: Node, used: Mapping[str, int]) -> bool:

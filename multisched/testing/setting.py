@@ -22,7 +22,7 @@ from multisched.testing.disruptions.scene import Disruption, Where
 
 REFUSED_TRIED = 3
 """Configurations that must be refused, tried before a run."""
-LIGHT_KINDS = 11
+LIGHT_KINDS = 10
 """Disruptions of a run that leave the processes alone."""
 HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
