@@ -135,7 +135,6 @@ UNSHOWN = frozenset(
         "lease_ignored",
         "lease_not_checked_before_deletion",
         "restored_history_forgets_first",
-        "unknown_binds_given_up_when_refused",  # one play in ten of "answers of binds lost" shows it
         "volumes_not_waited_for",
     }
 )
