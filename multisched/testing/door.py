@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,7 +74,7 @@ class _Deleted:
     """Its last one, which may bind without having heard of it."""
     until_s: float
     known_to: Collection[str]
-    """Processes that there were. One that starts later cannot tell it from a lease that never was."""
+    """Processes that were told of it. One that was not cannot tell it from a lease that never was."""
 
 
 class Door(Books):
@@ -111,6 +112,8 @@ class Door(Books):
         """uid -> (process, group of domains) that sent its latest binding."""
         self._terms: dict[str, _Term] = {}
         self._deleted: dict[str, _Deleted] = {}
+        self._lease_readers: defaultdict[str, set[str]] = defaultdict(set)
+        """Lease -> the processes that were ever told of it."""
         """By name of the lease."""
         self._unaware: set[str] = set()
         """Processes that took a lease which had been deleted before they were started."""
@@ -336,7 +339,10 @@ class Door(Books):
         term = self._terms.get(name)
         if term is not None and term.holder:
             until_s = term.renewed_s + self._may_bind_s(term.holder)
-            self._deleted[name] = _Deleted(term.holder, until_s, frozenset(self.told))
+            self._deleted[name] = _Deleted(term.holder, until_s, frozenset(self._lease_readers[name]))
+
+    def lease_read(self, sender: str, path: str) -> None:
+        self._lease_readers[path.rpartition("/")[2].partition("?")[0]].add(sender)
 
     def leases_of(self, sender: str) -> list[str]:
         """Names of the leases that it holds."""

@@ -121,6 +121,10 @@ class BindWatcher(Protocol):
         """The sender writes the status of a pod."""
         ...
 
+    def lease_read(self, sender: str, path: str) -> None:
+        """The sender is told what a lease says."""
+        ...
+
 
 class Faults:
     """How likely each fault is while `is_on`; `injected` counts what was done."""
@@ -260,6 +264,8 @@ class FaultyTransport:
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
             self._watcher.claim_answered(self._sender, path, answer)
+        if method == "GET" and "/leases/" in path and answer.status == 200:
+            self._watcher.lease_read(self._sender, path)
         return answer
 
     async def _send(self, journey: Coroutine[None, None, Response]) -> Response:

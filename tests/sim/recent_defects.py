@@ -24,12 +24,13 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ClusterEvent, Hint, Resource
 from multisched.framework.node_view import Amount, Codes, Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView
+from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.status import SUCCESS, Code
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.wire import UNREADABLE
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
 from multisched.plugins.attached_volumes import AttachedVolumes
+from multisched.plugins.image_locality import ImageLocality
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.node_resources_fit import NodeResourcesFit
 from multisched.plugins.pod_topology_spread import PodTopologySpread
@@ -44,6 +45,7 @@ from multisched.shell.audit import Audit
 from multisched.shell.domain import DomainWorker
 from multisched.shell.handover import Handover
 from multisched.shell.ingest import PodIngest
+from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
 from multisched.state.change_log import ChangeLog
@@ -562,3 +564,24 @@ def malformed_lines_skipped() -> None:
         return Ending.RESUME
 
     put(Reflector, "_consume", consume)
+
+
+@defect
+def equals_lose_their_promises() -> None:
+    """A preemptor takes back what is promised on its node to a pod that is as urgent."""
+    genuine = Preemptor._clear_lower
+
+    async def clear(self: Preemptor, job: Any, problems: list[str]) -> None:
+        for other in self._nominator.on(job.preemption.node):
+            if other.spec.priority == job.pod.spec.priority and other.uid != job.pod.uid:
+                self._nominator.remove(other.uid)
+                await self._cleared(job, other)
+        await genuine(self, job, problems)
+
+    put(Preemptor, "_clear_lower", clear)
+
+
+@defect
+def images_count_by_row_alone() -> None:
+    """What an image is worth is kept while other nodes pull it."""
+    put(ImageLocality, "depends_on", Dependency.NODE)

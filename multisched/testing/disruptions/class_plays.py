@@ -18,6 +18,7 @@ from multisched.testing.disruptions.stage import (
     must_come,
     must_wait,
     place,
+    several,
     standing,
 )
 from multisched.testing.relations import HOSTNAME, ZONE
@@ -28,6 +29,8 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WEIGHTS: Final = (1, 40, 100)
 FILLING_MILLI: Final = 3_000
 """A room takes one pod of this size."""
+LARGE_IMAGE_BYTES: Final = 6_000_000_000
+"""Where a tenth of the nodes have it, it counts for more than the least that ImageLocality heeds."""
 KIN: Final = "kin"
 """The key of the label by which pods of these plays are meant."""
 
@@ -164,6 +167,23 @@ async def _fill_preferred(scene: Scene) -> bool:
     return True
 
 
+async def _pull(scene: Scene) -> bool:
+    """One node after the other pulls a large image. What it is worth to a pod hangs on how many nodes have it."""
+    rooms, image = Rooms(scene), f"{scene.mark()}:v1"
+    nodes = [await rooms.room("pull") for _ in range(3)]
+    main = {"name": "main", "image": image, "resources": {"requests": {"cpu": "10m"}}}
+    pulled = {"status": {"images": [{"names": [image], "sizeBytes": LARGE_IMAGE_BYTES}]}}
+    with closely(scene):
+        for node in nodes:
+            name = await rooms.pod("pull", {"containers": [main]})
+            await scene.until(partial(_stand, scene, [name]), 2.0)
+            await scene.world.patch_node(node, pulled)
+            await scene.pause(0.2, 0.4)
+        name = await rooms.pod("pull", {"containers": [main]})
+        await scene.until(partial(_stand, scene, [name]), 2.0)
+    return True
+
+
 def _stand(scene: Scene, names: Sequence[str]) -> bool:
     return len(standing(scene, names)) == len(names)
 
@@ -189,4 +209,6 @@ PLAYS: Final[Plays] = (
     ("zones filled", _fill_zones),
     ("company weighed", _prefer),
 )
-LATER: Final[Plays] = (("preferred node filled", _fill_preferred),)
+LATER: Final[Plays] = (
+    ("preferred node filled, image pulled", several((("filled", _fill_preferred), ("pulled", _pull)), 2)),
+)

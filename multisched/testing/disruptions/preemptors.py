@@ -16,11 +16,13 @@ from multisched.testing.disruptions.stage import (
     PLAIN_MILLI,
     Plays,
     emptiest,
+    is_led_by,
     named,
     place,
     promised,
     several,
     standing,
+    steady_leader,
     used,
 )
 from multisched.testing.relations import HOSTNAME
@@ -83,6 +85,24 @@ async def _fill_exactly(scene: Scene) -> bool:
     return True
 
 
+async def _promise_twice(scene: Scene) -> bool:
+    """Two urgent pods as important as each other displace one pod each of a large node. Neither takes the other's promise back."""
+    rooms, before = Rooms(scene), steady_leader(scene)
+    node = await rooms.room("twice", cpu="8")
+    lowly = [await rooms.pod("twice", milli=LARGE_MILLI) for _ in range(3)]
+    await scene.until(partial(_stand, scene, lowly))
+    first = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
+    await scene.until(lambda: promised(scene, first), HELPED_S)
+    is_promised = promised(scene, first)
+    second = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
+    await scene.until(lambda: promised(scene, second), HELPED_S)
+    if is_led_by(scene, before) and is_promised and promised(scene, second) and not promised(scene, first):
+        scene.run.door.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
+    await scene.until(partial(_stand, scene, [first, second]), HELPED_S)
+    await _clear(scene, [node], [first, second, *lowly])
+    return True
+
+
 async def _start_meanwhile(scene: Scene) -> bool:
     """Two urgent pods of one kind, one after the other. On either node are a large pod and a small one that are as important, and
     between the two some start, which makes them the more important."""
@@ -127,6 +147,7 @@ PROMISES: Final[Plays] = (
     ("port promised", _promise_port),
     ("urgent pod kept off by another's rule", _bear_with_the_urgent),
     ("urgent pod as large as a node", _fill_exactly),
+    ("two urgent pods on a large node", _promise_twice),
     ("pods started between two urgent ones", _start_meanwhile),
 )
 PLAYS: Final[Plays] = (("promises and rules of preemptors", several(PROMISES, len(PROMISES))),)

@@ -70,6 +70,7 @@ async def _await_volumes(scene: Scene) -> bool:
     if number is None:
         return False
     node, key = f"node-{number}", scene.mark()
+    await scene.world.disks.raise_limits(number)
     parts = (_take_turns, _add_first_disk, _replace_class, _move_volume, _take_node_back)
     await asyncio.gather(*(part(scene, number, node, f"{key}-{at}") for at, part in enumerate(parts)))
     return True

@@ -33,6 +33,8 @@ class Watcher(Books):
 
     def status_sent(self, sender: str, body: bytes) -> None: ...
 
+    def lease_read(self, sender: str, path: str) -> None: ...
+
 
 def _wire(loop: SimLoop) -> tuple[DirectTransport, FaultyTransport, Watcher, Faults]:
     server = ApiServer(SimClock(loop), rbac=False)
