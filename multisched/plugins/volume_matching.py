@@ -95,7 +95,6 @@ class ClassVolumes:
         if before is not None:
             self._unpromise(slot, before)
         self._volumes[slot] = None
-        self._is_free[slot] = False
         self._free_slots.append(slot)
         self._order = None
 

@@ -27,7 +27,7 @@ class Gates:
         self._plugins = tuple(plugins)
         self._on_error = on_error
 
-    def ask(self, pod: Pod, held_by: str = "") -> Status:
+    def ask(self, pod: Pod, held_by: str) -> Status:
         """Success, or the first refusal with its plugin's name; the gate that holds the pod is asked first."""
         refusal = SUCCESS
         for plugin in self._plugins:

@@ -74,7 +74,7 @@ class ProcessWorker:
                 raise IsolatedError(self._point, f"cannot be built in its process: {failure}")
             try:
                 with anyio.fail_after(timeout_s):
-                    return await process.answer()
+                    return await process.answer(question)
             except TimeoutError:
                 text = f"no answer within {timeout_s:g} s; its process is killed and replaced"
                 raise IsolatedError(self._point, text) from None
@@ -108,7 +108,6 @@ class _PluginProcess:
         self._process: Process | None = None
         self._answers: BufferedByteReceiveStream | None = None
         self._known: dict[int, RowRecord] = {}
-        self._question: tuple[Question, list[int]] | None = None
 
     async def begin(self, question: Question) -> str:
         """Starts it if need be and sends the rows it lacks; says why the plugin could not be built."""
@@ -131,12 +130,12 @@ class _PluginProcess:
             await self._send([frame(("sync", None))])
             await self._receive()
             self._known.update((record.row, record) for record in lacking)
-        self._question = replace(question, records=()), [record.row for record in question.records]
         return ""
 
-    async def answer(self) -> Answer:
-        """The answer to the question it was begun with; IsolatedError for anything else."""
-        await self._send([frame(("ask", self._question))])
+    async def answer(self, question: Question) -> Answer:
+        """The answer to the question that it was made ready for; IsolatedError for anything else."""
+        rows = [record.row for record in question.records]
+        await self._send([frame(("ask", (replace(question, records=()), rows)))])
         answer = await self._receive()
         if not isinstance(answer, Answer):
             raise IsolatedError("Filter", f"its process returned {type(answer).__name__}")

@@ -117,7 +117,7 @@ class NodeTable:
         self._resources: dict[str, int] = {PODS: 1, CPU: 2, MEMORY: 3, EPHEMERAL_STORAGE: 4}
         self._blocks: dict[tuple[str, ...], slice | Rows] = {}
         self._allocatable = np.zeros((8, ROWS_INITIAL), np.int64)
-        self._capacities = np.zeros((8, ROWS_INITIAL), np.float64)
+        self._capacities = np.zeros((8, ROWS_INITIAL))
         """`_allocatable` again: quotients are taken in float64, and converting costs as much as dividing."""
         self._requested = np.zeros((8, ROWS_INITIAL), np.int64)
         self._unschedulable = np.zeros(ROWS_INITIAL, np.bool_)

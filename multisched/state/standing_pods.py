@@ -104,7 +104,7 @@ class StandingTable:
         counts = self._counts[rows]
         is_wide = counts > WIDTH_MAX
         narrow = rows[~is_wide] if is_wide.any() else rows
-        blocks = [self._block(narrow, int(counts[~is_wide].max(initial=0)))] if len(narrow) else []
+        blocks = [self._block(narrow, int(counts[~is_wide].max()))] if len(narrow) else []
         return blocks + [self._wide(int(row)) for row in rows[is_wide]]
 
     def shape(self) -> tuple[int, int]:

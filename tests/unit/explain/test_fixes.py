@@ -256,6 +256,15 @@ def test_nodes_that_no_deletion_opens_do_not_crowd_out_one_that_it_does(monkeypa
     assert [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"] == ["on-c"]
 
 
+def test_nodes_that_fewest_plugins_refuse_are_looked_at_first_for_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixes, "NODES_TRIED", 1)
+    port = [{"containerPort": 80, "hostPort": 80}]
+    documents = [make_node(name, cpu="1") for name in "ab"]
+    documents += [make_pod(f"on-{name}", cpu="800m", node=name, ports=port if name == "a" else []) for name in "ab"]
+    view = explained(*documents, make_pod("late", cpu="500m", ports=port))
+    assert [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"] == ["on-b"]
+
+
 def test_a_node_that_two_plugins_refuse_is_not_mended_for_one_of_them() -> None:
     first, second = tainted("first", "team"), tainted("second", "team")
     second["spec"]["unschedulable"] = True

@@ -10,7 +10,11 @@ import orjson
 import pytest
 
 from multisched import config
+from multisched.config_plugins import plugin_registry
 from multisched.framework.objects_view import ObjectKind
+from multisched.framework.registry import Registry
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.rehearsal import UNREADABLE_TOLD, DumpedCluster, Moment, Rehearsal
@@ -148,6 +152,27 @@ def test_a_pod_fits_where_the_program_would_place_it_and_leaves_no_trace(pod: An
         tried = rehearsal.fits(worker, late)
         assert (tried is not None and tried.record.node) == ("n1" if fits else False)
         assert rehearsal.cache.placed(late.uid) is None
+
+
+class Closed:
+    """Lets nobody into the queue."""
+
+    name = "Closed"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return Status.unschedulable("closed")
+
+
+def test_a_rehearsal_builds_its_plugins_as_the_program_does() -> None:
+    """Whoever runs a program may give it other plugins than those that ship."""
+    registry, shipped = Registry(), plugin_registry()
+    for name in shipped.names():
+        registry.add(name, Closed if name == "SchedulingGates" else shipped.factory(name), "test")
+    rehearsal = Rehearsal(configuration(), dumped(make_node("n1"), make_pod("late")), registry)
+    late = rehearsal.pending["default", "late"]
+    worker = rehearsal.worker_of(late)
+    assert worker is not None
+    assert rehearsal.gate(worker, late) == Status.unschedulable("closed").by("Closed")
 
 
 def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:

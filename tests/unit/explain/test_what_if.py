@@ -15,8 +15,11 @@ from multisched.framework.status import Code, Status
 from multisched.model.decode import LABELS_MAX, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
+from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.what_if import planned_pod
 from tests.unit.explain.clusters import CONFIGURATION, Document, dump_of, make_node, make_pod
+from tests.unit.shell import program_kit
+from tests.unit.shell.program_kit import Cluster, at_once
 
 CONTAINERS = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "1"}}}]
 SPEC: Document = {"schedulerName": "default-scheduler", "containers": CONTAINERS}
@@ -81,6 +84,14 @@ PARTS = st.recursive(
 def test_no_document_does_more_than_be_refused(document: Any) -> None:
     with suppress(NotExplainedError):
         planned_pod(document, Decoder())
+
+
+def test_the_labels_of_a_plan_count_between_its_replicas() -> None:
+    apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    document = {"metadata": {"labels": {"app": "web"}}, "spec": {**SPEC, "affinity": affinity}}
+    view = dump_of(make_node("n1"), make_node("n2")).what_if(document, 3)
+    assert sorted(one.node for one in view.placements) == ["", "n1", "n2"]
 
 
 def test_a_gated_pod_would_wait() -> None:
@@ -238,3 +249,23 @@ def test_who_would_hold_a_pod_at_permit_is_told_once() -> None:
     view = dump_of(make_node("n1"), configured=configured).what_if({"spec": SPEC}, 2)
     assert [one.node for one in view.placements] == ["n1", "n1"]
     assert view.notes.count("HoldsAll would hold it at Permit first") == 1
+
+
+# -- of a running program ----------------------------------------------------------------------------------------------
+
+
+def test_a_running_program_reads_the_class_that_a_plan_names() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("a", cpu="1")
+        await cluster.add_pod("low", cpu="1")
+        classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        await cluster.send("POST", classes, {"metadata": {"name": "urgent"}, "value": 100})
+        await cluster.settle()
+        configured = config.parse(program_kit.CONFIGURATION, "test")
+        explanations = ProgramExplanations(cluster.program, configured, in_thread=at_once)
+        spec = {**SPEC, "schedulerName": "forecast-scheduler", "priorityClassName": "urgent"}
+        view = await explanations.what_if({"spec": spec}, 1)
+        assert [(one.node, one.victims) for one in view.placements] == [("a", ("default/low",))]
+        assert view.notes == ()
+
+    program_kit.play(scene)

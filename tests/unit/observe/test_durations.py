@@ -170,14 +170,17 @@ class Answers:
     """A volume writer that answers, or raises."""
 
     def __init__(self, reply: Callable[[], VolumeReply]) -> None:
+        self.asked: list[tuple[object, ...]] = []
         self._reply = reply
 
     async def bind_volume(
         self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
+        self.asked.append((volume, version, claim, claim_version, is_by_scheduler))
         return self._reply()
 
     async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
+        self.asked.append((claim, version, node))
         return self._reply()
 
 
@@ -190,9 +193,11 @@ def test_volume_writes_are_counted_by_kind_and_how_they_ended() -> None:
 
     async def main() -> None:
         times = Watch()
-        writer = CountedVolumeWriter(Answers(lambda: VolumeReply(VolumeAnswer.DONE, 5)), times)
+        answers = Answers(lambda: VolumeReply(VolumeAnswer.DONE, 5))
+        writer = CountedVolumeWriter(answers, times)
         assert (await writer.select_node(CLAIM, 1, "n")).version == 5
-        await writer.bind_volume(VOLUME, 1, CLAIM, claim_version=1, is_by_scheduler=True)
+        await writer.bind_volume(VOLUME, 2, CLAIM, claim_version=3, is_by_scheduler=True)
+        assert answers.asked == [(CLAIM, 1, "n"), (VOLUME, 2, CLAIM, 3, True)]
         assert {key: sum(found.counts) for key, found in writer.durations.items()} == {
             ("PersistentVolumeClaim", "done"): 1,
             ("PersistentVolume", "done"): 1,

@@ -143,6 +143,18 @@ def test_preempting_the_user_of_a_claim_frees_it_in_thought_only() -> None:
     assert plugin.filter(view, scene.pod, rows).all()
 
 
+def test_the_stamp_changes_when_a_claim_comes_or_changes_who_may_use_it() -> None:
+    scene = restricted(uses("new"))
+    plugin = VolumeRestrictions(scene.context())
+    seen = [plugin.stamp(scene.view(), scene.pod)]
+    for modes in (["ReadWriteOnce"], ["ReadWriteOncePod"]):
+        put(scene.objects, CLAIM, claim("another", modes=modes))
+        assert plugin.stamp(scene.view(), scene.pod) == seen[-1]
+        put(scene.objects, CLAIM, claim("new", modes=modes))
+        assert plugin.stamp(scene.view(), scene.pod) not in seen
+        seen.append(plugin.stamp(scene.view(), scene.pod))
+
+
 def test_what_frees_a_disk_or_a_claim_wakes_and_nothing_else_does() -> None:
     plugin = VolumeRestrictions(restricted([]).context())
     waiting = decode_pod(pod_document("p", volumes=[gce("d"), *uses("one")]))

@@ -91,6 +91,16 @@ def test_a_heap_pops_as_a_sorted_table_would_and_keeps_little_garbage(steps: lis
         assert heap.items <= 2 * len(heap) + GARBAGE_MIN_ITEMS
 
 
+def test_a_heap_carries_a_few_dead_items_before_it_is_made_anew() -> None:
+    heap = UidHeap()
+    for number in range(GARBAGE_MIN_ITEMS + 1):
+        heap.push(f"{number}", -number, number)
+    for number in range(GARBAGE_MIN_ITEMS + 1):
+        assert heap.items == GARBAGE_MIN_ITEMS + 1, f"{number} dead items were not worth it"
+        heap.discard(f"{number}")
+    assert heap.items == 0
+
+
 def test_events_are_kept_for_the_oldest_attempt_and_no_longer() -> None:
     log = EventsInFlight(limit=10)
     log.record(NODE_ADD, None, None, is_of_interest=True)
@@ -106,6 +116,18 @@ def test_events_are_kept_for_the_oldest_attempt_and_no_longer() -> None:
     assert (log.kept, len(log.since("young").events)) == (1, 1)
     log.end("young")
     assert log.kept == 0
+
+
+def test_an_attempt_hears_what_happened_since_its_pop_whoever_has_ended_before_it() -> None:
+    log = EventsInFlight()
+    for uid in ("first", "second", "third", "last"):
+        log.begin(uid)
+        for _ in range(2):
+            log.record(NODE_ADD, None, None, is_of_interest=True)
+    for uid, kept in (("first", 6), ("second", 4), ("third", 2)):
+        log.end(uid)
+        assert (log.kept, len(log.since("last").events), log.since("last").is_incomplete) == (kept, 2, False)
+    log.validate()
 
 
 def test_a_full_log_is_dropped_and_attempts_under_way_know_it() -> None:

@@ -176,12 +176,13 @@ def test_a_failure_that_names_no_plugin_is_an_error() -> None:
 
 def test_an_idle_queue_pops_refused_pods_before_their_backoff_ends() -> None:
     queue = make_queue()
-    park(queue, make_pod("u"))
-    assert queue.on_event(NODE_ADD, None, make_node(), 0.5).backoff == 1
+    for uid in ("u", "v"):
+        park(queue, make_pod(uid))
+    assert queue.on_event(NODE_ADD, None, make_node(), 0.5).backoff == 2
     queue.add(make_pod("other"), 0.6)
 
-    assert [pop_uid(queue, 0.7), pop_uid(queue, 0.7), pop_uid(queue, 0.7)] == ["other", "u", None]
-    assert queue.statistics().incoming["active", "PopFromBackoffQ"] == 1
+    assert [pop_uid(queue, 0.7) for _ in range(4)] == ["other", "u", "v", None]
+    assert queue.statistics().incoming["active", "PopFromBackoffQ"] == 2
 
 
 def test_a_pod_whose_backoff_has_ended_competes_by_priority_at_the_next_pop() -> None:

@@ -85,6 +85,8 @@ class Desk:
         self.events: list[Event] = []
         self.conditions: list[tuple[str, Condition]] = []
         self.ends: list[tuple[str, Any]] = []
+        self.attempts: list[tuple[str, str]] = []
+        """(pod, how its attempt ended)."""
         self.writes: dict[tuple[str, str], list[WriteReply]] = {}
         self.preemptions_s: list[float] = []
         self.dropped: list[str] = []
@@ -161,6 +163,7 @@ class Desk:
     def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
         assert seconds >= 0
         self.ends.append(("attempt", result))
+        self.attempts.append((pod.name, result))
 
     def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
         assert seconds >= 0

@@ -12,6 +12,8 @@ import pytest
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod
 from multisched.shell.audit_content import node_fault, pod_fault
+from multisched.shell.audit_sides import Here, NodeSide, PodSide
+from multisched.shell.program import RUNNING_PODS
 from multisched.state.cluster_cache import PodState
 from tests.conformance.generate import FAMILIES, problem
 from tests.unit.model.documents import Document, container, node_document, pod_document
@@ -205,4 +207,35 @@ def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assume
         else:
             assert next(iter(cache)).state is PodState.CONFIRMED
 
+        assert (audit.statistics().lost, audit.statistics().inner) == (0, 1), "no event was lost: a defect of ours"
+
     play(scene, prepare=_prepare)
+
+
+def test_the_audit_finds_and_mends_a_node_that_counts_with_another_size() -> None:
+    async def scene(cluster: Cluster) -> None:
+        cache, audit = cluster.program.cache, cluster.program.audit
+        node = cache.nodes.node(0)
+        cache.set_node(msgspec.structs.replace(node, allocatable={**node.allocatable, "cpu": 8000}))
+        (found,) = await audit.once()
+        assert (found.kind, found.key) == ("node", "a")
+        assert "'cpu': 8000" in found.what
+        assert "'cpu': 4000" in found.what
+        assert int(cache.nodes.allocatable("cpu")[0]) == 4000
+        assert await audit.once() == []
+        assert (audit.statistics().lost, audit.statistics().inner) == (0, 1)
+
+    play(scene, prepare=_prepare)
+
+
+def test_of_what_has_gone_no_side_tells_a_fault() -> None:
+    async def scene(cluster: Cluster) -> None:
+        program, gone = cluster.program, Here("nowhere", "nobody", 1)
+        raw = msgspec.Raw(_node()[1])
+        for side in (
+            NodeSide(program.cache, program.nodes, program.reflectors["nodes"]),
+            PodSide(program.cache, program.pods, program.reflectors["pods"], RUNNING_PODS),
+        ):
+            assert side.content_fault(gone, raw) == ""
+
+    play(scene)

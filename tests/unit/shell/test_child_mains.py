@@ -207,6 +207,14 @@ def test_a_dutys_process_gives_way_and_keeps_within_its_memory(duty: DutyChild, 
     assert duty.written == {"/proc/self/oom_score_adj": "1000"}
 
 
+def test_a_process_whose_duty_cannot_be_made_ends_though_its_stdin_does_not(duty: DutyChild) -> None:
+    """A process ends with its main thread unless other threads are to be waited for."""
+    before = {one for one in threading.enumerate() if not one.daemon}
+    duty.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
+    duty_process.main()
+    assert {one for one in threading.enumerate() if not one.daemon} <= before
+
+
 def test_a_system_without_batch_scheduling_serves_as_well(duty: DutyChild, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError("not here")

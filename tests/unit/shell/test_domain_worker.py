@@ -215,6 +215,8 @@ def test_a_conflict_ends_as_the_read_says(truth: PodTruth | None, outcome: Outco
         assert ("unreserve p" in recorder.calls) is (outcome is not Outcome.BOUND)
         assert (house.worker.queue.where("uid-p") is not None) is is_requeued
         assert house.worker.is_drained
+        house.see_pod("p", metadata={"labels": {"late": "news"}})
+        assert (house.worker.queue.where("uid-p") is not None) is is_requeued, "the watch lags behind what was read"
 
     play(scene)
 

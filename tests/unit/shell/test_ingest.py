@@ -124,6 +124,7 @@ def test_a_pod_that_cannot_be_scheduled_is_told_so_once_and_the_rest_goes_on(
     good = house.see_pod("good")
     (message,) = house.told("bad")
     assert words in message
+    assert [condition.reason for _, condition in house.desk.conditions] == ["Unschedulable"]
     assert house.reasons() == ["FailedScheduling"]
     assert (place_of(house, uid), place_of(house, good)) == (None, Place.ACTIVE)
 

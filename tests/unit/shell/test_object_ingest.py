@@ -45,6 +45,19 @@ def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
     assert told == [(added, None), (added, None), (deleted, "data")]
 
 
+def test_a_kind_that_no_pod_waits_for_reaches_the_store_and_wakes_nobody() -> None:
+    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        raise AssertionError(event)
+
+    store = ObjectStore()
+    ingest = ObjectIngest(KIND, store, decoders()[KIND.value], tell, Desk(), "ours")
+    for app in ("web", "db"):
+        ingest.upsert("team/few", a_budget({"matchLabels": {"app": app}}))
+    assert [item.key for item in store.all(KIND)] == ["team/few"]
+    ingest.delete("team/few", None)
+    assert not store.all(KIND)
+
+
 def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     store = ObjectStore()

@@ -18,7 +18,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.queueing.transitions import Place
-from multisched.shell.preemptor import ATTEMPTS_MAX
+from multisched.shell.preemptor import ATTEMPTS_MAX, SEEN_MAX_S
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import stand_in_of
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -426,6 +426,21 @@ def test_a_preemptor_that_waits_for_two_victims_goes_on_after_both() -> None:
         assert not house.preemptor.is_preempting("uid-high")
         await asyncio.sleep(0.5)
         assert house.desk.posts == [("high", "a")]
+
+    play(scene)
+
+
+def test_a_preemptor_that_hears_nothing_of_its_victims_is_tried_again_after_a_while() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(1.0)
+        house.lose_pod("low-1")
+        deleted = house.desk.writes_sent.count(("delete", "low-2"))
+        assert (place(house, "high"), house.preemptor.is_preempting("uid-high"), deleted) == (Place.GATED, True, 1)
+        await asyncio.sleep(SEEN_MAX_S)
+        assert house.worker.counters.attempts == 2
+        assert house.desk.writes_sent.count(("delete", "low-2")) == 2, "the watch still shows it"
 
     play(scene)
 

@@ -11,6 +11,7 @@ import orjson
 
 from multisched.framework.events import ASSIGNED_POD_ADD, EventObject, EventRegistration, Hint
 from multisched.framework.node_view import Codes, Rows
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, Dependency, PermitResult, PluginMetric
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
@@ -140,6 +141,30 @@ def test_a_program_that_doubts_the_servers_lists_says_so() -> None:
         assert health_of(cluster.program).split("; ")[0] == words
         cluster.program.history.listed("/api/v1/pods")
         assert "lists are older" not in health_of(cluster.program)
+
+    play(scene, prepare=one_node)
+
+
+def test_kinds_that_cannot_be_read_are_told_each_with_its_reason() -> None:
+    async def scene(cluster: Cluster) -> None:
+        store, watch = cluster.program.cache.objects, cluster.program.objects
+        assert watch.unreadable() == ""
+        store.set_unreadable(ObjectKind.CSI_NODE, "403 Forbidden")
+        assert watch.unreadable() == "CSINode: 403 Forbidden"
+        store.set_unreadable(ObjectKind.STORAGE_CLASS, "404 Not Found")
+        assert watch.unreadable() == "StorageClass: 404 Not Found; CSINode: 403 Forbidden"
+
+    play(scene)
+
+
+def test_a_watch_that_has_ended_is_shown_with_how_long_it_lags() -> None:
+    async def scene(cluster: Cluster) -> None:
+        refusal = Response(500, b"", {})
+        cluster.transport.answer = lambda method, path: refusal if path.startswith("/api/v1/pods?") else None
+        cluster.program.reflectors["pods"].request_relist()
+        await asyncio.sleep(20.0)
+        shown = read(cluster.program).reflectors
+        assert {kind: one.lag_s for kind, one in shown.items() if one.lag_s} == {"pods": 20.0}
 
     play(scene, prepare=one_node)
 

@@ -12,13 +12,17 @@ import pytest
 
 from domains.forecast.forecast import Forecast
 from multisched import config
+from multisched.config_plugins import plugin_registry
 from multisched.framework.moving import RepairStatus
+from multisched.framework.plugin import Plugin
+from multisched.framework.registry import Registry
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
+from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
 from multisched.shell.repair_source import QUESTIONS_MAX, RepairPlans
 from tests.unit.domains.builders import make_profiles
-from tests.unit.shell.program_kit import Cluster, play
+from tests.unit.shell.program_kit import Cluster, at_once, play
 
 T = TypeVar("T")
 
@@ -34,11 +38,6 @@ domains:
 - name: gpu
 """
 NONE = f"{HEAD}\ndomains: [{{name: gpu}}]\n"
-
-
-async def at_once(work: Callable[[], T]) -> T:
-    """Threads answer in real time, which virtual time does not wait for."""
-    return work()
 
 
 class Gate:
@@ -141,6 +140,40 @@ def test_a_plan_is_asked_of_a_domain_that_can_be_repaired(
         assert (str(refused.value), refused.value.status) == (words, status)
 
     play(scene, configuration=configuration)
+
+
+def test_a_plan_is_made_with_the_plugins_that_the_program_has() -> None:
+    """Whoever runs a program may give it other plugins than those that ship."""
+    registry, shipped, built = Registry(), plugin_registry(), list[str]()
+
+    def gates() -> Plugin:
+        built.append("SchedulingGates")
+        return SchedulingGates()
+
+    for name in shipped.names():
+        registry.add(name, gates if name == "SchedulingGates" else shipped.factory(name), "test")
+
+    async def scene(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        plans = RepairPlans(cluster.program, config.parse(TWO, "test"), registry, at_once)
+        await plans.plan(RepairAsked(domain="forecast"))
+        assert len(built) == len(cluster.program.router.workers())
+
+    play(scene, prepare=a_node, configuration=TWO)
+
+
+def test_a_plan_says_who_would_be_asked_outside() -> None:
+    extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
+    asking = TWO.replace("- name: forecast\n", f"- {{name: forecast, {extender}}}\n")
+    words = "Extender would be asked outside where pods fit; those answers are not known here"
+
+    async def scene(cluster: Cluster) -> None:
+        give_profiles(cluster)
+        for configuration, told in ((TWO, False), (asking, True)):
+            plan = await plans_of(cluster, configuration).plan(RepairAsked(domain="forecast"))
+            assert (words in plan.notes) is told
+
+    play(scene, prepare=a_node, configuration=TWO)
 
 
 def test_a_domain_whose_repair_is_off_says_so() -> None:

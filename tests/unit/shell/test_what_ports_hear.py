@@ -75,18 +75,27 @@ def test_a_pod_that_fits_nowhere_is_told_so_as_condition_and_event_under_its_lea
         ((pod, seconds, attempts),) = house.desk.bound
         assert (pod, attempts) == ("p", 2)
         assert seconds == pytest.approx(0.5, abs=0.1)
+        assert house.desk.attempts == [("p", "unschedulable"), ("p", "scheduled")]
 
     play(scene)
 
 
-def test_a_bind_that_the_server_refuses_is_an_error_in_the_servers_words() -> None:
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        (DENIED, 'running Bind plugin "ByName": a webhook says no'),
+        (BindReply(BindAnswer.REJECTED), "the API server refused the binding"),
+    ],
+    ids=["with a message", "without one"],
+)
+def test_a_bind_that_the_server_refuses_is_an_error_in_the_servers_words(refusal: BindReply, words: str) -> None:
     async def scene(house: House) -> None:
-        house.desk.replies = [DENIED]
+        house.desk.replies = [refusal]
         house.see_pod("p")
         await asyncio.sleep(0.5)
         ((name, condition),) = house.desk.conditions
         assert (name, condition.status, condition.reason) == ("p", "False", "SchedulerError")
-        assert condition.message == house.desk.events[0].note == 'running Bind plugin "ByName": a webhook says no'
+        assert condition.message == house.desk.events[0].note == words
         assert [event.reason for event in house.desk.events] == ["FailedScheduling"]
 
     play(scene)
