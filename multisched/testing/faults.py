@@ -62,8 +62,9 @@ _UNSURE = (
     Response(502, b"<html>Bad Gateway</html>"),
 )
 """What a server or a proxy before it says when it does not know whether a binding was stored."""
-TOLD_TO_WAIT, REFUSED, LOST, APPLIED, LATE, LATE_500, LATE_408 = (
+TOLD_TO_WAIT, FORBIDDEN, REFUSED, LOST, APPLIED, LATE, LATE_500, LATE_408 = (
     "429",
+    "403",
     "refused",
     "lost",
     "applied",
@@ -72,7 +73,12 @@ TOLD_TO_WAIT, REFUSED, LOST, APPLIED, LATE, LATE_500, LATE_408 = (
     "applied late, 408",
 )
 """How a binding may fare as scripted. Of those in the middle the answer is lost; the last two are answered at once."""
-_ANSWERS = {TOLD_TO_WAIT: _ODD[-1], LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
+_WITHOUT_RIGHTS = Response(
+    403,
+    b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"pods \\"x\\" is forbidden: User \\"system'
+    b':serviceaccount:kube-system:multisched\\" cannot create resource \\"pods/binding\\" in API group \\"\\""}',
+)
+_ANSWERS = {TOLD_TO_WAIT: _ODD[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
 _POD_OF_BINDING = re.compile(r"/pods/([^/]+)/binding")
 LATE_S = 2.0
 MARK = b"GARBLED"
@@ -215,6 +221,8 @@ class FaultyTransport:
         self.holds_lists = False
         """Lists of pods that are begun meanwhile reach it when this is over, as they were."""
         self.held_lists = 0
+        self.cut_short: set[str] = set()
+        """Names of pods of which the next line is cut short. Others follow it, as if nothing had happened."""
         self.lost_leases: Sequence[str] = ()
         """No request about a lease of such a name arrives: a partition that hits the elector alone."""
 
@@ -451,6 +459,13 @@ class FaultyTransport:
             await asyncio.sleep(late_s)
             self._check_uncut()
 
+    def cuts_short(self, line: bytes) -> bool:
+        """Once for each pod."""
+        named = [name for name in self.cut_short if f'"name":"{name}"'.encode() in line]
+        self.cut_short.difference_update(named)
+        self._faults.injected["line cut short, as scripted"] += len(named)
+        return bool(named)
+
     async def _hold(self) -> None:
         self.held_lists += 1
         until_s = asyncio.get_running_loop().time() + HELD_MAX_S
@@ -515,6 +530,9 @@ class _FaultyLines:
         async for line in self._inner:
             await self._transport.stall(is_about_pods=self._is_about_pods)
             faults = self._faults
+            if self._transport.cuts_short(line):
+                yield line[: len(line) // 2]
+                continue
             if faults.strikes("truncated line", faults.line_truncated):
                 yield line[: len(line) // 2]
                 raise AnswerLostError("connection reset (injected)")

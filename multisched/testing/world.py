@@ -460,12 +460,14 @@ class World:
         """Most on nodes of pairs have a start time, whole seconds after the one before: of equal pods preemption spares the oldest."""
         for pod in list(pods.values()):
             if pod.node in _PAIRED and not pod.started_s and not pod.is_deleting and _drawn(pod.uid) % 3:
-                self._started += 1
-                started = (
-                    f"2026-01-01T{self._started // 3600:02}:{self._started // 60 % 60:02}:{self._started % 60:02}Z"
-                )
-                path = f"{pods_path(pod.namespace)}/{pod.name}/status"
-                await self.send("PATCH", path, {"status": {"startTime": started}}, MERGE_PATCH)
+                await self.start_pod(pod)
+
+    async def start_pod(self, pod: Pod) -> None:
+        """Its kubelet says that it has started, a second after the pod before it."""
+        self._started += 1
+        started = f"2026-01-01T{self._started // 3600:02}:{self._started // 60 % 60:02}:{self._started % 60:02}Z"
+        path = f"{pods_path(pod.namespace)}/{pod.name}/status"
+        await self.send("PATCH", path, {"status": {"startTime": started}}, MERGE_PATCH)
 
     def pods(self) -> list[Pod]:
         """In order of their names."""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import resource
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ from typing import Final
 
 ADDRESS_SPACE_BYTES: Final = 12 << 30
 """A mutant may allocate without end."""
+WALL_FACTOR: Final = 5.0
+"""How much more wall time than CPU time a child may take: one that waits for ever takes none, and uvloop hears no alarm of pytest's."""
 SAID_BYTES_MAX: Final = 4096
 """What a pipe takes without being read."""
 
@@ -34,7 +37,7 @@ class Ended:
     said: str
     """What the task returned."""
     signal: int
-    """By which the child was ended, by its limit of CPU time for instance; 0 if by none."""
+    """By which the child was ended, by a limit of its time for instance; 0 if by none."""
 
 
 class ChildError(Exception):
@@ -97,4 +100,7 @@ def _set_limits(cpu_max_s: float) -> None:
         os.dup2(nowhere, descriptor)
     cpu_s = int(cpu_max_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    watchdog = threading.Timer(cpu_max_s * WALL_FACTOR, os.kill, (os.getpid(), signal.SIGKILL))
+    watchdog.daemon = True
+    watchdog.start()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))

@@ -13,34 +13,45 @@ from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_MILLI, integer_within
 from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
-from multisched.client.reflector import Reflector
+from multisched.client.reflector import Ending, Reflector, _line_decoder
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.class_scores import ClassScores
+from multisched.cycle.displacement import RowMemory
 from multisched.cycle.dry_run import AttemptDryRun
+from multisched.cycle.pod_class import PodClass, ScoreColumn
 from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.events import Hint
+from multisched.framework.events import ClusterEvent, Hint, Resource
+from multisched.framework.node_view import Amount, Codes, Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.status import SUCCESS
-from multisched.model.objects import Node, Pod
+from multisched.framework.plugin import CycleView
+from multisched.framework.status import SUCCESS, Code
+from multisched.model.objects import CPU, Node, Pod
+from multisched.model.wire import UNREADABLE
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
 from multisched.plugins.attached_volumes import AttachedVolumes
 from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.node_resources_fit import NodeResourcesFit
 from multisched.plugins.pod_topology_spread import PodTopologySpread
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.hints import HintTable
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell import cluster_changes, ingest
+from multisched.shell import cluster_changes, domain, ingest
 from multisched.shell.audit import Audit
 from multisched.shell.domain import DomainWorker
 from multisched.shell.handover import Handover
 from multisched.shell.ingest import PodIngest
 from multisched.shell.program import Program
 from multisched.shell.send_check import SendCheck
+from multisched.state.change_log import ChangeLog
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.domain_rows import DomainRows
+from multisched.state.node_table import NodeTable
+from multisched.state.nominator import Nominator
 from multisched.state.pod_news import PodNews
 from tests.sim.defects import DEFECTS, defect, put
 
@@ -475,3 +486,79 @@ def promised_ports_not_looked_at() -> None:
         return ColumnOverlay(self._table, promised, list)
 
     put(PromisedRoom, "columns", columns)
+
+
+# -- what blind planters left after a hundred seeds --------------------------------------------------------------------
+
+
+@defect
+def starts_leave_victims_as_they_were() -> None:
+    """What a preemptor of a kind would take of a node is kept while pods there start, which changes who is the most important."""
+    genuine = RowMemory.renew
+
+    def renew(self: RowMemory, table: NodeTable, nominator: Nominator) -> None:
+        kept, table.start_log = table.start_log, ChangeLog()
+        self._sequences = (self._sequences[0], 0, self._sequences[2])
+        genuine(self, table, nominator)
+        table.start_log = kept
+
+    put(RowMemory, "renew", renew)
+
+
+@defect
+def full_nodes_keep_the_scale() -> None:
+    """Scores stay in the scale of the node that had the most, though no pod of the class goes there any more."""
+    genuine = ClassScores._normalize
+
+    def normalize(self: ClassScores, entry: PodClass, column: ScoreColumn, at: Rows) -> bool:
+        return bool(len(at)) and genuine(self, entry, column, at)
+
+    put(ClassScores, "_normalize", normalize)
+
+
+@defect
+def exact_fits_beyond_help() -> None:
+    """A node that a pod would fill exactly counts as too small for it, and nobody is displaced there."""
+    genuine = NodeResourcesFit.filter
+
+    def answer(self: NodeResourcesFit, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        codes = genuine(self, cycle, pod, rows)
+        wanted = cycle.nodes.amounts(Amount.ALLOCATABLE, (CPU,), rows)[0] == pod.requests.get(CPU, 0)
+        never = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "Insufficient cpu")
+        return np.where(wanted & (codes > 0), never, codes).astype(np.uint8)
+
+    put(NodeResourcesFit, "filter", answer)
+
+
+@defect
+def pods_of_other_domains_unheard() -> None:
+    """A pod that comes to a node of another domain in the zone wakes nobody who wants its company."""
+    genuine = HintTable._registered
+
+    def registered(self: HintTable, name: str, event: ClusterEvent) -> Any:
+        return () if event.resource is Resource.DISTANT_POD else genuine(self, name, event)
+
+    put(HintTable, "_registered", registered)
+
+
+@defect
+def lost_rights_set_pods_aside() -> None:
+    """A pod for which we were refused for want of rights is set aside, as one that the API server refuses."""
+    put(domain, "alike", lambda words, node: words)
+
+
+@defect
+def malformed_lines_skipped() -> None:
+    """A watch goes on after a line that nobody can read."""
+
+    async def consume(self: Reflector, stream: Any) -> Any:
+        async for line in stream:
+            try:
+                ending = self._apply(_line_decoder.decode(line))
+            except UNREADABLE:
+                continue
+            if ending is not None:
+                return ending
+        return Ending.RESUME
+
+    put(Reflector, "_consume", consume)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from multisched.testing.disruptions.rooms import Rooms
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     Plays,
@@ -25,6 +26,8 @@ from multisched.testing.world import CROWDED
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WEIGHTS: Final = (1, 40, 100)
+FILLING_MILLI: Final = 3_000
+"""A room takes one pod of this size."""
 KIN: Final = "kin"
 """The key of the label by which pods of these plays are meant."""
 
@@ -142,6 +145,25 @@ async def _spread_service(scene: Scene, app: str) -> None:
         await scene.until(partial(_stand, scene, names), 2.0)
 
 
+async def _fill_preferred(scene: Scene) -> bool:
+    """Pods of one kind would rather be on one node than on a second, and least of all on a third. Each of them fills one."""
+    rooms = Rooms(scene)
+    nodes = [await rooms.room("preferred") for _ in range(3)]
+    terms = [
+        {"weight": weight, "preference": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}}
+        for weight, node in zip(reversed(WEIGHTS), nodes[:2], strict=False)
+    ]
+    spec = {"affinity": {"nodeAffinity": {_PREFERRED: terms}}}
+    names: list[str] = []
+    with closely(scene):
+        for _ in nodes:
+            names.append(await rooms.pod("preferred", spec, milli=FILLING_MILLI))
+            await scene.until(partial(_stand, scene, names), 2.0)
+    for name in names:
+        await scene.world.delete_named(name)
+    return True
+
+
 def _stand(scene: Scene, names: Sequence[str]) -> bool:
     return len(standing(scene, names)) == len(names)
 
@@ -167,3 +189,4 @@ PLAYS: Final[Plays] = (
     ("zones filled", _fill_zones),
     ("company weighed", _prefer),
 )
+LATER: Final[Plays] = (("preferred node filled", _fill_preferred),)

@@ -8,6 +8,7 @@ from typing import Final
 from multisched.testing.disruptions import (
     class_plays,
     handbacks,
+    outage_plays,
     preemptors,
     restart_plays,
     storage_plays,
@@ -29,6 +30,8 @@ PLAYS: Final[Plays] = (
     *storage_plays.PLAYS,
     *class_plays.PLAYS,
     *restart_plays.PLAYS,
+    *class_plays.LATER,
+    *outage_plays.PLAYS,
 )
 
 

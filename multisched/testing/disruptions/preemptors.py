@@ -6,13 +6,17 @@ What a preemption takes is judged where it begins (`testing/preemptions.py`), wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
+from multisched.testing.disruptions.rooms import Rooms
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     PLAIN_MILLI,
     Plays,
     emptiest,
+    named,
     place,
     promised,
     several,
@@ -23,6 +27,8 @@ from multisched.testing.relations import HOSTNAME
 
 PORT: Final = 9_972
 FILLED_MILLI: Final = 900
+LARGE_MILLI, SMALL_MILLI = 2_500, 1_400
+"""A node takes one of each. Where the small one goes there is no room for a second large one."""
 SPARE_MILLI: Final = 50
 """What is left beside the urgent pod."""
 HELPED_S: Final = 8.0
@@ -65,8 +71,62 @@ async def _bear_with_the_urgent(scene: Scene) -> bool:
     return True
 
 
+async def _fill_exactly(scene: Scene) -> bool:
+    """An urgent pod is as large as its node."""
+    rooms = Rooms(scene)
+    node = await rooms.room("exact")
+    lowly = await rooms.pod("exact", milli=LARGE_MILLI)
+    await scene.until(lambda: bool(standing(scene, [lowly])))
+    pressing = await rooms.pod("exact", milli=PLAIN_MILLI, is_urgent=True)
+    await scene.until(lambda: promised(scene, pressing), HELPED_S)
+    await _clear(scene, [node], [pressing, lowly])
+    return True
+
+
+async def _start_meanwhile(scene: Scene) -> bool:
+    """Two urgent pods of one kind, one after the other. On either node are a large pod and a small one that are as important, and
+    between the two some start, which makes them the more important."""
+    rooms = Rooms(scene)
+    for is_large in (False, True):
+        bed = f"start-{is_large}"
+        nodes = [await rooms.room(bed) for _ in range(2)]
+        large = [await rooms.pod(bed, _on(node), milli=LARGE_MILLI) for node in nodes]
+        small = [await rooms.pod(bed, _on(node), milli=SMALL_MILLI) for node in nodes]
+        await scene.until(partial(_stand, scene, [*large, *small]))
+        pressing: list[str] = []
+        for started in ([], large if is_large else small):
+            for pod in named(scene, started):
+                await scene.world.start_pod(pod)
+            await scene.pause(0.2, 0.4)
+            pressing.append(await rooms.pod(bed, milli=LARGE_MILLI, is_urgent=True))
+            await scene.until(partial(_stand, scene, pressing), HELPED_S)
+        await _clear(scene, nodes, [*pressing, *large, *small])
+    return True
+
+
+def _on(node: str) -> dict[str, Any]:
+    terms = [{"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}]
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    }
+
+
+def _stand(scene: Scene, names: Sequence[str]) -> bool:
+    return len(standing(scene, names)) == len(names)
+
+
+async def _clear(scene: Scene, nodes: Sequence[str], pods: Sequence[str]) -> None:
+    """The pods go, and nobody comes any more."""
+    for node in nodes:
+        await scene.world.patch_node(node, {"spec": {"unschedulable": True}})
+    for name in pods:
+        await scene.world.delete_named(name)
+
+
 PROMISES: Final[Plays] = (
     ("port promised", _promise_port),
     ("urgent pod kept off by another's rule", _bear_with_the_urgent),
+    ("urgent pod as large as a node", _fill_exactly),
+    ("pods started between two urgent ones", _start_meanwhile),
 )
 PLAYS: Final[Plays] = (("promises and rules of preemptors", several(PROMISES, len(PROMISES))),)

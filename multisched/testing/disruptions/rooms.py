@@ -59,12 +59,14 @@ class Rooms:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self._names: list[str] = []
+        self._before = sum(name.startswith(ROOM) for name in scene.run.door.nodes())
+        """Rooms of earlier plays of the run."""
         self._uids: list[str] = []
         self.mark = scene.mark()
 
     async def room(self, bed: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any) -> str:
         """The name of a new node."""
-        name = f"{ROOM}{len(self._names) + 1}"
+        name = f"{ROOM}{self._before + len(self._names) + 1}"
         self._names.append(name)
         amounts = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
         node = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any, Final
 
 from multisched.model.objects import CPU
@@ -191,28 +191,27 @@ async def _delete(scene: Scene) -> bool:
 # -- binds whose answers are lost --------------------------------------------------------------------------------------
 
 
-async def _lose_answer(scene: Scene, first: str, then: str) -> bool:
+async def _lose_answers(scene: Scene) -> bool:
     """What was sent may be applied, and no watch tells of it. Whatever is answered next says nothing of what was sent before."""
+    pairs = product((APPLIED, LATE, LOST, LATE_500, LATE_408), (REFUSED, TOLD_TO_WAIT))
+    scripts = {f"{NAME}-{at}": (TOLD_TO_WAIT, first, *[then] * 4) for at, (first, then) in enumerate(pairs)}
     answers = scene.run.faults.bind_answers
-    answers[NAME] = iter((TOLD_TO_WAIT, first, *[then] * 4))
     try:
-        await scene.world.place_lowly("", {}, name=NAME, is_urgent=False, scheduler=SCHEDULER)
-        await scene.until(lambda: bool(_chosen(scene)))
+        for name, script in scripts.items():
+            answers[name] = iter(script)
+            await scene.world.place_lowly("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
+        await scene.until(lambda: len(scene.run.on_their_way(scripts)) == len(scripts))
         for process in scene.run.processes:
             process.transport.pods_late_until_s = scene.now_s() + UNTOLD_S
         await scene.pause(UNTOLD_S, UNTOLD_S + 0.5)
     finally:
-        del answers[NAME]
-    await scene.until(lambda: not scene.run.on_their_way([NAME]), SETTLED_S)
-    await scene.world.delete_named(NAME)
+        for name in scripts:
+            del answers[name]
+    await scene.until(lambda: not scene.run.on_their_way(scripts), SETTLED_S)
+    for name in scripts:
+        await scene.world.delete_named(name)
     return True
 
-
-LOST_PLAYS: Final[Plays] = tuple(
-    (f"bind {first}, then {then}", partial(_lose_answer, first=first, then=then))
-    for first in (APPLIED, LATE, LOST, LATE_500, LATE_408)
-    for then in (REFUSED, TOLD_TO_WAIT)
-)
 
 BEFORE: Final[Plays] = (
     ("room taken before the bind", _take_room),
@@ -232,5 +231,5 @@ BEFORE: Final[Plays] = (
 PLAYS: Final[Plays] = (
     ("strangers before the bind", several(BEFORE, TOGETHER)),
     ("strangers before the bind", several(BEFORE, TOGETHER)),
-    ("answers of binds lost", several(LOST_PLAYS, 1)),
+    ("answers of binds lost", _lose_answers),
 )

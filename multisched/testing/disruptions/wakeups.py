@@ -216,6 +216,15 @@ async def _company_comes(rooms: Rooms) -> Sleeper:
     return Sleeper(pod, "its company", partial(rooms.holder, node, labels={"company": rooms.mark}))
 
 
+async def _distant_company_comes(rooms: Rooms) -> Sleeper:
+    """To a node of another domain, in the same zone."""
+    zone = {ZONE: f"z-{rooms.mark}"}
+    await rooms.room("distant", zone)
+    node = await rooms.room("beyond", {"type": "virtual-kubelet", **zone})
+    pod = await rooms.pod("distant", _near({"distant": rooms.mark}, ZONE))
+    return Sleeper(pod, "its company elsewhere", partial(rooms.holder, node, labels={"distant": rooms.mark}))
+
+
 async def _company_relabelled(rooms: Rooms) -> Sleeper:
     uid = await rooms.holder(await rooms.room("befriended"), labels={"company": "no"})
     pod = await rooms.pod("befriended", _near({"company": f"{rooms.mark}-late"}))
@@ -419,6 +428,7 @@ _GOING: Final[tuple[Case, ...]] = (
 )
 _OTHERS: Final[tuple[Case, ...]] = (
     _company_comes,
+    _distant_company_comes,
     _company_relabelled,
     _enemy_relabelled,
     _namespace_relabelled,
