@@ -209,7 +209,7 @@ class ApiConditionWriter:
             "type": condition.type,
             "status": condition.status,
             "reason": condition.reason,
-            "message": condition.message,
+            "message": condition.message.encode("utf-8", "replace").decode(),  # halves of characters no server takes
             "lastTransitionTime": since,
         }
         status: dict[str, object] = {"conditions": [entry]}

@@ -311,11 +311,9 @@ _CUT = " ..."
 
 def cut_note(note: str) -> str:
     """At most 1,024 bytes of UTF-8, whole characters; the end of a cut one is kube-scheduler's (truncateMessage)."""
-    if len(note) <= NOTE_BYTES_MAX // 4:
-        return note
-    encoded = note.encode("utf-8", "replace")
+    encoded = note.encode("utf-8", "replace")  # a plugin's text may hold halves of characters, which no server takes
     if len(encoded) <= NOTE_BYTES_MAX:
-        return note
+        return encoded.decode()
     return encoded[: NOTE_BYTES_MAX - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 

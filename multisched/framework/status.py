@@ -49,6 +49,10 @@ class Status(msgspec.Struct, frozen=True):
         for reason in self.reasons:
             if not isinstance(reason, str):
                 raise TypeError(f"Status: reason {reason!r} is not a text")
+        if not all(map(str.isascii, self.reasons)):
+            # Half a character, as a path may have it, would end whoever writes the reason as UTF-8.
+            whole = tuple(reason.encode("utf-8", "replace").decode() for reason in self.reasons)
+            msgspec.structs.force_setattr(self, "reasons", whole)
 
     @property
     def is_success(self) -> bool:

@@ -8,6 +8,7 @@ and counted, and the count is logged once there is room again. Called by the com
 from __future__ import annotations
 
 import io
+import json
 import logging
 import threading
 from collections import deque
@@ -169,7 +170,10 @@ class _JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         line["message"] = record.getMessage()
         # What JSON has no form for becomes its text.
-        return escaped_json(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+        try:
+            return escaped_json(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+        except TypeError:  # half a character, or a number beyond 64 bits
+            return json.dumps(line, default=str)
 
 
 def _console(clock: Clock, *, is_terminal: bool) -> logging.Formatter:

@@ -120,7 +120,7 @@ class Fields:
         found = self.text(name, default)
         if found in choices:
             return found
-        near = difflib.get_close_matches(found, choices, n=1)
+        near = difflib.get_close_matches(found, choices)
         hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join(choices)}"
         self.refuse(self.at(name), f"{found!r} is not known; {hint}")
         return default

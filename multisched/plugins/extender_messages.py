@@ -85,9 +85,9 @@ def read_priorities(body: bytes) -> dict[str, int]:
         host, score = entry.get("host") or "", entry.get("score") or 0
         if not isinstance(host, str) or isinstance(score, bool) or not isinstance(score, int):
             raise ValueError(f"gave {str(score)[:32]!r} for the host {str(host)[:64]!r}; a score is a whole number")  # noqa: TRY004
-        if abs(score) > SCORE_MAX:
-            raise ValueError(f"gave {score} for the host {host[:64]!r}; scores are 0..10")
-        totals[host] = totals.get(host, 0) + score
+        totals[host] = total = totals.get(host, 0) + score
+        if abs(total) > SCORE_MAX:
+            raise ValueError(f"gave {total} for the host {host[:64]!r}; scores are 0..10")
     return totals
 
 

@@ -61,11 +61,10 @@ class RowMasks:
         if disk.error or not migrated.any():
             return plain
         selector = translated(volume, _DRIVER_ZONES[disk.plugin])
-        if selector == volume.node_affinity:
+        if selector is None or selector == volume.node_affinity:
             return plain
-        there = np.ones(len(migrated), np.bool_) if selector is None else self.affine(nodes, selector)
         elsewhere = np.ones(len(migrated), np.bool_) if plain is None else plain
-        return np.where(migrated, there, elsewhere)
+        return np.where(migrated, self.affine(nodes, selector), elsewhere)
 
     def untranslatable(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
         """bool[all rows]: the row's driver has taken over the volume's plugin, but cannot this volume; None: nowhere."""

@@ -174,13 +174,14 @@ def leader(scene: Scene) -> Process | None:
 
 async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:
     """`before`: the process that led when the event came. Drawn plugins may refuse whatever they like; after a restored backup
-    new nodes may be withheld, and claims be told later than pods."""
+    new nodes may be withheld, and claims be told later than pods. Nodes that another leader may use are withheld, too."""
     late = [one for one in waiting if asleep(scene, one.pod)]
     if (
         not late
         or before is None
         or scene.run.setting.is_drawn
         or scene.run.was_rewound
+        or before.program.handover.waiting()
         or not _has_heard(scene, before)
     ):
         return

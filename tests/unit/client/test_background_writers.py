@@ -81,7 +81,7 @@ async def test_an_event_has_every_field_the_server_insists_on() -> None:
     assert (asked.method, asked.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/team/events")
     name = asked.body["metadata"].pop("name")
     assert name.startswith("web-1.")
-    assert int(name.removeprefix("web-1."), 16) > 0
+    assert int(name.removeprefix("web-1.")[:-4], 16) == 1_767_225_600 * 10**9  # of 2026, and a mark of the process
     assert asked.body == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -338,6 +338,20 @@ async def test_a_server_that_never_answers_cannot_hold_up_the_end() -> None:
 async def test_a_sink_without_an_instance_is_refused() -> None:
     with pytest.raises(ValueError, match="instance"):
         ApiEventSink(ScriptedTransport(), WriteLimiter(LoopClock()), LoopClock(), instance="")
+
+
+@pytest.mark.parametrize("length", [1, 300, 2000])
+async def test_half_a_character_in_a_plugins_text_is_told_as_a_question_mark(length: int) -> None:
+    told = "x" * length + "\ud800"
+    sink, events, _ = make_sink()
+    writer, conditions, _ = make_writer()
+    sink.record(replace(FAILED, note=told))
+    writer.write(POD, replace(UNSCHEDULABLE, message=told), LEASE)
+    async with at_work(sink), at_work(writer):
+        assert await sink.drain(5)
+        assert await drained(writer, 5)
+    assert events.asked[0].body["note"] == cut_note("x" * length + "?")
+    assert conditions.asked[0].body["status"]["conditions"][0]["message"] == "x" * length + "?"
 
 
 @given(st.text(max_size=1500))

@@ -314,7 +314,7 @@ class Heard:
         self.heard: list[str] = []
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
-        self.heard.append(f"+{key}")
+        self.heard.append(f"+{key} {bytes(raw).decode()}")
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         self.heard.append(f"-{key}")
@@ -326,14 +326,15 @@ class Heard:
 def test_nodes_are_kept_as_they_come_and_go_and_handed_on() -> None:
     found, heard = documents(None)[0], Heard()
     tap = found.watching(heard)
-    tap.upsert("n1", msgspec.Raw(b'{"metadata":{"name":"n1","managedFields":[]},"status":{}}'))
+    managed = '{"metadata":{"name":"n1","managedFields":[]},"status":{}}'
+    tap.upsert("n1", msgspec.Raw(managed.encode()))
     assert found.node("n1") == b'{"metadata":{"name":"n1"},"status":{}}'
     tap.upsert("n1", msgspec.Raw(b'{"metadata":{"name":"n1"},"status":{"a":1}}'))
     assert found.node("n1") == b'{"metadata":{"name":"n1"},"status":{"a":1}}'
     tap.delete("n1", None)
     tap.replaced("7")
     assert found.node("n1") == b'{"metadata":{"name":"n1"}}'
-    assert heard.heard == ["+n1", "+n1", "-n1", "7"]
+    assert heard.heard == [f"+n1 {managed}", '+n1 {"metadata":{"name":"n1"},"status":{"a":1}}', "-n1", "7"]
 
 
 def test_beyond_the_room_for_whole_nodes_only_names_are_sent_until_others_have_left(

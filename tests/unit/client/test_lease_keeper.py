@@ -595,6 +595,22 @@ async def test_bad_answers_keep_us_standing_by_and_asking(bad: Response) -> None
         await leading(keeper)
 
 
+async def test_a_call_without_a_good_answer_is_told_with_the_answer_it_got(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a standby, which reads, and of a leader, which writes."""
+    caplog.set_level("INFO")
+    store = LeaseStore()
+    store.fault = lambda asked, apply: a_refusal(503)
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        await asyncio.sleep(5)
+        store.fault = None
+        await leading(keeper)
+        store.fault = lambda asked, apply: a_refusal(500)
+        await asyncio.sleep(5)
+    told = [vars(record)["error"] for record in caplog.records if record.message == "lease call failed"]
+    assert set(told) == {"GET answered 503", "PUT answered 500"}
+
+
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.1, 25)), min_size=1, max_size=2))
 def test_two_keepers_never_bind_together(seed: int, outages: list[tuple[float, float]]) -> None:
     """One of them loses the network again and again, answers included; never may both bind (I9)."""

@@ -261,6 +261,7 @@ async def test_bearer_token_tenant_and_parameters_are_sent_and_the_token_is_read
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         seen.append((request.headers["Authorization"], request.headers["X-Scope-OrgID"]))
+        assert [request.headers[name] for name in ("Accept", "Accept-Encoding")] == ["application/json", "identity"]
         assert (await request.post())["dedup"] == "true"
         return matrix()
 

@@ -187,6 +187,17 @@ def test_a_dry_run_says_of_each_node_what_taking_pods_away_one_by_one_says(
     assert domain.heard.failures == []
 
 
+def test_nodes_on_which_the_rule_lets_nobody_go_are_told_apart_from_those_where_it_does_not_help() -> None:
+    domain = Domain(*(make_node(name, cpu=2000) for name in "abcd"), in_tree=IN_TREE[:1], plugins=[Tells()])
+    for node, team, cpu in (("a", "z", 2000), ("b", "z", 2000), ("c", "x", 500), ("c", "z", 1500), ("d", "x", 2000)):
+        domain.cache.place(make_pod(f"{node}-{team}", cpu=cpu, node=node, labels={"team": team}))
+    telling = Telling(undisplaceable=2, victims={"d": ["d-x"]}, costs={"d": 1.0})
+    telling.refusals["Insufficient cpu"] = 1
+    result = domain.schedule(make_pod("p", cpu=1000))
+    assert isinstance(result, Unplaced)
+    assert result.message.endswith(str(telling))
+
+
 def found(domain: Domain, name: str) -> tuple[str | None, list[str], str]:
     result = domain.schedule(make_pod(name, cpu=1000, priority=9))
     assert isinstance(result, Unplaced)
@@ -245,6 +256,18 @@ def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pyt
     assert [is_remembered(name) for name in "ppqqp"] == [False, True, False, True, True]
     assert [is_remembered(name) for name in "rpr"] == [False, True, True], "q was unused for longest"
     assert [is_remembered(name) for name in "qqpr"] == [False, True, False, False]
+
+
+def test_after_a_change_of_a_node_what_was_found_of_the_others_is_still_known() -> None:
+    room = Room()
+    domain = Domain(*(make_node(name, cpu=1000) for name in "abc"), in_tree=IN_TREE, plugins=[room])
+    for name in "abc":
+        domain.cache.place(make_pod(f"on-{name}", cpu=1000, node=name))
+    assert found(domain, "p1")[0] == "a"
+    domain.cache.set_node(make_node("b", cpu=1000, labels={"new": "label"}, version=2))
+    room.asked.clear()
+    assert found(domain, "p2")[0] == "a"
+    assert {name for names in room.asked for name in names} == {"b"}
 
 
 def test_a_filter_that_hangs_on_nobody_who_may_go_is_not_asked_again() -> None:

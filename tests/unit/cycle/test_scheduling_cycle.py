@@ -24,6 +24,7 @@ from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import CPU, PODS, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.model.volumes import PodVolume
 from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy, ScoreBy, Waiting, make_node, make_pod
 
 ONE_CPU = PodSpec(requests={CPU: 1000}, placed_cpu_milli=1000)
@@ -110,6 +111,23 @@ def test_ties_are_broken_by_seed_uid_and_attempt_alone() -> None:
     assert places(1) == places(1)
     assert places(1) != places(2)
     assert len(set(places(1))) == 8
+
+
+def test_a_pod_that_tries_again_may_get_another_of_equally_good_nodes() -> None:
+    """The one that it had may be what it failed on."""
+    nodes = [make_node(f"n{i}") for i in range(8)]
+    results = [Domain(*nodes, in_tree=()).schedule(make_pod("p"), attempt) for attempt in range(1, 9)]
+    assert len({result.node for result in results if isinstance(result, Placed)}) > 2
+
+
+@pytest.mark.parametrize("plugin", ["NodeVolumeLimits", "VolumeRestrictions"])
+def test_who_comes_with_volumes_to_another_node_is_no_concern_of_a_placed_pod(plugin: str) -> None:
+    domain = Domain(make_node("a"), in_tree=("NodeResourcesFit", plugin))
+    spec = PodSpec(volumes=(PodVolume("data"),))
+    pod, others = make_pod("p", spec=spec), [make_pod("other", spec=spec, node="b")]
+    placed = domain.schedule(pod)
+    assert isinstance(placed, Placed)
+    assert not domain.cycle.is_concerned(placed, pod, others)
 
 
 def test_the_nominated_node_goes_before_all_others() -> None:

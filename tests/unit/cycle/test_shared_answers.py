@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from multisched.cycle import shared_answers
 from multisched.cycle.row_groups import RowGroups
+from multisched.cycle.scheduling_cycle import Placed
 from multisched.cycle.shared_answers import TOPS_MAX, SharedScores
 from multisched.framework.normalize import MAX_SCORE, ByLargest
+from multisched.framework.plugin import Dependency
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 
 rows = st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=3 * TOPS_MAX)
 
@@ -48,6 +51,29 @@ def test_groups_know_their_rows_and_one_row_of_each(drawn: list[tuple[int, bool]
     wanted = np.array([number % 2 == 0 for number in range(groups.count)])
     if wanted.any():
         assert groups.rows_in(wanted).tolist() == [at for at, number in enumerate(of.tolist()) if wanted[number]]
+
+
+@pytest.mark.parametrize(
+    ("depends_on", "is_shared"), [(Dependency.NODE, True), (Dependency.NODES, True), (Dependency.ROW, False)]
+)
+def test_classes_alike_to_a_filter_that_reads_no_pods_share_its_answer(depends_on: Dependency, is_shared: bool) -> None:
+    """Until a node changes."""
+    by_team = FilterBy(
+        "ByTeam", lambda pod, name: "", depends_on=depends_on, sign=lambda pod: pod.annotations.get("team")
+    )
+    domain = Domain(make_node("a"), make_node("b"), plugins=[by_team])
+
+    def is_asked(name: str, *, cpu: int, team: str = "x") -> bool:
+        by_team.asked.clear()
+        assert isinstance(domain.schedule(make_pod(name, cpu=cpu, annotations={"team": team})), Placed)
+        return bool(by_team.asked)
+
+    assert is_asked("first", cpu=100)
+    assert is_asked("second", cpu=200) is not is_shared
+    assert is_asked("of another team", cpu=200, team="y")
+    domain.cache.set_node(make_node("b", labels={"new": "label"}, version=2))
+    assert is_asked("third", cpu=300)
+    assert is_asked("fourth", cpu=400) is not is_shared
 
 
 def test_normalised_scores_are_kept_for_a_few_largest_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from domains.gpu.demand import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED, demand_of
+from domains.gpu.device_row import ABSENT
 from domains.gpu.gpu_ledger import DEVICES_FIRST, ROWS_FIRST, GpuLedger
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Node, Pod
@@ -96,6 +97,17 @@ def test_the_bound_pod_that_comes_back_by_the_watch_changes_nothing() -> None:
     ledger.place(bound(pod, dict(annotations)), 0)
 
     assert (ledger.version(0), ledger.held()) == (version, held)
+
+
+def test_a_pod_that_is_seen_on_another_node_holds_nothing_on_the_first() -> None:
+    ledger = make_ledger(make_node("first", gpu=1), make_node("second", gpu=1))
+    pod = whole("p")
+    annotations = ledger.take(pod, 0)
+
+    ledger.place(bound(pod, dict(annotations)), 1)
+
+    assert [ledger.devices(row).free for row in (0, 1)] == [[1000], [0]]
+    assert [ledger.fits(whole("late"), row) for row in (0, 1)] == ["", "Insufficient nvidia.com/gpu"]
 
 
 def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
@@ -338,7 +350,7 @@ def test_books_grow_with_rows_and_devices_and_rows_nobody_has_told_of_have_none(
     assert not many.whole_free(others).any()
     assert not many.used_percent(others).any()
     assert not many.bars(others, is_whole=True).any()
-    assert many.room(others, 1).max() < 0
+    assert [many.room(others, count).max() for count in (1, 18, 20)] == [ABSENT] * 3
     assert [many.version(one) for one in others.tolist()] == [0] * len(others)
     assert many.version(row) == few.version(0)
     assert many.is_held(np.arange(3 * row, 3 * row + 2)).tolist() == [False, False]

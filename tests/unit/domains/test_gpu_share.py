@@ -152,6 +152,21 @@ def test_a_nominated_pod_added_in_thought_takes_devices_there() -> None:
     assert bench.plugin.filter(thought, late, all_rows(bench.cache)).tolist() == [0]
 
 
+def test_a_nominated_pod_added_in_thought_counts_as_the_kind_it_is() -> None:
+    """Where indices are not honoured, whole and fractional pods never meet."""
+    bench = Bench(make_node("n", gpu=2))
+    for nominated, late, other in (
+        (whole("nominated", 1), whole("late", 1), fraction("other", 100)),
+        (fraction("nominated", 600), fraction("late", 900), whole("other", 1)),
+    ):
+        thought = make_view(bench.cache)
+        bench.plugin.add_pod(thought, late, nominated, 0)
+
+        codes = [bench.plugin.filter(thought, pod, all_rows(bench.cache)).item() for pod in (late, other)]
+
+        assert [code != 0 for code in codes] == [False, True]
+
+
 def test_only_events_about_gpus_wake_a_refused_pod() -> None:
     bench = Bench()
     hints = {registration.event.label: registration.hint for registration in bench.plugin.events_to_register()}

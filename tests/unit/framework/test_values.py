@@ -47,6 +47,16 @@ def test_a_status_carries_its_plugin_and_its_sentences() -> None:
     assert Status.skip() is SKIP
 
 
+def test_half_a_character_in_a_reason_is_a_question_mark_and_all_else_stays() -> None:
+    """As a path has it that the system names in other bytes: nothing that speaks UTF-8 takes it on."""
+    told = ("plain", "naïve 🚀", "path /srv/\udcff is gone")
+    found = "plain", "naïve 🚀", "path /srv/? is gone"
+    reasons = ReasonTable("Picky")
+    assert Status.error(*told).reasons == found
+    assert Status.error(*told).by("Picky").reasons == found
+    assert reasons.status(reasons.code(Code.UNSCHEDULABLE, *told)).reasons == found
+
+
 MALFORMED: list[Any] = [
     lambda: Status("Success"),  # type: ignore[arg-type]
     lambda: Status(Code.ERROR, reasons="one text is no tuple"),  # type: ignore[arg-type]

@@ -63,6 +63,12 @@ def test_what_json_cannot_say_becomes_text() -> None:
     assert json.loads(logged(lambda: logger.info("odd", extra={"what": {1, 2}.__class__})))["what"] == "<class 'set'>"
 
 
+def test_half_a_character_and_an_endless_number_cost_no_line() -> None:
+    told = {"error": "path /srv/\udcff is gone", "count": 2**70}
+    line = json.loads(logged(lambda: logger.info("plugin failed", extra=told)))
+    assert {name: line[name] for name in told} == told
+
+
 def test_an_endless_line_is_cut() -> None:
     stream = io.BytesIO()
     writer = LineWriter(stream)

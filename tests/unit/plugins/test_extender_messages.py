@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +141,12 @@ def test_scores_that_are_none_are_told_with_their_host(item: dict[str, Any], wor
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - compared as a whole
         read_priorities(orjson.dumps([item]))
     assert str(refused.value) == words
+
+
+def test_scores_that_add_up_beyond_what_one_may_be_are_refused_as_one_would_be() -> None:
+    told = f"gave {2 * SCORE_MAX} for the host 'n1'; scores are 0..10"
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        read_priorities(orjson.dumps([{"Host": "n1", "Score": SCORE_MAX}] * 2))
 
 
 @pytest.mark.parametrize("case", CASES)

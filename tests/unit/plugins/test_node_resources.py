@@ -153,6 +153,20 @@ def test_each_strategy_is_the_weighted_mean_of_its_resources(
     assert scene.scores(plugin) == {n: fit_score_by_hand(scene, n, kind, weights, shape) for n in scene.names}
 
 
+def test_a_resource_of_weight_zero_weighs_one() -> None:
+    """As upstream."""
+    scene = one_node(pod_document("p", container(cpu=1000, memory=6144 * MEBI)), cpu=4000, memory=8192 * MEBI)
+
+    def score(cpu: int, memory: int) -> dict[str, int]:
+        resources = [{"name": "cpu", "weight": cpu}, {"name": "memory", "weight": memory}]
+        return scene.scores(
+            NodeResourcesFit(NodeResourcesFitArgs.from_config({"scoringStrategy": {"resources": resources}}))
+        )
+
+    assert score(0, 1) == score(1, 0) == score(1, 1) == {"n0": 50}
+    assert score(2, 1) == {"n0": 58}
+
+
 @given(scenes("resources"), st.lists(st.sampled_from(("cpu", "memory", *EXTRA)), min_size=1, max_size=4, unique=True))
 def test_balance_is_the_change_in_evenness(scene: Scene, names: list[str]) -> None:
     args = NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": name} for name in names]})

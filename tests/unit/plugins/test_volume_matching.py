@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,6 +183,46 @@ def test_a_node_that_changes_its_labels_is_reached_by_other_volumes() -> None:
     assert names() == ["b", "a", "b", None]
     nodes.set_node(decode_node(node_document("n0", labels={"host": "n1", "zone": "z9"})))
     assert names() == ["a", "a", "b", None]
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "reached"),
+    [
+        (Operator.IN, ("n1",), ["n1"]),
+        (Operator.NOT_IN, ("n1",), ["n0", "n2", "n3"]),
+        (Operator.IN, ("n1", "n2"), ["n1", "n2"]),
+        (Operator.EXISTS, (), ["n0", "n1", "n2", "n3"]),
+        (Operator.DOES_NOT_EXIST, (), []),
+    ],
+)
+def test_a_volume_that_asks_for_one_label_reaches_the_nodes_that_have_it_so(
+    operator: Operator, values: tuple[str, ...], reached: list[str]
+) -> None:
+    store, nodes = ObjectStore(), table()
+    affinity = NodeSelector((NodeTerm((Requirement("host", operator, values),)),))
+    store.set(PV, PersistentVolume(name="v", storage_class="fast", phase="Available", node_affinity=affinity))
+    claim = PersistentVolumeClaim(name="c", namespace="t", uid="u", storage_class="fast")
+    shelf = VolumeIndex(store).of_class("fast")
+    found = shelf.find(claim, nodes, RowMasks(store), np.arange(len(NODES)), {}, ())
+    assert [name for name, slot in zip(NODES, found.tolist(), strict=True) if slot != NOTHING] == reached
+
+
+def test_each_node_that_joins_is_reached_by_its_local_volumes() -> None:
+    """However many volumes there are before it."""
+    store, nodes = ObjectStore(), NodeTable()
+    index, masks = VolumeIndex(store), RowMasks(store)
+    names = [f"n{i}" for i in range(8)]
+    for name in names:
+        affinity = at("host", name)
+        store.set(PV, PersistentVolume(name=name, storage_class="fast", phase="Available", node_affinity=affinity))
+    claim = PersistentVolumeClaim(name="c", namespace="t", uid="u", storage_class="fast")
+    joining = ["without", *names]
+    for count, name in enumerate(joining, 1):
+        nodes.set_node(decode_node(node_document(name, labels={"host": name})))
+        shelf = index.of_class("fast")
+        found = shelf.find(claim, nodes, masks, np.arange(count), {}, ())
+        told = [None if slot == NOTHING else shelf.volume(slot).name for slot in found.tolist()]
+        assert told == [None, *names][:count]
 
 
 def test_groups_that_volumes_left_are_swept_out_and_those_of_the_others_stay() -> None:
