@@ -6,7 +6,7 @@ where each pod that stands had devices of its own, and as many are left as the p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from multisched.model.objects import Node, Pod
 from multisched.testing.books import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
@@ -35,6 +35,20 @@ def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
             return False
         used += theirs + held
     return used + whole + fraction <= offered
+
+
+def fault_of_choice(free: Sequence[int], devices: Collection[int], milli: int) -> str:
+    """What is wrong with these devices for a fraction: those with the least room that is enough are to be taken. Empty for nothing.
+
+    `free`: what each device had before.
+    """
+    others = [free[at] for at in range(len(free)) if at not in devices and free[at] >= milli]
+    most = max(free[at] for at in devices)
+    return (
+        f"devices with {most} milli free were chosen, and one has {min(others)}"
+        if min(others, default=most) < most
+        else ""
+    )
 
 
 def fraction_wanted(annotations: Mapping[str, str]) -> int:

@@ -36,6 +36,8 @@ PRIORITY_MAX = 2_000_001_000
 """Of pods that are critical for their node."""
 TELL_ALL = (200, 201, 404, 409)
 """Answers to a binding that settle all that was sent for the pod."""
+RECORDED_S = 0.000_001
+"""What a lease's record may leave out of the time at which it was renewed."""
 JUST_AFTER_S = 0.001
 """No renewal is answered as soon as that."""
 SCHEDULED = "PodScheduled"
@@ -290,7 +292,7 @@ class Door(Books):
         if term is None or term.holder != sender:
             held_by = term.holder if term is not None else "nobody"
             return f"while {held_by} held the lease of {domain}"
-        if now_s >= term.renewed_s + self._may_bind_s(sender):
+        if now_s >= term.renewed_s + self._may_bind_s(sender) + RECORDED_S:
             return f"{now_s - term.renewed_s:.2f} s after it renewed the lease"
         if now_s < term.bind_from_s:
             return f"{term.bind_from_s - now_s:.2f} s before the last leader's binds had run out"

@@ -29,8 +29,10 @@ from multisched.state.cluster_cache import Assumption
 from multisched.testing.afresh import Afresh
 from multisched.testing.announcements import Announcements
 from multisched.testing.attempts import Attempts
+from multisched.testing.books import GPU_DEVICES
 from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, would_do
 from multisched.testing.chances import Chances
+from multisched.testing.devices import fault_of_choice, fraction_wanted
 from multisched.testing.door import Door
 from multisched.testing.knowledge import Homes, Told
 from multisched.testing.mirror import (
@@ -164,9 +166,11 @@ class Witness:
             afresh.is_close = is_on
 
     def _free_devices(self, name: str) -> Sequence[int]:
-        ledger = next((one for one in self.program.cache.ledgers if isinstance(one, GpuLedger)), None)
-        row = self.program.cache.nodes.row_of(name)
+        ledger, row = self._gpus(), self.program.cache.nodes.row_of(name)
         return ledger.devices(row).free if ledger is not None and row is not None else ()
+
+    def _gpus(self) -> GpuLedger | None:
+        return next((one for one in self.program.cache.ledgers if isinstance(one, GpuLedger)), None)
 
     # -- each word of the watch ------------------------------------------------------------------------------------
 
@@ -245,7 +249,10 @@ class Witness:
             self._door.complain(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node, domain)
         self._door.assumed(pod.uid, node.name)
+        free = tuple(self._free_devices(node.name)) if fraction_wanted(pod.annotations) else ()
         assumption = self._assume(pod, row)
+        if free:
+            self._check_devices(pod, row, free)
         self.told.assumed(pod.uid, node.name)
         if pod.spec.volumes:
             self._check_promises()
@@ -256,6 +263,14 @@ class Witness:
         if self.program.cache.is_assumed(uid):
             self._door.given_up(self._identity, uid)
         return self._forget(uid)
+
+    def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
+        """A fraction leaves whole devices to those that need them."""
+        ledger = self._gpus()
+        hold = ledger.hold(pod.uid, row) if ledger is not None and GPU_DEVICES not in pod.annotations else None
+        fault = fault_of_choice(free, hold.devices, hold.milli) if hold is not None and hold.devices else ""
+        if fault:
+            self._door.complain(f"I12: {pod.key} on {self.program.cache.nodes.node(row).name}: {fault}")
 
     def _check_promises(self) -> None:
         """I1 of volumes, before anything is written: each is promised to one claim.

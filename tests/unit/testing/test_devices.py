@@ -6,7 +6,7 @@ import pytest
 
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.testing.books import GPU, GPU_DEVICES, GPU_MILLI
-from multisched.testing.devices import GPU_COUNT, fits_for_certain
+from multisched.testing.devices import GPU_COUNT, fault_of_choice, fits_for_certain
 
 FOUR = Node("n", "n", 1, allocatable={GPU: 4})
 
@@ -45,3 +45,21 @@ def test_a_pod_fits_for_certain_where_enough_devices_are_left_whatever_was_chose
     wanted: Pod, there: list[Pod], fits: bool
 ) -> None:
     assert fits_for_certain(wanted, FOUR, there) == fits
+
+
+@pytest.mark.parametrize(
+    ("free", "devices", "is_wrong"),
+    [
+        ((1000, 500), (1,), False),
+        ((1000, 500), (0,), True),
+        ((1000, 200), (0,), False),
+        ((500, 500), (1,), False),
+        ((1000, 500, 400), (1, 2), False),
+        ((1000, 500, 400), (0, 2), True),
+        ((500,), (0,), False),
+    ],
+)
+def test_a_fraction_goes_to_the_fullest_devices_that_have_room(
+    free: tuple[int, ...], devices: tuple[int, ...], is_wrong: bool
+) -> None:
+    assert bool(fault_of_choice(free, devices, 250)) is is_wrong
