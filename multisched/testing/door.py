@@ -331,8 +331,8 @@ class Door(Books):
         if deleted is not None and holder and holder not in deleted.known_to:
             # Nothing tells it how long the lease lasted that it did not find, or, where no pod of ours stands, that there was one.
             known_s = now_s + (self._may_bind_s(holder) + self._bind_deadline_s if self._has_ours() else 0.0)
-            if known_s < bind_from_s:
-                self._unaware.add(holder)
+            if known_s < last_s + self._bind_deadline_s:
+                self._unaware.add(holder)  # what was sent in the last moment may still be on its way then
             bind_from_s = min(bind_from_s, known_s)
         self._terms[name] = _Term(holder, bind_from_s, renewed_s)
         self.look_at_leases()
