@@ -396,6 +396,11 @@ class DomainWorker:
         """True while victims are removed for this pod."""
         return self._preemptor.is_preempting(uid)
 
+    def may_use(self, node: str) -> bool:
+        """The node is the domain's, and not withheld."""
+        row = self._cache.nodes.row_of(node)
+        return row is not None and self.cycle.rows.has(row)
+
     def preempt_placed(self, uid: str, plugin: str) -> bool:
         """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
         if self.waiting.preempt(uid, plugin):

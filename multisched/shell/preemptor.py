@@ -57,6 +57,7 @@ RETRY_DELAY_S: Final = 0.1
 """Before the second sending; doubled before each further one."""
 
 NO_LEASE = "the lease was lost"
+NO_NODE = "the node has left the domain"
 
 
 class Home(Protocol):
@@ -68,6 +69,10 @@ class Home(Protocol):
 
     def still_waits(self, uid: str) -> bool:
         """True while the pod is there and wants a node."""
+        ...
+
+    def may_use(self, node: str) -> bool:
+        """The node is the domain's at this moment, and nobody else may be binding to it."""
         ...
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
@@ -327,7 +332,9 @@ class Preemptor:
     async def _removed(self, job: _Job, victim: Pod) -> str:
         """Empty if the victim is gone or going, else what went wrong."""
         note = f"Preempted by pod {job.pod.uid} on node {job.preemption.node}"
-        home = self._home_of(victim)
+        home, node = self._home_of(victim), job.preemption.node
+        if not job.home.may_use(node):
+            return NO_NODE
         if home is not None and home.preempt_placed(victim.uid, job.preemption.plugin):
             self._tell(job, victim, f"{note} (in kube-scheduler memory).")
             return ""
@@ -337,18 +344,20 @@ class Preemptor:
             lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s),
             lambda: self._writer.delete(ref, timeout_s=timeout_s),
         ):
-            is_gone, problem = await self._sent(job, send)
+            is_gone, problem = await self._sent(job, send, node)
             if is_gone or problem:
                 return problem
         self._tell(job, victim, note)
         return ""
 
-    async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]]) -> tuple[bool, str]:
-        """(the pod is gone, what went wrong): one write, sent again while its effect is not known."""
+    async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]], node: str = "") -> tuple[bool, str]:
+        """(the pod is gone, what went wrong): one write, sent again while its effect is not known. `node`: for whose sake."""
         message = ""
         for attempt in range(ATTEMPTS_MAX):
             if not job.home.lease.may_bind():
                 return False, NO_LEASE
+            if node and not job.home.may_use(node):
+                return False, NO_NODE
             reply = await send()
             if reply.answer in (WriteAnswer.DONE, WriteAnswer.GONE):
                 return reply.answer is WriteAnswer.GONE, ""

@@ -134,6 +134,42 @@ def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_pr
     play(scene)
 
 
+def test_nobody_goes_for_a_node_that_has_left_the_domain_meanwhile() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("mark", "low-1")] = [BUSY]
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.1)
+        row = house.cache.nodes.row_of("a")
+        assert row is not None
+        house.domain.rows.set_node(row, None)
+        await asyncio.sleep(5.0)
+        assert house.desk.writes_sent == [("mark", "low-1"), ("clear", "high")]
+        assert ("preemption", "error") in house.desk.ends
+        house.domain.rows.set_node(row, house.cache.nodes.node(row))
+        house.see_node("a")
+        await asyncio.sleep(5.0)
+        assert {("delete", "low-1"), ("delete", "low-2")} <= {*house.desk.writes_sent}
+
+    play(scene)
+
+
+def test_a_pod_on_its_way_stays_on_a_node_that_has_left_its_preemptors_domain() -> None:
+    async def scene(house: House) -> None:
+        for name in ("low-1", "low-2"):
+            house.see_pod(name, cpu="1")
+        await asyncio.sleep(0.5)
+        house.see_pod("high", cpu="2", priority=100)
+        row = house.cache.nodes.row_of("a")
+        assert row is not None
+        await asyncio.sleep(0.5)
+        house.domain.rows.set_node(row, None)
+        await asyncio.sleep(5.0)
+        assert {entry.pod.name for entry in house.cache} == {"low-1", "low-2"}
+
+    play(scene, HoldLow(), late_s=3.0)
+
+
 def test_the_preemptor_is_held_until_its_last_victim_is_asked_to_go_whatever_happens() -> None:
     async def scene(house: House) -> None:
         two_low(house)
