@@ -223,7 +223,7 @@ class ClassCache:
         return entry
 
     def _view(self, state: CycleState, attempt: int) -> CycleView:
-        return CycleView(self._table, state, attempt, rows=self._rows.rows)
+        return CycleView(self._table, state, attempt, places=self._rows.places)
 
     def reduced(self, entry: PodClass, feasible: Bools) -> PodClass:
         """The class with fewer feasible rows, to be scored among those, and not kept: some are promised to other pods."""

@@ -81,8 +81,8 @@ class CycleView(msgspec.Struct):
     attempt: int = 1
     answers: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `answer` returned in this attempt."""
-    rows: Rows | None = None
-    """The domain's rows, whatever PreFilter narrowed them to; None where all rows of the table are meant."""
+    places: Rows | None = None
+    """The domain's rows, whatever PreFilter narrowed them to, and those that it may not use yet; None: all rows of the table."""
 
 
 class QueuedPod(msgspec.Struct, frozen=True):

@@ -207,7 +207,7 @@ class _Eligibility:
         self._nodes = cycle.nodes
         self._rules = rules
         self._size = len(cycle.nodes.taint_set)
-        self._rows: Rows = np.arange(self._size, dtype=np.intp) if cycle.rows is None else cycle.rows
+        self._rows: Rows = np.arange(self._size, dtype=np.intp) if cycle.places is None else cycle.places
         present = np.ones(len(self._rows), np.bool_)
         for rule in constraints:
             present &= cycle.nodes.label_codes(rule.key).take(self._rows) != 0

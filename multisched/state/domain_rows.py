@@ -1,7 +1,7 @@
 """Which rows a domain may use: its own by home rule, others by loan.
 
 A row that joins may be *withheld* for a while: it is the domain's by the rules, but the leader of another domain may still be
-binding to it (`shell/handover.py` says until when). To everybody else it is no row of the domain's.
+binding to it (`shell/handover.py` says until when). No pod may go there; what stands there counts where pods are spread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NodeRule = Callable[[Node], bool]
 
 
 class DomainRows:
-    """The rows of one domain, kept as nodes come, change and go. `generation` rises when the set changes."""
+    """The rows of one domain, kept as nodes come, change and go. `generation` rises when `rows` or `places` change."""
 
     def __init__(self, domain: str, is_usable: NodeRule) -> None:
         self.domain = domain
@@ -42,23 +42,23 @@ class DomainRows:
             self._member = grown(self._member, 2 * len(self._member))
             self._joined = grown(self._joined, len(self._member))
         if node is None or node.malformed or not self._is_usable(node):
-            self._withheld.pop(row, None)
+            self._set_withheld(row, None)
             self._set_member(row, False)
         elif not self._member[row] and row not in self._withheld:
             if self.may_join(node):
                 self._set_member(row, True)
             else:
-                self._withheld[row] = node.version
+                self._set_withheld(row, node.version)
 
     def withhold(self, row: int, node: Node) -> None:
         """Takes a row out again until it is admitted."""
         self._set_member(row, False)
-        self._withheld[row] = node.version
+        self._set_withheld(row, node.version)
 
     def admit(self, row: int, version: Version) -> None:
         """The end of withholding, unless the row has left since, or joined anew."""
         if self._withheld.get(row) == version:
-            del self._withheld[row]
+            self._set_withheld(row, None)
             self._set_member(row, True)
 
     def listed(self, version: Version) -> None:
@@ -69,6 +69,14 @@ class DomainRows:
     def withheld(self) -> Mapping[int, Version]:
         """Row -> version with which its node joined."""
         return self._withheld
+
+    def _set_withheld(self, row: int, version: Version | None) -> None:
+        """None: it is not, or no longer."""
+        self.generation += (version is not None) != (row in self._withheld)
+        if version is None:
+            self._withheld.pop(row, None)
+        else:
+            self._withheld[row] = version
 
     def _set_member(self, row: int, belongs: bool) -> None:
         if belongs != bool(self._member[row]):
@@ -82,6 +90,13 @@ class DomainRows:
         """Usable rows, ascending."""
         self._renew()
         return self._rows
+
+    @property
+    def places(self) -> Rows:
+        """`rows` and those withheld, ascending: none of them is anybody else's for good, and what stands there counts."""
+        if not self._withheld:
+            return self.rows
+        return np.union1d(self.rows, np.fromiter(self._withheld, np.intp, len(self._withheld)))
 
     @property
     def position(self) -> Rows:

@@ -57,7 +57,7 @@ class Chances:
             node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
         used = {name: _sum(pods) for name, pods in on.items()}
-        return Moment(self, domain, standing, on, used, nodes, is_used)
+        return Moment(self, domain, standing, on, used, nodes, self.told.is_usable(domain))
 
     def is_promised(self, pod: Pod) -> bool:
         """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
@@ -76,7 +76,8 @@ class Moment:
     """Node -> the pods of `_standing` on it."""
     _used: Mapping[str, Mapping[str, int]]
     _nodes: list[Node]
-    _is_used: Callable[[Node], bool]
+    _is_usable: Callable[[Node], bool]
+    """By the rules: also those that are withheld, which are places to spread over."""
 
     def node_for(self, pod: Pod) -> str:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
@@ -114,7 +115,7 @@ class Moment:
         if _has_guest(here) or not fits_for_certain(pod, node, here):
             return False
         left = [(one, there) for one, there in self._standing if one.uid not in going]
-        return allows(pod, node, told.nodes.values(), left, self._is_used)
+        return allows(pod, node, told.nodes.values(), left, self._is_usable)
 
     def _takes(self, pod: Pod, node: Node) -> bool:
         """Whatever room there is."""
@@ -128,7 +129,7 @@ class Moment:
             return False
         if _has_guest(here):
             return False
-        return allows(pod, node, told.nodes.values(), self._standing, self._is_used)
+        return allows(pod, node, told.nodes.values(), self._standing, self._is_usable)
 
     def _is_promised(self, node: str, pod: Pod) -> bool:
         nominator = self._chances.program.nominator

@@ -34,6 +34,7 @@ TRUSTED = "trusted"
 NAMESPACE = "default"
 
 _BINDING = re.compile(r"/namespaces/default/pods/([^/]+)/binding")
+_WITHOUT_RIGHTS = re.compile(r'" cannot \w+ resource "')
 _CLAIM = re.compile(r"/namespaces/default/persistentvolumeclaims/data-([^/?]+)")
 _NODE = re.compile(r"node-\d+")
 
@@ -161,6 +162,8 @@ class Policies:
             return ""
         was_unsure, row.is_unsure = row.is_unsure, False
         words = _NODE.sub("", orjson.loads(answer.body).get("message", "")) if answer.status >= 400 else ""
+        if _WITHOUT_RIGHTS.search(words):
+            return ""  # that is about us, and not about the pod
         if row.words != words:
             row.words, row.times = words, 0
         row.times += bool(words) and not was_unsure

@@ -299,7 +299,7 @@ class Witness:
             lack = self.told.lack(known, self.told.pods.get(pod.uid, pod))
             if lack:
                 self._door.complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
-            if not allows(pod, known, self.told.nodes.values(), standing, self._is_used_by(domain)):
+            if not allows(pod, known, self.told.nodes.values(), standing, self.told.is_usable(domain)):
                 self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self.program.cache
         row = cache.nodes.row_of(node.name)
@@ -340,7 +340,7 @@ class Witness:
         cache, domain = self.program.cache, self._domain_of[pod.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
         standing = [(e.pod, nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
-        is_usable = self._is_used_by(domain)
+        is_usable, is_used = self.told.is_usable(domain), self._is_used_by(domain)
         if self._is_plain and preemption.node in nodes:
             node = nodes[preemption.node]
             fault = self.told.fault_of_node(pod, domain, node) or fault_of_preemption(
@@ -360,7 +360,7 @@ class Witness:
             if fault:
                 self._door.complain(f"I7: {pod.key} is to preempt on {preemption.node}: {fault}")
         broken = broken_for_certain(budgets, preemption.victims)
-        for node in nodes.values() if broken else ():
+        for node in filter(is_used, nodes.values()) if broken else ():
             if would_do(pod, node, budgets, nodes.values(), standing, is_usable):
                 self._door.complain(
                     f"I7: {pod.key} is to break the budget {broken} on {preemption.node}, and need not on {node.name}"

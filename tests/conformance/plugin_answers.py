@@ -68,7 +68,7 @@ class Answers:
     def of(self, pod: Pod, state: CycleState | None = None) -> Said:
         """`state`: what the plugin wrote for another pod of the class, earlier."""
         plugin = self._plugin
-        view = CycleView(self._table, CycleState() if state is None else state, rows=self._rows)
+        view = CycleView(self._table, CycleState() if state is None else state, places=self._rows)
         said: Said = {}
         if implements(plugin, StampPlugin):
             stamp = plugin.stamp(view, pod)

@@ -92,7 +92,9 @@ class Bench:
 
     def step(self, number: int) -> None:
         """Something happens: most often a pod comes or goes."""
-        what = self.draw.rng.choice(("place", "place", "place", "remove", "relabel", "node", "object", "nothing"))
+        what = self.draw.rng.choice(
+            ("place", "place", "place", "remove", "relabel", "node", "handover", "object", "nothing")
+        )
         if what == "place":
             self.placed.append(f"uid-p{number}")
             self.cache.place(self.pod(f"p{number}", self.draw.rng.choice(self.nodes()).name))
@@ -105,6 +107,8 @@ class Bench:
             self.cache.place(changed)
         elif what == "node":
             self.change_node()
+        elif what == "handover":
+            self.hand_over()
         elif what == "object":
             self.change_object()
 
@@ -119,6 +123,15 @@ class Bench:
             if self.draw.chance(0.3):
                 node = self.cache.nodes.node(row)
                 self.cache.set_node(msgspec.structs.replace(node, taints=(Taint("t", effect="NoSchedule"),)))
+
+    def hand_over(self) -> None:
+        """A node of the domain is withheld from it, or let in again."""
+        withheld = sorted(self.rows.withheld.items())
+        if withheld and self.draw.chance(0.6):
+            self.rows.admit(*self.draw.rng.choice(withheld))
+        elif len(self.rows.rows):
+            row = self.draw.rng.choice(self.rows.rows.tolist())
+            self.rows.withhold(row, self.cache.nodes.node(row))
 
     def change_object(self) -> None:
         if self.draw.chance(0.5):
@@ -243,6 +256,39 @@ def test_hard_spreading_takes_no_part_in_scores_and_soft_spreading_none_in_filte
         assert (stamp.filters is not None, stamp.scores is not None) == sides
         assert "PodTopologySpread" in {c.plugin.name for c in (group.filters if sides[0] else group.scores)}
         assert "PodTopologySpread" not in {c.plugin.name for c in (group.scores if sides[0] else group.filters)}
+
+
+def test_pods_on_a_node_that_is_withheld_from_the_domain_count_where_others_are_spread() -> None:
+    bench = Bench(2, 0)
+    for name, zone in (("left", "a"), ("right", "b"), ("late", "b")):
+        document = bench.draw.node(name)
+        document["metadata"]["labels"] = {ZONE: zone}
+        document["spec"] = {}
+        bench.cache.set_node(bench.decoder.node(orjson.dumps(document)))
+    late, right = bench.cache.nodes.row_of("late"), bench.cache.nodes.row_of("right")
+    assert late is not None
+    spread = {"maxSkew": 1, "topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+
+    def pod(name: str, when: str, node: str = "") -> Pod:
+        document = bench.draw.pod(name)
+        document["metadata"] = {"name": name, "namespace": "default", "uid": name, "labels": {"app": "web"}}
+        rule = {**spread, "whenUnsatisfiable": when}
+        document["spec"] = {"containers": [{"name": "c"}], "topologySpreadConstraints": [rule], "nodeName": node}
+        return bench.decoder.pod(orjson.dumps(document))
+
+    bench.rows.withhold(late, bench.cache.nodes.node(late))
+    bench.cache.place(pod("there", "DoNotSchedule", "late"))
+    hard = bench.warm.find(pod("hard", "DoNotSchedule"), 1)
+    soft = bench.warm.find(pod("soft", "ScheduleAnyway"), 1)
+    bench.warm.score(soft)
+    by_node = dict(
+        zip(soft.rows.tolist(), next(c.final for c in soft.scores if "Spread" in c.plugin.name), strict=True)
+    )
+
+    assert right in hard.rows.tolist()
+    assert right not in hard.rows[hard.feasible].tolist()
+    assert late not in hard.rows.tolist()
+    assert by_node[right] < max(by_node.values())
 
 
 def row_by_row(bench: Bench, group: PodClass, pod: Pod) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class Watches:
         self.seen: dict[str, tuple[int, int, int]] = {}
 
     def _see(self, point: str, cycle: CycleView) -> None:
-        self.seen[point] = (cycle.attempt, cycle.nodes.node_count, -1 if cycle.rows is None else len(cycle.rows))
+        self.seen[point] = (cycle.attempt, cycle.nodes.node_count, -1 if cycle.places is None else len(cycle.places))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         self._see("PreFilter", cycle)

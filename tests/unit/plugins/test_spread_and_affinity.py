@@ -173,7 +173,7 @@ def test_rows_of_other_domains_are_no_place_to_spread_over() -> None:
         [node("a", "x"), node("b", "y")], [pod("p", on="a")], pod("new", topologySpreadConstraints=[spread()])
     )
     plugin, rows = spreading(scene), scene.rows(["a"])
-    view = CycleView(scene.table, scene.view().state, rows=rows)
+    view = CycleView(scene.table, scene.view().state, places=rows)
     assert plugin.pre_filter(view, scene.pod).status.is_success
     assert plugin.filter(view, scene.pod, rows).tolist() == [0]
 

@@ -43,6 +43,12 @@ class Telling:
             if is_in:
                 self.joined[row] = self.generation
 
+    def wait(self, row: int, version: object | None) -> None:
+        self.generation += (version is not None) != (row in self.waiting)
+        self.waiting.pop(row, None)
+        if version is not None:
+            self.waiting[row] = version
+
     def take(self, step: tuple[Any, ...]) -> None:
         match step:
             case ("set", row, "ours" | "slow" as kind):
@@ -50,16 +56,16 @@ class Telling:
                     if kind == "ours":
                         self.put(row, is_in=True)
                     else:
-                        self.waiting[row] = 1
+                        self.wait(row, 1)
             case ("set", row, _):
-                self.waiting.pop(row, None)
+                self.wait(row, None)
                 self.put(row, is_in=False)
             case ("withhold", row, version):
                 self.put(row, is_in=False)
-                self.waiting[row] = version
+                self.wait(row, version)
             case ("admit", row, version):
                 if self.waiting.get(row) == version:
-                    del self.waiting[row]
+                    self.wait(row, None)
                     self.put(row, is_in=True)
             case ("listed", version):
                 self.waiting = dict.fromkeys(self.waiting, version)
@@ -87,6 +93,7 @@ def test_rows_join_leave_and_wait_as_they_are_told(story: list[tuple[Any, ...]])
         assert rows.generation == told.generation, "it moves when the set does, and not otherwise"
         assert rows.withheld == told.waiting
         assert rows.rows.tolist() == members
+        assert rows.places.tolist() == sorted({*members, *told.waiting})
         assert rows.are_first is (members == list(range(len(members))))
         assert np.flatnonzero(rows.members()).tolist() == members
         positions = rows.position.tolist()
