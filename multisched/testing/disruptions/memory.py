@@ -182,6 +182,8 @@ def _mistell_pods(scene: Scene, process: Process) -> None:
         metadata = document["metadata"]
         metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
         _tell(process, document)
+        for _ in ("wrong", "mended"):  # either may help a pod that was set aside, as far as the process knows
+            scene.run.door.policies.pod_changed(metadata["uid"])
     moved = next((one for one in known if _is_plain(one)), None)
     names = sorted(told.nodes)
     if moved is not None:
