@@ -208,8 +208,8 @@ async def _release_too_early(stand: Stand) -> None:
 
 
 async def _bind_soon_after_a_deletion(stand: Stand) -> None:
-    """Of the lease: its last holder may bind for ten seconds, and has not heard."""
-    stand.door.told["successor"] = stand.hear()
+    """Of a lease that the successor knew: its last holder may bind for ten seconds, and has not heard."""
+    stand.door.lease_read("successor", f"{LEASES}/multisched-forecast")
     await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
     await stand.write_lease("successor")
     stand.sent("first", "b")
