@@ -20,7 +20,7 @@ from multisched.state.node_table import NodeTable
 from multisched.testing.rebuilt import Rebuilt
 from multisched.testing.scores import Scores
 
-COMPARED_EVERY, REBUILT_EVERY = 16, 288
+COMPARED_EVERY, REBUILT_EVERY = 24, 384
 """One class in so many: asked anew, and by a program made anew."""
 
 

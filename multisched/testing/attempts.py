@@ -20,7 +20,7 @@ from multisched.testing.chances import Chances, is_judged
 
 TURNS_EVERY: Final = 3
 """One pop in so many is held against what else is active."""
-REFUSALS_EVERY: Final = 2
+REFUSALS_EVERY: Final = 3
 """One refusal in so many is held against what was told."""
 EXACT_S: Final = 1e-6
 LEAD_ATTEMPTS, UNIT_S = 17.0, 0.0005

@@ -114,11 +114,11 @@ class Door(Books):
         """uid -> (process, group of domains) that sent its latest binding."""
         self._terms: dict[str, _Term] = {}
         self._deleted: dict[str, _Deleted] = {}
+        """By name of the lease."""
         self._lease_readers: defaultdict[str, set[str]] = defaultdict(set)
         """Lease -> the processes that were ever told of it."""
-        """By name of the lease."""
-        self._unaware: set[str] = set()
-        """Processes that took a lease which had been deleted before they were started."""
+        self._unaware: dict[str, float] = {}
+        """Processes that took a lease which had been deleted before they were told of it -> when the last bind by it is over."""
         self._lied_about: set[str] = set()
         """uids of pods of whose bind the next answer is false."""
         self.misled_about: set[str] = set()
@@ -170,7 +170,7 @@ class Door(Books):
             )
             if fault:
                 self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
-        if sender in self._unaware:
+        if self._is_unaware(sender):
             self.misled_about.add(node)
         self._lied_about.discard(uid)  # that was about an earlier one, of a process that has ended
         self._open[sender, uid] = domain
@@ -260,7 +260,12 @@ class Door(Books):
 
     def _may_know(self, sender: str, post: _Post) -> bool:
         """There was a lease to tell the sender that another process may be binding."""
-        return post.sender == sender or not self._unaware & {sender, post.sender}
+        return post.sender == sender or not self._is_unaware(sender, post.sender)
+
+    def _is_unaware(self, *senders: str) -> bool:
+        """One of them cannot know that binds of another may be on their way still."""
+        now_s = self._now_s()
+        return any(now_s < self._unaware.get(sender, now_s) for sender in senders)
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
         """The pod's own domain, and those that may use its node as the sender was told of it."""
@@ -332,7 +337,8 @@ class Door(Books):
             # Nothing tells it how long the lease lasted that it did not find, or, where no pod of ours stands, that there was one.
             known_s = now_s + (self._may_bind_s(holder) + self._bind_deadline_s if self._has_ours() else 0.0)
             if known_s < last_s + self._bind_deadline_s:
-                self._unaware.add(holder)  # what was sent in the last moment may still be on its way then
+                # What was sent in the last moment may still be on its way then.
+                self._unaware[holder] = max(last_s + self._bind_deadline_s, self._unaware.get(holder, 0.0))
             bind_from_s = min(bind_from_s, known_s)
         self._terms[name] = _Term(holder, bind_from_s, renewed_s)
         self.look_at_leases()
@@ -470,7 +476,7 @@ class Door(Books):
         if ground is None:
             return False
         of = self._placed_by.get(pod.uid, ("", ""))[0]
-        if of != ground.sender and self._unaware & {of, ground.sender}:
+        if of != ground.sender and self._unaware.keys() & {of, ground.sender}:
             return True
         if pod.uid in ground.unknowable:
             return True

@@ -25,7 +25,7 @@ from multisched.shell.rehearsal import Moment, Rehearsal
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
-REFUSALS_EVERY: Final = 144
+REFUSALS_EVERY: Final = 192
 """One refusal in so many is asked for again."""
 
 
