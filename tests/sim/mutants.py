@@ -52,7 +52,7 @@ FIRST: dict[str, int] = {
     "foreign_binds_ignored": 5,
     "forget_by_timer": 5,
     "forget_nothing": 1,
-    "fractions_scored_by_the_freest": 4,
+    "fractions_scored_by_the_freest": 18,
     "fractions_that_end_wake_nobody": 4,
     "freed_room_tells_nobody": 1,
     "freed_rows_keep_their_use": 11,

@@ -75,12 +75,14 @@ async def _bear_with_the_urgent(scene: Scene) -> bool:
 
 async def _fill_exactly(scene: Scene) -> bool:
     """An urgent pod is as large as its node."""
-    rooms = Rooms(scene)
+    rooms, before = Rooms(scene), steady_leader(scene)
     node = await rooms.room("exact")
     lowly = await rooms.pod("exact", milli=LARGE_MILLI)
     await scene.until(lambda: bool(standing(scene, [lowly])))
     pressing = await rooms.pod("exact", milli=PLAIN_MILLI, is_urgent=True)
     await scene.until(lambda: promised(scene, pressing), HELPED_S)
+    if is_led_by(scene, before) and standing(scene, [lowly]) and not promised(scene, pressing):
+        scene.run.door.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
     await _clear(scene, [node], [pressing, lowly])
     return True
 
