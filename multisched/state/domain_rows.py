@@ -1,7 +1,8 @@
 """Which rows a domain may use: its own by home rule, others by loan.
 
 A row that joins may be *withheld* for a while: it is the domain's by the rules, but the leader of another domain may still be
-binding to it (`shell/handover.py` says until when). No pod may go there; what stands there counts where pods are spread.
+binding to it (`shell/handover.py` says until when). A node that cannot be read is the domain's, too, and takes no pods. What
+stands on either counts where pods are spread.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ class DomainRows:
         self.may_join: Callable[[Node], bool] = lambda node: True
         """Asked of a node that joins; False: it is withheld until `admit`."""
         self._withheld: dict[int, Version] = {}
+        self._unreadable: set[int] = set()
 
     def set_node(self, row: int, node: Node | None) -> None:
         """A node appeared or changed in the row, or (None) left it."""
         while row >= len(self._member):
             self._member = grown(self._member, 2 * len(self._member))
             self._joined = grown(self._joined, len(self._member))
-        if node is None or node.malformed or not self._is_usable(node):
+        if node is not None and not self._is_usable(node):
+            node = None  # it is somebody else's
+        self._set_unreadable(row, is_it=node is not None and bool(node.malformed))
+        if node is None or node.malformed:
             self._set_withheld(row, None)
             self._set_member(row, False)
         elif not self._member[row] and row not in self._withheld:
@@ -78,6 +83,10 @@ class DomainRows:
         else:
             self._withheld[row] = version
 
+    def _set_unreadable(self, row: int, *, is_it: bool) -> None:
+        self.generation += is_it != (row in self._unreadable)
+        (self._unreadable.add if is_it else self._unreadable.discard)(row)
+
     def _set_member(self, row: int, belongs: bool) -> None:
         if belongs != bool(self._member[row]):
             self._member[row] = belongs
@@ -93,10 +102,9 @@ class DomainRows:
 
     @property
     def places(self) -> Rows:
-        """`rows` and those withheld, ascending: none of them is anybody else's for good, and what stands there counts."""
-        if not self._withheld:
-            return self.rows
-        return np.union1d(self.rows, np.fromiter(self._withheld, np.intp, len(self._withheld)))
+        """`rows`, those withheld and those that cannot be read, ascending: what stands there counts."""
+        others = [*self._withheld, *self._unreadable]
+        return np.union1d(self.rows, np.array(others, np.intp)) if others else self.rows
 
     @property
     def position(self) -> Rows:

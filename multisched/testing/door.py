@@ -536,7 +536,7 @@ class Door(Books):
         pods = self.pods().values()
         # What a watch of claims has missed when a backup was restored, the audit finds after minutes.
         said = [p for p in pods if not (self.was_rewound and p.spec.volumes)]
-        return [p for p in said if not (p.node or p.gates or p.is_deleting or p.malformed)]
+        return [p for p in said if not (p.node or p.gates or p.is_deleting or p.is_terminal or p.malformed)]
 
     def _feasible(self, waiting: list[Pod]) -> Iterator[Pod]:
         """Those for which some node has room: counted with plain arithmetic."""

@@ -38,7 +38,7 @@ def compare(program: Program, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
     waiting = {
         p.uid
         for p in pods.values()
-        if p.spec.scheduler_name in served and not p.node and not p.is_deleting and not p.malformed
+        if p.spec.scheduler_name in served and not (p.node or p.is_deleting or p.is_terminal or p.malformed)
     }
     queued = {entry.uid for worker in program.router.workers() for entry in worker.queue.entries()}
     found += [f"I3: {uid} waits in the API and in no queue" for uid in sorted(waiting - queued)]

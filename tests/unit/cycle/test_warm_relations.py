@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,9 +121,11 @@ class Bench:
             self.set_node(name)
             row = self.cache.nodes.row_of(name)
             assert row is not None
+            node = self.cache.nodes.node(row)
             if self.draw.chance(0.3):
-                node = self.cache.nodes.node(row)
                 self.cache.set_node(msgspec.structs.replace(node, taints=(Taint("t", effect="NoSchedule"),)))
+            elif self.draw.chance(0.2):
+                self.cache.set_node(msgspec.structs.replace(node, allocatable={}, malformed="odd"))
 
     def hand_over(self) -> None:
         """A node of the domain is withheld from it, or let in again."""
@@ -258,12 +261,15 @@ def test_hard_spreading_takes_no_part_in_scores_and_soft_spreading_none_in_filte
         assert "PodTopologySpread" not in {c.plugin.name for c in (group.scores if sides[0] else group.filters)}
 
 
-def test_pods_on_a_node_that_is_withheld_from_the_domain_count_where_others_are_spread() -> None:
+@pytest.mark.parametrize("why", ["withheld", "unreadable"])
+def test_pods_on_a_node_of_the_domain_that_takes_none_count_where_others_are_spread(why: str) -> None:
     bench = Bench(2, 0)
     for name, zone in (("left", "a"), ("right", "b"), ("late", "b")):
         document = bench.draw.node(name)
         document["metadata"]["labels"] = {ZONE: zone}
         document["spec"] = {}
+        if name == "late" and why == "unreadable":
+            document["status"] = {"allocatable": {"cpu": "-1"}}
         bench.cache.set_node(bench.decoder.node(orjson.dumps(document)))
     late, right = bench.cache.nodes.row_of("late"), bench.cache.nodes.row_of("right")
     assert late is not None
@@ -276,7 +282,8 @@ def test_pods_on_a_node_that_is_withheld_from_the_domain_count_where_others_are_
         document["spec"] = {"containers": [{"name": "c"}], "topologySpreadConstraints": [rule], "nodeName": node}
         return bench.decoder.pod(orjson.dumps(document))
 
-    bench.rows.withhold(late, bench.cache.nodes.node(late))
+    if why == "withheld":
+        bench.rows.withhold(late, bench.cache.nodes.node(late))
     bench.cache.place(pod("there", "DoNotSchedule", "late"))
     hard = bench.warm.find(pod("hard", "DoNotSchedule"), 1)
     soft = bench.warm.find(pod("soft", "ScheduleAnyway"), 1)

@@ -34,6 +34,7 @@ class Telling:
     def __init__(self) -> None:
         self.joined: dict[int, int] = {}
         self.waiting: dict[int, object] = {}
+        self.unreadable: set[int] = set()
         self.generation = 0
 
     def put(self, row: int, *, is_in: bool) -> None:
@@ -50,6 +51,10 @@ class Telling:
             self.waiting[row] = version
 
     def take(self, step: tuple[Any, ...]) -> None:
+        if step[0] == "set":
+            is_unreadable = step[2] == "odd"
+            self.generation += is_unreadable != (step[1] in self.unreadable)
+            self.unreadable = self.unreadable - {step[1]} | ({step[1]} if is_unreadable else set())
         match step:
             case ("set", row, "ours" | "slow" as kind):
                 if row not in self.joined and row not in self.waiting:
@@ -93,7 +98,7 @@ def test_rows_join_leave_and_wait_as_they_are_told(story: list[tuple[Any, ...]])
         assert rows.generation == told.generation, "it moves when the set does, and not otherwise"
         assert rows.withheld == told.waiting
         assert rows.rows.tolist() == members
-        assert rows.places.tolist() == sorted({*members, *told.waiting})
+        assert rows.places.tolist() == sorted({*members, *told.waiting, *told.unreadable})
         assert rows.are_first is (members == list(range(len(members))))
         assert np.flatnonzero(rows.members()).tolist() == members
         positions = rows.position.tolist()
