@@ -21,6 +21,7 @@ from multisched.client.errors import parse_status, retry_after_s
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
 from multisched.framework.ports import Clock, Condition, LeaseHolder, ObjectRef
+from multisched.model.visible_text import whole_characters
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class ApiConditionWriter:
             "type": condition.type,
             "status": condition.status,
             "reason": condition.reason,
-            "message": condition.message.encode("utf-8", "replace").decode(),  # halves of characters no server takes
+            "message": whole_characters(condition.message),
             "lastTransitionTime": since,
         }
         status: dict[str, object] = {"conditions": [entry]}

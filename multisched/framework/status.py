@@ -6,6 +6,8 @@ from enum import Enum
 
 import msgspec
 
+from multisched.model.visible_text import whole_characters
+
 
 class Code(Enum):
     """Status codes as upstream, each with its consequence."""
@@ -50,8 +52,7 @@ class Status(msgspec.Struct, frozen=True):
             if not isinstance(reason, str):
                 raise TypeError(f"Status: reason {reason!r} is not a text")
         if not all(map(str.isascii, self.reasons)):
-            # Half a character, as a path may have it, would end whoever writes the reason as UTF-8.
-            whole = tuple(reason.encode("utf-8", "replace").decode() for reason in self.reasons)
+            whole = tuple(whole_characters(reason) for reason in self.reasons)
             msgspec.structs.force_setattr(self, "reasons", whole)
 
     @property

@@ -53,6 +53,11 @@ def escaped_document(document: Any) -> Any:
     return document
 
 
+def whole_characters(text: str) -> str:
+    """With a question mark for each half of a character, as a path may have it: UTF-8 has no form for one."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def is_hidden(text: str) -> bool:
     """Whether anything in it would have to be escaped."""
     return _HIDDEN.search(text) is not None

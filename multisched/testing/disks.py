@@ -236,14 +236,16 @@ class Disks:
 
     async def add_driver(self, number: int, driver: str, most: int) -> None:
         """The node's kubelet tells of one more driver, and of how many volumes that attaches."""
-        path, node = f"{CSI_PATH}/csinodes/node-{number}", csi_node(number, 9)
         added = {"name": driver, "nodeID": f"n{number}", "topologyKeys": [], "allocatable": {"count": most}}
-        await self._send("PATCH", path, {"spec": {"drivers": [*node["spec"]["drivers"], added]}}, MERGE_PATCH)
+        await self._set_drivers(number, [*csi_node(number, 9)["spec"]["drivers"], added])
 
     async def raise_limits(self, number: int) -> None:
         """The node's drivers attach as many volumes as any node's do."""
-        path, node = f"{CSI_PATH}/csinodes/node-{number}", csi_node(number, 9)
-        await self._send("PATCH", path, {"spec": {"drivers": node["spec"]["drivers"]}}, MERGE_PATCH)
+        await self._set_drivers(number, csi_node(number, 9)["spec"]["drivers"])
+
+    async def _set_drivers(self, number: int, drivers: Sequence[Mapping[str, Any]]) -> None:
+        path = f"{CSI_PATH}/csinodes/node-{number}"
+        await self._send("PATCH", path, {"spec": {"drivers": drivers}}, MERGE_PATCH)
 
     async def attach_volume(self, number: int, volume: str, driver: str) -> None:
         """It hangs on the node, whoever uses it."""

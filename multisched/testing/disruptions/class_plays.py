@@ -13,13 +13,13 @@ from multisched.testing.disruptions.rooms import Rooms
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     Plays,
+    all_stand,
     closely,
     emptiest,
     must_come,
     must_wait,
     place,
     several,
-    standing,
 )
 from multisched.testing.relations import HOSTNAME, ZONE
 from multisched.testing.world import CROWDED
@@ -77,7 +77,7 @@ async def _find_company(scene: Scene) -> bool:
         await must_come(scene, node, first, "it is the first of its kind")
         await must_come(scene, node, stranger, "somebody of the kind that it wants is there")
         others = [await place(scene, "", 15 + at, spec=spec, labels=kin) for at in range(2)]
-        await scene.until(lambda: len(standing(scene, others)) == len(others))
+        await scene.until(lambda: all_stand(scene, others))
         await scene.world.delete_named(first)
         for name in others:
             await scene.world.delete_named(name)
@@ -95,8 +95,8 @@ async def _fill_zones(scene: Scene) -> bool:
     nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in scene.run.door.nodes()}
     with closely(scene):
         there = {zone: await place(scene, node, 10, spec=spec, labels=kin) for zone, node in nodes.items()}
-        await scene.until(lambda: len(standing(scene, [*there.values()])) == len(there))
-        if len(standing(scene, [*there.values()])) < len(there):
+        await scene.until(lambda: all_stand(scene, [*there.values()]))
+        if not all_stand(scene, [*there.values()]):
             return False
         zone = scene.rng.choice(sorted(nodes))
         late = await place(scene, nodes[zone], 10, spec=spec, labels=kin)
@@ -116,7 +116,7 @@ async def _prefer(scene: Scene) -> bool:
     nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in scene.run.door.nodes()]
     kinds = [{KIN: f"{key}-{at}"} for at in range(len(WEIGHTS))]
     company = [await place(scene, node, 10, labels=kind) for node, kind in zip(nodes, kinds * 2, strict=False)]
-    await scene.until(lambda: len(standing(scene, company)) == len(company))
+    await scene.until(lambda: all_stand(scene, company))
     weighed = [
         {"weight": weight, "podAffinityTerm": _term(kind, HOSTNAME if at % 2 else ZONE)}
         for at, (weight, kind) in enumerate(zip(WEIGHTS, kinds, strict=True))
@@ -132,7 +132,7 @@ async def _prefer(scene: Scene) -> bool:
                 await scene.world.delete_named(name)
                 await scene.pause(0.1, 0.3)
             names = [await _new(scene, milli=25, spec=spec, labels=kinds[0]) for spec in specs]
-            await scene.until(partial(_stand, scene, names), 2.0)
+            await scene.until(partial(all_stand, scene, names), 2.0)
         await _spread_service(scene, f"app-{key}")
     return True
 
@@ -145,7 +145,7 @@ async def _spread_service(scene: Scene, app: str) -> None:
             await change(app)
             await scene.pause(0.2, 0.4)
         names = [await _new(scene, milli=26, labels=labels) for _ in range(2)]
-        await scene.until(partial(_stand, scene, names), 2.0)
+        await scene.until(partial(all_stand, scene, names), 2.0)
 
 
 async def _fill_preferred(scene: Scene) -> bool:
@@ -161,7 +161,7 @@ async def _fill_preferred(scene: Scene) -> bool:
     with closely(scene):
         for _ in nodes:
             names.append(await rooms.pod("preferred", spec, milli=FILLING_MILLI))
-            await scene.until(partial(_stand, scene, names), 2.0)
+            await scene.until(partial(all_stand, scene, names), 2.0)
     for name in names:
         await scene.world.delete_named(name)
     return True
@@ -176,16 +176,12 @@ async def _pull(scene: Scene) -> bool:
     with closely(scene):
         for node in nodes:
             name = await rooms.pod("pull", {"containers": [main]})
-            await scene.until(partial(_stand, scene, [name]), 2.0)
+            await scene.until(partial(all_stand, scene, [name]), 2.0)
             await scene.world.patch_node(node, pulled)
             await scene.pause(0.2, 0.4)
         name = await rooms.pod("pull", {"containers": [main]})
-        await scene.until(partial(_stand, scene, [name]), 2.0)
+        await scene.until(partial(all_stand, scene, [name]), 2.0)
     return True
-
-
-def _stand(scene: Scene, names: Sequence[str]) -> bool:
-    return len(standing(scene, names)) == len(names)
 
 
 async def _new(

@@ -9,6 +9,7 @@ from multisched.queueing.doomed import REFUSALS_ALIKE_MAX
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     Plays,
+    all_stand,
     is_led_by,
     leading,
     place,
@@ -20,7 +21,6 @@ from multisched.testing.faults import FORBIDDEN
 
 DENIED_S: Final = 20.0
 """In which a pod is tried REFUSALS_ALIKE_MAX times: it backs off for 1, 2, 4 and 8 s between them."""
-
 REOPENED_S: Final = 35.0
 """In which a watch is opened again: it may have failed before, and backs off for half a minute at most."""
 
@@ -55,7 +55,7 @@ async def _cut_line_short(scene: Scene) -> bool:
         process.transport.cut_short.add(name)
     await place(scene, "", 10, name=name)
     twin = await place(scene, "", 10)
-    await scene.until(lambda: len(standing(scene, [name, twin])) == 2, REOPENED_S)
+    await scene.until(lambda: all_stand(scene, [name, twin]), REOPENED_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and not standing(scene, [name]):
         scene.run.door.complain(f"I3: {name} is not heard of, whose line was cut short")
     for one in (name, twin):

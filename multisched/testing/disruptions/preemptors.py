@@ -15,6 +15,7 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     PLAIN_MILLI,
     Plays,
+    all_stand,
     emptiest,
     is_led_by,
     named,
@@ -48,7 +49,7 @@ async def _promise_port(scene: Scene) -> bool:
     node = emptiest(scene)
     free = PLAIN_MILLI - used(scene)[node]
     fillers = [await place(scene, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
-    await scene.until(lambda: len(standing(scene, fillers)) == len(fillers))
+    await scene.until(lambda: all_stand(scene, fillers))
     left = PLAIN_MILLI - used(scene)[node]
     pressing = await place(scene, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
     await scene.until(lambda: promised(scene, pressing))
@@ -92,7 +93,7 @@ async def _promise_twice(scene: Scene) -> bool:
     rooms, before = Rooms(scene), steady_leader(scene)
     node = await rooms.room("twice", cpu="8")
     lowly = [await rooms.pod("twice", milli=LARGE_MILLI) for _ in range(3)]
-    await scene.until(partial(_stand, scene, lowly))
+    await scene.until(partial(all_stand, scene, lowly))
     first = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
     await scene.until(lambda: promised(scene, first), HELPED_S)
     is_promised = promised(scene, first)
@@ -100,7 +101,7 @@ async def _promise_twice(scene: Scene) -> bool:
     await scene.until(lambda: promised(scene, second), HELPED_S)
     if is_led_by(scene, before) and is_promised and promised(scene, second) and not promised(scene, first):
         scene.run.door.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
-    await scene.until(partial(_stand, scene, [first, second]), HELPED_S)
+    await scene.until(partial(all_stand, scene, [first, second]), HELPED_S)
     await _clear(scene, [node], [first, second, *lowly])
     return True
 
@@ -114,14 +115,14 @@ async def _start_meanwhile(scene: Scene) -> bool:
         nodes = [await rooms.room(bed) for _ in range(2)]
         large = [await rooms.pod(bed, _on(node), milli=LARGE_MILLI) for node in nodes]
         small = [await rooms.pod(bed, _on(node), milli=SMALL_MILLI) for node in nodes]
-        await scene.until(partial(_stand, scene, [*large, *small]))
+        await scene.until(partial(all_stand, scene, [*large, *small]))
         pressing: list[str] = []
         for started in ([], large if is_large else small):
             for pod in named(scene, started):
                 await scene.world.start_pod(pod)
             await scene.pause(0.2, 0.4)
             pressing.append(await rooms.pod(bed, milli=LARGE_MILLI, is_urgent=True))
-            await scene.until(partial(_stand, scene, pressing), HELPED_S)
+            await scene.until(partial(all_stand, scene, pressing), HELPED_S)
         await _clear(scene, nodes, [*pressing, *large, *small])
     return True
 
@@ -131,10 +132,6 @@ def _on(node: str) -> dict[str, Any]:
     return {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
     }
-
-
-def _stand(scene: Scene, names: Sequence[str]) -> bool:
-    return len(standing(scene, names)) == len(names)
 
 
 async def _clear(scene: Scene, nodes: Sequence[str], pods: Sequence[str]) -> None:

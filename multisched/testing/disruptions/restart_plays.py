@@ -11,6 +11,7 @@ from multisched.testing.disks import NOBODYS
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     Plays,
+    all_stand,
     emptiest,
     is_led_by,
     leading,
@@ -84,7 +85,7 @@ async def _recreate_unseen(scene: Scene) -> bool:
     names = [f"stateful-{scene.mark()}-{at}" for at in range(3)]
     for name in names:
         await place(scene, node, 1_200, name=name)
-    await scene.until(lambda: len(standing(scene, names)) == len(names))
+    await scene.until(lambda: all_stand(scene, names))
     for process in scene.run.processes:
         process.transport.stalled_until_s = scene.now_s() + UNSEEN_S
     for name in names:

@@ -12,7 +12,7 @@ from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.disruptions.stage import leaders, leading, named, place, standing
+from multisched.testing.disruptions.stage import all_stand, leaders, leading, named, place
 from multisched.testing.relations import HOSTNAME
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ async def wake_up(scene: Scene, wake: Callable[[], Awaitable[object]], sleepers:
 
 async def _decided(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
     names = [one.pod for one in sleepers]
-    await scene.until(lambda: len(standing(scene, names)) == len(names), DECIDED_S)
+    await scene.until(lambda: all_stand(scene, names), DECIDED_S)
 
 
 def asleep(scene: Scene, name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from multisched.model.objects import CPU, Pod
@@ -75,6 +76,10 @@ def standing(scene: Scene, names: Sequence[str]) -> list[Pod]:
     return [pod for pod in named(scene, names) if pod.node and not pod.is_deleting]
 
 
+def all_stand(scene: Scene, names: Sequence[str]) -> bool:
+    return len(standing(scene, names)) == len(names)
+
+
 def promised(scene: Scene, name: str) -> bool:
     """The pod was promised a node, or has one."""
     return any(pod.nominated_node or pod.node for pod in named(scene, [name]))
@@ -109,7 +114,7 @@ def closely(scene: Scene) -> Iterator[None]:
 async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
     before, twin = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(lambda: len(standing(scene, [name, twin])) == 2, COMES_S)
+    await scene.until(partial(all_stand, scene, [name, twin]), COMES_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
         scene.run.door.complain(f"I3: {name} waits for {node}, and may go there: {why}")
     await scene.world.delete_named(twin)
@@ -123,7 +128,7 @@ async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Seq
     before, twin = steady_leader(scene), await place(scene, node, 10)
     await scene.until(lambda: bool(standing(scene, [twin])), COMES_S)
     await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
-    if is_led_by(scene, before) and standing(scene, [name]) and len(standing(scene, beside)) == len(beside):
+    if is_led_by(scene, before) and standing(scene, [name]) and all_stand(scene, beside):
         scene.run.door.complain(f"I1: {name} stands on {node}, and must not: {why}")
     await scene.world.delete_named(twin)
 
