@@ -134,7 +134,8 @@ class Books:
     def _check_node(self, pod: Pod, name: str, others: list[Pod], ground: Ground | None) -> None:
         """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender was told.
 
-        A pod that takes effect late is no worse than those decided after it, when the node may have been larger.
+        A pod that takes effect late is no worse than those decided after it, when the node may have been larger, or was told
+        to hold less.
         """
         node = self.nodes().get(name)
         if node is None:
@@ -142,10 +143,9 @@ class Books:
         if ground is not None and ground.mistakes(node):
             return
         room = dict(node.allocatable)
-        for decided_on in (
-            ground,
-            *(self.ground_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)),
-        ):
+        later = [self.ground_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)]
+        others = [one for one in others if not any(self.is_excused(one, than) for than in later)]
+        for decided_on in (ground, *later):
             if decided_on is not None and decided_on.node is not None and decided_on.node.uid == node.uid:
                 room = {
                     r: max(room.get(r, 0), amount) for r, amount in (room | dict(decided_on.node.allocatable)).items()

@@ -124,8 +124,9 @@ def allows(
     rules = [rule for rule in pod.spec.spread if rule.is_hard]
     if not rules:
         return True
-    selector = pod.spec.affinity.node_selector
-    reach = [one for one in nodes if is_usable(one) and all(r.matches_value(one.labels.get(r.key)) for r in selector)]
+    selector, keys = pod.spec.affinity.node_selector, {rule.topology_key for rule in rules}
+    places = [one for one in nodes if is_usable(one) and keys <= one.labels.keys()]
+    reach = [one for one in places if all(r.matches_value(one.labels.get(r.key)) for r in selector)]
     return all(_is_level(pod, node, rule, reach, standing) for rule in rules)
 
 
@@ -146,10 +147,10 @@ def _is_level(
     if key not in node.labels or rule.selector is None:
         return key in node.labels
     reach = [one for one in reach if not rule.honors_taints or is_tolerated(pod, one)]
-    counts = {one.labels[key]: 0 for one in reach if key in one.labels}
+    counts = {one.labels[key]: 0 for one in reach}
     names = {one.name for one in reach}
     for one, there in standing if rule.selector.requirements else ():  # as upstream: an empty selector counts nobody
-        is_counted = there.name in names and key in there.labels and not one.is_deleting
+        is_counted = there.name in names and not one.is_deleting
         if is_counted and one.namespace == pod.namespace and rule.selector.matches(one.labels):
             counts[there.labels[key]] += 1
     fewest = min(counts.values(), default=0) if len(counts) >= rule.min_domains else 0

@@ -80,9 +80,11 @@ class Stand:
         patch = orjson.dumps({"status": {"allocatable": {"cpu": cpu}}})
         await self.api.request("PATCH", f"/api/v1/nodes/{node}/status", body=patch, content_type=MERGE_PATCH)
 
-    def decide(self, name: str, node: str) -> tuple[str, bytes]:
-        """Decided on and sent by `me`, who has heard of all."""
+    def decide(self, name: str, node: str, *, unheard: str = "") -> tuple[str, bytes]:
+        """Decided on and sent by `me`, who has heard of all but one."""
         told = self.hear()
+        if unheard:
+            told.unknowable.add(self.uid(unheard))
         self.door.assumed(self.uid(name), node)
         told.assumed(self.uid(name), node)
         return self.sent(name, node)
@@ -377,6 +379,30 @@ def test_a_late_bind_is_judged_by_the_room_of_those_decided_after_it(is_last: bo
         await stand.set_cpu("a", "2")
         other = stand.decide("other", "a")
         await stand.set_cpu("a", "1")
+        late = late or stand.decide("late", "a")
+        await stand.apply(*other)
+        await stand.apply(*late)
+        return stand.broken
+
+    broken = simulate(main(), loop)
+
+    assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last: bool) -> None:
+    """Nobody told of one pod when the other was decided on; whoever comes after that, and after it was told, knows all."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str]:
+        stand = Stand(loop)
+        await stand.add_node("a")
+        await stand.write_lease("me")
+        for name in ("there", "late", "other"):
+            await stand.add_pod(name, cpu="400m")
+        await stand.bind("there", "a")
+        late = stand.decide("late", "a") if not is_last else None
+        other = stand.decide("other", "a", unheard="there")
         late = late or stand.decide("late", "a")
         await stand.apply(*other)
         await stand.apply(*late)

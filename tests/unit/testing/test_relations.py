@@ -1,11 +1,13 @@
-"""Ports of a host that two pods cannot both have: the same number and protocol, on one address that both want."""
+"""Relations of pods in plain arithmetic: ports that two pods cannot both have, and nodes that count for a hard spread."""
 
 from __future__ import annotations
 
 import pytest
 
-from multisched.model.objects import HostPort, Pod, PodSpec
-from multisched.testing.relations import clash
+from multisched.model.objects import HostPort, Node, Pod, PodSpec
+from multisched.model.placement import SpreadConstraint
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.testing.relations import HOSTNAME, allows, clash
 
 
 def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
@@ -26,3 +28,16 @@ def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
 )
 def test_two_pods_want_one_port(ours: Pod, theirs: Pod, do_clash: bool) -> None:
     assert (clash(ours, theirs) is not None) == do_clash
+
+
+def test_a_node_without_the_label_of_one_constraint_counts_for_none_of_them() -> None:
+    selector = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
+    spread = tuple(SpreadConstraint(1, key, is_hard=True, selector=selector) for key in ("zone", HOSTNAME))
+    pod = Pod("default", "new", "new", 1, PodSpec(spread=spread), labels={"app": "web"})
+    here = Node("here", "here", 1, labels={"zone": "a", HOSTNAME: "here"})
+    empty = Node("empty", "empty", 1, labels={"zone": "a", HOSTNAME: "empty"})
+    bare = Node("bare", "bare", 1, labels={HOSTNAME: "bare"})
+    standing = [(pod, here)]
+
+    assert allows(pod, here, [here, bare], standing, lambda node: True)
+    assert not allows(pod, here, [here, empty], standing, lambda node: True)
