@@ -543,9 +543,9 @@ class Program:
     async def _open(self, worker: DomainWorker, keeper: LeaseKeeper) -> None:
         """Returns once the lease is held, and all is known that was bound by it before."""
         term = 0
-        while term != keeper.term or not term:
+        while term != keeper.term or not keeper.may_bind():
             await self._until_may_bind(worker.name, keeper)
-            term = keeper.term  # it may be lost and won again while lists are read
+            term = keeper.term  # it may be lost, and won again, while lists are read
             others: Mapping[str, Holding | None] = {}
             if not self.handover.is_settled(worker.name):
                 others = await self.handover.others(worker.name)

@@ -52,8 +52,8 @@ class LateLines:
 
 class SlowDoor(DirectTransport):
     """Holds bindings for `hold_s` before the server sees them, and counts them; may be cut off from the leases, and its
-    watches hear nothing while `hears` is not set. Bindings of the pods in `denied` are refused with those words, as a
-    webhook does."""
+    watches hear nothing while `hears` is not set, nor lists of pods while `lists` is not. Bindings of the pods in `denied`
+    are refused with those words, as a webhook does."""
 
     def __init__(self, server: ApiServer) -> None:
         super().__init__(server)
@@ -64,6 +64,8 @@ class SlowDoor(DirectTransport):
         self.is_cut = False
         self.hears = asyncio.Event()
         self.hears.set()
+        self.lists = asyncio.Event()
+        self.lists.set()
         self.denied: dict[str, str] = {}
 
     @asynccontextmanager
@@ -90,6 +92,8 @@ class SlowDoor(DirectTransport):
             words = self.denied.get(path.split("/pods/")[1].split("/")[0])
             if words is not None:
                 return Response(403, orjson.dumps({"kind": "Status", "status": "Failure", "message": words}), {})
+        if "/pods?" in path:
+            await self.lists.wait()
         self.lists_of_nodes_pods += "fieldSelector=spec.nodeName" in path
         if self.is_cut and "/leases" in path:
             raise ConnectFailedError("cut")
@@ -304,6 +308,34 @@ def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
         assert standby.bindings == 0
         assert await site.node_of("next") == ""
         standby.hears.set()
+        second.stop()
+        await waiting
+
+    play(scene)
+
+
+def test_who_loses_the_lease_while_it_lists_does_not_lead_by_that_list() -> None:
+    async def scene(site: Site) -> None:
+        (first, _), (second, standby) = site.program("first"), site.program("second")
+        leading = site.loop.create_task(first.run())
+        await asyncio.sleep(2.0)
+        waiting = site.loop.create_task(second.run())
+        await asyncio.sleep(5.0)
+        standby.lists.clear()
+        first.stop()
+        await leading
+        await asyncio.sleep(5.0)
+        assert await site.holders() == {"second"}
+        standby.is_cut = True
+        await asyncio.sleep(12.0)
+        standby.lists.set()
+        await asyncio.sleep(1.0)
+        assert not any(worker.is_leading for worker in second.router.workers())
+        assert not waiting.done()
+        standby.is_cut = False
+        await site.add_pod("p")
+        await asyncio.sleep(30.0)
+        assert await site.node_of("p") == "a"
         second.stop()
         await waiting
 
