@@ -264,7 +264,7 @@ class FaultyTransport:
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
             self._watcher.claim_answered(self._sender, path, answer)
-        if method == "GET" and "/leases/" in path and answer.status == 200:
+        if method == "GET" and "/leases/" in path and b'"holderIdentity"' in answer.body:
             self._watcher.lease_read(self._sender, path)
         return answer
 

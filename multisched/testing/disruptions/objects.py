@@ -107,11 +107,12 @@ async def _relabel_namespace(scene: Scene) -> bool:
     for label in (None, "yes", None):
         await world.label_namespace(named, {LOUD: label})
         await scene.until(partial(_is_heard, scene, named, label))
+        was_heard = _is_heard(scene, named, label)
         guests = [await _place(scene, node, guest_spec, guests_in, GUEST) for _ in range(2)]
         await scene.pause(2.0, 4.0)
         standing = {pod.name for pod in world.pods() if pod.node == node}
         beside = sorted(standing.intersection(guests)) if host in standing else []
-        if beside and label and _is_heard(scene, named, label):
+        if beside and label and was_heard:
             scene.run.door.complain(f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}")
         for guest in guests:
             await world.delete_named(guest, guests_in)
