@@ -139,6 +139,11 @@ class Told:
         is_less = before is not None and any(pod.requests.get(r, 0) < amount for r, amount in before.requests.items())
         return pod.node if is_less or pod.is_terminal else ""
 
+    def read(self, pod: Pod) -> None:
+        """The server has told of the pod when it was asked, and no watch has."""
+        self.changes += 1
+        self.pods[pod.uid], self._uids[pod.key] = pod, pod.uid
+
     def pod_gone(self, key: str) -> None:
         self.drop(self._uids.pop(key, ""))
 

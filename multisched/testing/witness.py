@@ -243,6 +243,9 @@ class Witness:
         if fault:
             self._door.complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self.program.pods.pending.get(pod.uid)
+        if pending is None and self._has_come_back(pod):
+            pending = pod  # the answer about its lost bind was the first word of it since it came back with a backup
+            self.told.read(pod)
         if pending is None:
             self._door.complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
         elif pending.gates:
@@ -263,6 +266,11 @@ class Witness:
         if self.program.cache.is_assumed(uid):
             self._door.given_up(self._identity, uid)
         return self._forget(uid)
+
+    def _has_come_back(self, pod: Pod) -> bool:
+        """A restored backup has it, which had been deleted."""
+        known = self._door.pods().get(pod.key) if self._was_rewound else None
+        return known is not None and known.uid == pod.uid
 
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
         """A fraction leaves whole devices to those that need them."""
