@@ -266,9 +266,9 @@ class Handover:
         node = self._cache.nodes.node_at(one.row)
         if node is None or node.uid != uid:
             return
-        used = self._router.users_of(one.row)
+        used = self._router.uses_of(one.row)
         one.rows.admit(one.row, one.version)
-        uses = self._router.users_of(one.row)
+        uses = self._router.uses_of(one.row)
         self._router.tell_node(node, node, used, uses, self._clock.monotonic())
 
     async def _counts_all_on(self, name: str) -> bool:

@@ -26,6 +26,7 @@ from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
 from multisched.shell.router import Router
 from multisched.state.cluster_cache import ClusterCache, PlacedPod, PodState
+from multisched.state.domain_rows import Use
 from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
@@ -401,12 +402,12 @@ class NodeIngest:
         else:
             self._reported.pop(node.name, None)
         row = self._cache.nodes.row_of(node.name)
-        used = self._router.users_of(row)
+        used = self._router.uses_of(row)
         before = self._cache.set_node(node)
-        uses = self._router.users_of(self._cache.nodes.row_of(node.name))
+        uses = self._router.uses_of(self._cache.nodes.row_of(node.name))
         now_s = self._clock.monotonic()
         if before is not None and before.uid != node.uid:
-            nobody = [False] * len(used)
+            nobody = [Use.NONE] * len(used)
             self._router.tell_node(before, None, used, nobody, now_s)
             before, used = None, nobody
         self._router.tell_node(before, node, used, uses, now_s)
@@ -422,11 +423,11 @@ class NodeIngest:
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
-        used = self._router.users_of(self._cache.nodes.row_of(key))
+        used = self._router.uses_of(self._cache.nodes.row_of(key))
         node = self._cache.remove_node(key)
         self._reported.pop(key, None)
         if node is not None:
-            self._router.tell_node(node, None, used, [False] * len(used), self._clock.monotonic())
+            self._router.tell_node(node, None, used, [Use.NONE] * len(used), self._clock.monotonic())
             self._look_again(key)
 
     def replaced(self, version: str) -> None:

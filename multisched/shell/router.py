@@ -1,9 +1,9 @@
 """Which domain a pod belongs to, and which domains hear of what happens.
 
-Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node: for a domain that
-it joins (by its labels, a loan, or because it can be read now) a changed node is a new one, for one that it leaves it is
-gone, and the others hear nothing. A pod on a node is a distant one to those that may not use the node. All synchronous;
-called by ingest and by the workers.
+Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node, or count what stands
+there: for a domain that it joins (by its labels, a loan, or because it can be read now) a changed node is a new one, for one that
+it leaves it is gone, and the others hear nothing. A pod on a node is a distant one to these. All synchronous; called by ingest
+and by the workers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from multisched.model.objects import Node, Pod
 from multisched.queueing.entry import Moved
 from multisched.shell.cluster_changes import node_events
 from multisched.shell.domain import DomainWorker
-from multisched.state.domain_rows import DomainRows
+from multisched.state.domain_rows import DomainRows, Use
 
 
 @cache
 def _distant(event: ClusterEvent) -> ClusterEvent:
-    """The same of a pod on a row that the domain may not use. There are a dozen kinds of events."""
+    """The same of a pod on a row that is nothing to the domain. There are a dozen kinds of events."""
     return replace(event, resource=Resource.DISTANT_POD)
 
 
@@ -59,9 +59,9 @@ class Router:
         """The rows the domain may use."""
         return next(rows for known, rows in self._workers if known is worker)
 
-    def users_of(self, row: int | None) -> Sequence[bool]:
-        """Per domain whether it may use the row; of no row nobody."""
-        return [row is not None and rows.has(row) for _, rows in self._workers]
+    def uses_of(self, row: int | None) -> Sequence[Use]:
+        """Per domain what the row is to it."""
+        return [Use.NONE if row is None else rows.use_of(row) for _, rows in self._workers]
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -72,10 +72,10 @@ class Router:
             self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
     def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
-        """As `tell`, of a pod on this row: domains that may not use it hear of a distant pod."""
+        """As `tell`, of a pod on this row: domains to which it is nothing hear of a distant pod."""
         self.told = event.label
         for worker, rows in self._workers:
-            is_near = row is not None and rows.has(row)
+            is_near = row is not None and rows.use_of(row) is not Use.NONE
             self._wake(worker, worker.queue.on_event(event if is_near else _distant(event), old, new, now_s))
 
     def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
@@ -86,15 +86,15 @@ class Router:
                 self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
     def tell_node(
-        self, before: Node | None, after: Node | None, used: Sequence[bool], uses: Sequence[bool], now_s: float
+        self, before: Node | None, after: Node | None, used: Sequence[Use], uses: Sequence[Use], now_s: float
     ) -> None:
-        """A node came, changed or went. `used` and `uses`: what `users_of` said before and says now."""
+        """A node came, changed or went. `used` and `uses`: what `uses_of` said before and says now."""
         changes = node_events(before, after) if before is not None and after is not None else ()
         for (worker, _), did, does in zip(self._workers, used, uses, strict=True):
-            if does and not did:
+            if does > did:
                 self.told = NODE_ADD.label
                 self._wake(worker, worker.queue.on_event(NODE_ADD, None, after, now_s))
-            elif did and not does:
+            elif did > does:
                 self.told = NODE_DELETE.label
                 self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
             elif does:

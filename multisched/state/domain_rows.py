@@ -8,6 +8,7 @@ stands on either counts where pods are spread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 
 import numpy as np
 
@@ -17,6 +18,15 @@ from multisched.model.version import Version
 from multisched.state.node_table import grown
 
 NodeRule = Callable[[Node], bool]
+
+
+class Use(IntEnum):
+    """What a row is to a domain; the more the larger."""
+
+    NONE = 0
+    COUNTED = 1
+    """Withheld, or not to be read: no pod may go there, and what stands there counts where pods are spread."""
+    USED = 2
 
 
 class DomainRows:
@@ -120,6 +130,11 @@ class DomainRows:
 
     def has(self, row: int) -> bool:
         return row < len(self._member) and bool(self._member[row])
+
+    def use_of(self, row: int) -> Use:
+        if self.has(row):
+            return Use.USED
+        return Use.COUNTED if row in self._withheld or row in self._unreadable else Use.NONE
 
     def has_stayed(self, row: int, generation: int) -> bool:
         """True for a row that has been the domain's ever since, with the same node."""

@@ -23,11 +23,11 @@ PATIENCE_S = 20.0
 """Longer than any backoff, far shorter than the leftover flush."""
 
 
-def play(scene: Callable[[House], Coroutine[Any, Any, None]], *nodes: str) -> None:
+def play(scene: Callable[[House], Coroutine[Any, Any, None]], *nodes: str, filters: Sequence[str] = ()) -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, *nodes)
+        house = House(loop, *nodes, filters=filters)
         task = asyncio.ensure_future(house.worker.run())
         house.worker.lead()
         await scene(house)
@@ -160,6 +160,49 @@ def test_a_pod_gone_from_a_node_of_another_domain_wakes_nobody_who_waits_for_roo
         assert attempts(house, "p") == before + 1
 
     play(scene, "small")
+
+
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+}
+WEB = {"labels": {"app": "web"}}
+
+
+@pytest.mark.parametrize("why", ["withheld", "unreadable"])
+@pytest.mark.parametrize("change", ["its pod goes", "it goes", "it changes its zone", "it is lent out"])
+def test_who_is_spread_hears_of_a_node_that_counts_and_takes_no_pods(why: str, change: str) -> None:
+    """One zone is full of the pod's kind, the other is empty or has but one node, which takes no pods."""
+    is_emptied = change == "its pod goes"
+
+    async def scene(house: House) -> None:
+        house.see_node("small", labels={"zone": "a"})
+        house.see_node("shut", labels={"zone": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}])
+        if is_emptied:
+            house.see_pod("there", metadata=WEB, nodeName="odd", phase="Running")
+        else:
+            house.see_pod("far", metadata=WEB, nodeName="shut", phase="Running")
+            house.see_pod("near", metadata=WEB, nodeName="small", phase="Running")
+        cpu = "lots" if why == "unreadable" else "4"
+        house.domain.rows.may_join = lambda node: False
+        house.see_node("odd", cpu=cpu, labels={"zone": "a" if is_emptied else "c"})
+        house.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        if is_emptied:
+            house.lose_pod("there")
+        elif change == "it goes":
+            house.lose_node("odd")
+        elif change == "it is lent out":
+            house.see_node("odd", cpu=cpu, labels={"zone": "c", **ELSEWHERE})
+        else:
+            house.see_node("odd", cpu=cpu, labels={"zone": "b"})
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") == "small"
+
+    play(scene, filters=("PodTopologySpread",))
 
 
 def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_node() -> None:
