@@ -47,6 +47,8 @@ class DomainRows:
         """Asked of a node that joins; False: it is withheld until `admit`."""
         self._withheld: dict[int, Version] = {}
         self._unreadable: set[int] = set()
+        self._places, self._places_at = self._rows, -1
+        """What `places` last was, and the generation then: a node may stay unreadable for days."""
 
     def set_node(self, row: int, node: Node | None) -> None:
         """A node appeared or changed in the row, or (None) left it."""
@@ -113,8 +115,11 @@ class DomainRows:
     @property
     def places(self) -> Rows:
         """`rows`, those withheld and those that cannot be read, ascending: what stands there counts."""
-        others = [*self._withheld, *self._unreadable]
-        return np.union1d(self.rows, np.array(others, np.intp)) if others else self.rows
+        if self._places_at != self.generation:
+            others = [*self._withheld, *self._unreadable]
+            self._places = np.union1d(self.rows, np.array(others, np.intp)) if others else self.rows
+            self._places_at = self.generation
+        return self._places
 
     @property
     def position(self) -> Rows:
