@@ -64,7 +64,7 @@ class ApiConditionWriter:
         self._limiter = limiter
         self._clock = clock
         self._pending: OrderedDict[str, tuple[ObjectRef, Condition, LeaseHolder]] = OrderedDict()
-        self._writing: set[str] = set()
+        self._writing: dict[str, tuple[ObjectRef, Condition, LeaseHolder]] = {}
         self._dropped: set[str] = set()
         """Of those being written: not to be sent again, nor at all if that has not been done yet."""
         self._written: OrderedDict[str, _Written] = OrderedDict()
@@ -97,6 +97,14 @@ class ApiConditionWriter:
         if self._pending.pop(uid, None) is not None:
             self._counters.superseded += 1
 
+    def end_nomination(self, uid: str) -> None:
+        """Said of a promise that has ended. Of one that was written before, whoever ends it tells the server."""
+        unsettled = [one for one in (self._pending.get(uid), self._writing.get(uid)) if one is not None]
+        if any(condition.nominated_node for _, condition, _ in unsettled):
+            pod, condition, lease = unsettled[0]
+            self._pending[uid] = (pod, replace(condition, nominated_node=""), lease)
+            self._wakeup.set()
+
     def forget_written(self) -> None:
         """What was written need not be there any more: a backup was restored."""
         self._written.clear()
@@ -123,12 +131,11 @@ class ApiConditionWriter:
                 self._wakeup.clear()
                 await self._wakeup.wait()
                 continue
-            pod, condition, lease = self._pending.pop(uid)
-            self._writing.add(uid)
+            self._writing[uid] = pod, condition, lease = self._pending.pop(uid)
             try:
                 await self._write(pod, condition, lease)
             finally:
-                self._writing.discard(uid)
+                del self._writing[uid]
                 self._dropped.discard(uid)
 
     def _next_uid(self) -> str | None:

@@ -151,6 +151,10 @@ class ConditionWriter(Protocol):
         """What has not been written of this pod is not true any more: it has a node."""
         ...
 
+    def end_nomination(self, uid: str) -> None:
+        """The pod is promised its node no more: a nomination that is not written yet never is, one on its way is taken back."""
+        ...
+
 
 class WriteAnswer(Enum):
     """What one write to a pod is known to have done."""

@@ -449,6 +449,7 @@ class DomainWorker:
 
     def promise_ended(self, pod: Pod, node: str) -> None:
         """A pod is promised this node no more. Where the server has not been told of the promise, no watch tells the end."""
+        self._outside.conditions.end_nomination(pod.uid)
         self._listeners.tell_promise_ended(replace(pod, nominated_node=node), self._outside.clock.monotonic())
 
     def let_go(self, pod: Pod, *, failed: bool) -> None:

@@ -455,6 +455,40 @@ async def test_a_condition_that_could_not_be_written_gives_way_to_a_newer_one_bu
     assert (statistics.superseded, statistics.retries, statistics.written) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("is_sent", [False, True])
+@pytest.mark.parametrize("is_newer_told", [False, True])
+async def test_a_nomination_that_ends_before_it_is_settled_does_not_outlive_its_end(
+    is_sent: bool, is_newer_told: bool
+) -> None:
+    writer, transport, _ = make_writer()
+    writer.write(POD, replace(UNSCHEDULABLE, nominated_node="n1"), LEASE)
+    async with at_work(writer):
+        if is_sent:
+            await asyncio.sleep(0.001)
+            assert transport.asked[0].body["status"]["nominatedNodeName"] == "n1"
+        writer.end_nomination("uid-1")
+        if is_newer_told:
+            writer.write(POD, replace(UNSCHEDULABLE, message="newer"), LEASE)
+        assert await drained(writer, 5.0)
+    assert len(transport.asked) == 1 + is_sent
+    last = transport.asked[-1].body["status"]
+    assert last["nominatedNodeName"] is None
+    assert last["conditions"][0]["message"] == ("newer" if is_newer_told else UNSCHEDULABLE.message)
+
+
+async def test_the_end_of_a_nomination_that_was_written_or_never_told_writes_nothing() -> None:
+    writer, transport, _ = make_writer()
+    writer.end_nomination("uid-1")
+    async with at_work(writer):
+        writer.write(POD, replace(UNSCHEDULABLE, nominated_node="n1"), LEASE)
+        assert await drained(writer, 5.0)
+        writer.write(POD, replace(UNSCHEDULABLE, message="newer"), LEASE)
+        writer.end_nomination("uid-1")
+        assert await drained(writer, 5.0)
+    told = [asked.body["status"].get("nominatedNodeName", "as it was") for asked in transport.asked]
+    assert told == ["n1", "as it was"]
+
+
 async def test_what_is_kept_of_conditions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(condition_writer, "PENDING_MAX", 2)
     monkeypatch.setattr(condition_writer, "WRITTEN_MAX", 2)

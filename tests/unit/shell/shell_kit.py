@@ -90,6 +90,8 @@ class Desk:
         self.writes: dict[tuple[str, str], list[WriteReply]] = {}
         self.preemptions_s: list[float] = []
         self.dropped: list[str] = []
+        self.ended: list[str] = []
+        """uids whose unwritten nominations were taken back."""
         """Pods of which nothing more is to be written, as they are bound."""
         self.writes_sent: list[tuple[str, str]] = []
         self.writes_sent_at: list[float] = []
@@ -147,6 +149,9 @@ class Desk:
 
     def drop(self, uid: str) -> None:
         self.dropped.append(uid)
+
+    def end_nomination(self, uid: str) -> None:
+        self.ended.append(uid)
 
     def may_bind(self) -> bool:
         return self.is_leading

@@ -196,12 +196,16 @@ def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more(ends
 def test_who_left_its_room_to_a_preemptor_hears_that_its_victims_stay() -> None:
     """The preemption fails before the server has been told of the promise, so that no watch tells of its end."""
 
+    ended: list[list[str]] = []
+
     async def end(house: House, tasks: anyio.abc.TaskGroup) -> None:
         refused = WriteReply(WriteAnswer.REFUSED)
         house.desk.writes = {("delete", "victim"): [refused] * 9}
+        ended.append(house.desk.ended)
         tasks.start_soon(house.preemptor.run)
 
     assert low_beside_a_preemptor(end) == [None, "n0"]
+    assert ended[0][0] == "uid-high", "nor is the server to be told of it from now on"
 
 
 def test_who_left_its_room_to_a_preemptor_hears_that_it_is_deleted() -> None:
