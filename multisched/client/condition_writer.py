@@ -135,7 +135,7 @@ class ApiConditionWriter:
             try:
                 await self._write(pod, condition, lease)
             finally:
-                del self._writing[uid]
+                self._writing.pop(uid, None)
                 self._dropped.discard(uid)
 
     def _next_uid(self) -> str | None:
