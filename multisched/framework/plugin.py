@@ -82,7 +82,7 @@ class CycleView(msgspec.Struct):
     answers: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `answer` returned in this attempt."""
     places: Rows | None = None
-    """The domain's rows, whatever PreFilter narrowed them to, and those that it may not use yet; None: all rows of the table."""
+    """The domain's rows, whatever PreFilter narrowed them to, and those that only count for it; None: all rows of the table."""
 
 
 class QueuedPod(msgspec.Struct, frozen=True):

@@ -26,7 +26,6 @@ from multisched.shell.cluster_changes import assigned_pod_events
 from multisched.shell.domain import DomainWorker
 from multisched.shell.router import Router
 from multisched.state.cluster_cache import ClusterCache, PlacedPod, PodState
-from multisched.state.domain_rows import Use
 from multisched.state.nominator import Nominator
 
 logger = logging.getLogger(__name__)
@@ -407,7 +406,7 @@ class NodeIngest:
         uses = self._router.uses_of(self._cache.nodes.row_of(node.name))
         now_s = self._clock.monotonic()
         if before is not None and before.uid != node.uid:
-            nobody = [Use.NONE] * len(used)
+            nobody = self._router.uses_of(None)
             self._router.tell_node(before, None, used, nobody, now_s)
             before, used = None, nobody
         self._router.tell_node(before, node, used, uses, now_s)
@@ -427,7 +426,7 @@ class NodeIngest:
         node = self._cache.remove_node(key)
         self._reported.pop(key, None)
         if node is not None:
-            self._router.tell_node(node, None, used, [Use.NONE] * len(used), self._clock.monotonic())
+            self._router.tell_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
             self._look_again(key)
 
     def replaced(self, version: str) -> None:

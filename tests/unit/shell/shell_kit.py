@@ -90,9 +90,9 @@ class Desk:
         self.writes: dict[tuple[str, str], list[WriteReply]] = {}
         self.preemptions_s: list[float] = []
         self.dropped: list[str] = []
-        self.ended: list[str] = []
-        """uids whose unwritten nominations were taken back."""
         """Pods of which nothing more is to be written, as they are bound."""
+        self.ended: list[str] = []
+        """uids of pods whose unwritten nominations were taken back."""
         self.writes_sent: list[tuple[str, str]] = []
         self.writes_sent_at: list[float] = []
         self.marks: list[tuple[ObjectRef, str, float]] = []

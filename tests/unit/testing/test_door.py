@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -336,15 +336,25 @@ def test_what_is_allowed_is_not_complained_of() -> None:
     assert simulate(main(), loop) == []
 
 
-@pytest.mark.parametrize("is_heard", [False, True])
-def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: bool) -> None:
-    """Of two that take effect the other way round than they were decided, the second grows; once heard of, it counts so."""
+def complaints(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> list[str]:
+    """Of what happens where there is one node, and `me` leads."""
     loop = SimLoop(seed=1)
 
     async def main() -> list[str]:
         stand = Stand(loop)
         await stand.add_node("a")
         await stand.write_lease("me")
+        await scene(stand)
+        return stand.broken
+
+    return simulate(main(), loop)
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: bool) -> None:
+    """Of two that take effect the other way round than they were decided, the second grows; once heard of, it counts so."""
+
+    async def scene(stand: Stand) -> None:
         await stand.add_pod("first", cpu="500m")
         first = stand.decide("first", "a")
         await stand.add_pod("second", cpu="400m")
@@ -356,9 +366,8 @@ def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: b
             await stand.resize("second", "600m")
         await stand.apply(*second)
         await stand.apply(*first)
-        return stand.broken
 
-    broken = simulate(main(), loop)
+    broken = complaints(scene)
 
     assert any(sentence.startswith("I1: a holds 1100 of 1000 cpu") for sentence in broken) is is_heard
     assert any(JUDGED in sentence for sentence in broken) is is_heard
@@ -367,12 +376,8 @@ def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: b
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_late_bind_is_judged_by_the_room_of_those_decided_after_it(is_last: bool) -> None:
     """The node was larger when the other one was decided on; whoever comes after that, and after it shrank, has no such room."""
-    loop = SimLoop(seed=1)
 
-    async def main() -> list[str]:
-        stand = Stand(loop)
-        await stand.add_node("a")
-        await stand.write_lease("me")
+    async def scene(stand: Stand) -> None:
         for name in ("late", "other"):
             await stand.add_pod(name)
         late = stand.decide("late", "a") if not is_last else None
@@ -382,9 +387,8 @@ def test_a_late_bind_is_judged_by_the_room_of_those_decided_after_it(is_last: bo
         late = late or stand.decide("late", "a")
         await stand.apply(*other)
         await stand.apply(*late)
-        return stand.broken
 
-    broken = simulate(main(), loop)
+    broken = complaints(scene)
 
     assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
 
@@ -392,12 +396,8 @@ def test_a_late_bind_is_judged_by_the_room_of_those_decided_after_it(is_last: bo
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last: bool) -> None:
     """Nobody told of one pod when the other was decided on; whoever comes after that, and after it was told, knows all."""
-    loop = SimLoop(seed=1)
 
-    async def main() -> list[str]:
-        stand = Stand(loop)
-        await stand.add_node("a")
-        await stand.write_lease("me")
+    async def scene(stand: Stand) -> None:
         for name in ("there", "late", "other"):
             await stand.add_pod(name, cpu="400m")
         await stand.bind("there", "a")
@@ -406,8 +406,7 @@ def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last:
         late = late or stand.decide("late", "a")
         await stand.apply(*other)
         await stand.apply(*late)
-        return stand.broken
 
-    broken = simulate(main(), loop)
+    broken = complaints(scene)
 
     assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
