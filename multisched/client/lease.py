@@ -154,6 +154,11 @@ class LeaseKeeper:
         """Seconds until nobody can bind any more by a lease that was deleted before we first looked; negative if nobody can."""
         return self._alone_from - self._clock.monotonic()
 
+    @property
+    def made_unseen_at(self) -> float:
+        """The moment of `unseen_in_s` less the lease's duration: we began to make the lease then."""
+        return self._alone_from - self._settings.duration_s
+
     def count_as_new(self) -> None:
         """Nobody held the lease before it was made by us."""
         self._alone_from = -math.inf

@@ -136,10 +136,16 @@ class Handover:
         """The first list began while these leases could be bound by: what their former holders did is in it."""
         self._settled.update(groups)
 
-    def judge_new_leases(self, domain: str) -> None:
+    async def judge_new_leases(self, domain: str) -> None:
         """Once the first lists are in, and the domain's lease is held. Leases of ours that were not there are new, or somebody
-        deleted them: then their time is waited for, and lists are read anew, as after any other holder."""
-        made = {group: keeper for group, keeper in self._keepers.items() if keeper.unseen_in_s() > 0}
+        deleted them: then their time is waited for, and lists are read anew, as after any other holder.
+
+        A list from before a lease was made tells nothing: its holder may have bound since (found by simulation; I9).
+        """
+        made = self._made_unseen(self._keepers)
+        if made:
+            await self._relist(max(keeper.made_unseen_at for keeper in made.values()))
+            made = self._made_unseen(made)  # another domain of ours may have judged them meanwhile, and begun to bind
         if not made:
             return
         is_led = self._may_be_led_unseen()
@@ -151,6 +157,10 @@ class Handover:
         if is_led and self._groups[domain] in made:
             told = {"domain": domain, "seconds": round(made[self._groups[domain]].unseen_in_s(), 1)}
             logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=told)
+
+    @staticmethod
+    def _made_unseen(keepers: Mapping[str, LeaseKeeper]) -> dict[str, LeaseKeeper]:
+        return {group: keeper for group, keeper in keepers.items() if keeper.unseen_in_s() > 0}
 
     def _may_be_led_unseen(self) -> bool:
         """Somebody may bind by a lease that is not there, since it was deleted: pods of ours that stand somewhere tell that there

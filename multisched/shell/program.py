@@ -556,7 +556,7 @@ class Program:
         """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
         held = self._held[self._groups[domain]]
         await held.wait()
-        self.handover.judge_new_leases(domain)
+        await self.handover.judge_new_leases(domain)
         while not keeper.may_bind():
             await anyio.sleep(min(max(keeper.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
             await held.wait()

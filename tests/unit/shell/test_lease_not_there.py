@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from multisched.model.wire import Response
 from tests.sim.handover import TWO, Site
 from tests.sim.handover import play as play_site
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
@@ -29,6 +30,28 @@ def test_who_finds_no_lease_waits_where_pods_of_ours_stand(scheduler: str, is_ou
         assert (await cluster.nodes_of_pods())["next"] == "a"
         lists = [path for method, path in cluster.transport.requests if method == "GET" and "/pods?" in path]
         assert len(lists) == 1 + is_ours  # what the former holder bound meanwhile is known by then
+
+    play(scene, prepare=prepare, configuration=LEASED)
+
+
+def test_what_stood_before_the_lease_was_made_tells_nothing_of_who_held_it() -> None:
+    """No lease can be asked for while the program starts; a replica binds meanwhile, which the watch does not tell."""
+
+    async def prepare(cluster: Cluster) -> None:
+        await cluster.add_node("a")
+        await cluster.add_pod("stands", scheduler="gpu-scheduler")
+        await cluster.add_pod("next")
+        away = Response(503, b"{}", {})
+        cluster.transport.answer = lambda method, path: away if "/leases" in path else None
+
+    async def scene(cluster: Cluster) -> None:
+        cluster.transport.said = lambda text: b"" if text.startswith(b'{"type":') else text
+        await cluster.bind("stands", "a")
+        cluster.transport.answer = lambda method, path: None
+        await cluster.settle(9.0)
+        assert await cluster.nodes_of_pods() == {"stands": "a", "next": ""}
+        await cluster.settle(10.0)
+        assert (await cluster.nodes_of_pods())["next"] == "a"
 
     play(scene, prepare=prepare, configuration=LEASED)
 
