@@ -314,8 +314,11 @@ class LeaseKeeper:
         return self._decode(response)
 
     def _may_create(self) -> bool:
-        """A lease that somebody deleted counts as held for its whole duration: its holder may not know, and bind by it."""
-        if self._observed is None or self._observed.spec.holder in (None, "", self._identity):
+        """A lease that somebody deleted counts as held for its whole duration: its holder may not know, and bind by it.
+
+        Whoever held it when it was last seen: while we do not lead, somebody may have taken it since (found by simulation; I9).
+        """
+        if self._observed is None or self._state is LeaseState.LEADING:
             return True
         self._expiry.saw(None)
         return self._clock.monotonic() >= self._expiry.at_s(self._observed)

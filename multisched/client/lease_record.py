@@ -83,8 +83,8 @@ class Expiry:
             self._seen, self._changed_s = said, self._clock.monotonic()
 
     def at_s(self, record: LeaseRecord | None) -> float:
-        """None: it cannot be read."""
-        told_s = record.spec.duration_s if record is not None else None
+        """None: it cannot be read. The duration of one that was given back is nobody's."""
+        told_s = record.spec.duration_s if record is not None and record.spec.holder else None
         return self._changed_s + (told_s or self._duration_s)
 
 

@@ -580,6 +580,25 @@ async def test_a_deleted_lease_is_not_taken_while_its_holder_may_still_bind() ->
             assert keepers[1][0].may_bind()
 
 
+@pytest.mark.parametrize("last_seen", ["", "a"])
+async def test_a_deleted_lease_may_have_been_taken_since_it_was_last_seen(last_seen: str) -> None:
+    """It was free then, or our own, before we lost it; who took it since holds it for as long as a lease lasts."""
+    store = LeaseStore()
+    store.write(holderIdentity="", leaseDurationSeconds=1)
+    keeper, _ = make_keeper(store, "a")
+    if not last_seen:
+        store.fault = lambda asked, apply: apply() if asked.method == "GET" else a_refusal(429)
+    async with running(keeper):
+        await asyncio.sleep(1.0)
+        store.fault = lambda asked, apply: ConnectFailedError("cut")
+        await asyncio.sleep(30.0)
+        assert (keeper.state, keeper.term) == (LeaseState.STANDBY, 1 if last_seen else 0)
+        store.document, store.fault = None, None
+        await asyncio.sleep(LeaseSettings().duration_s)
+        assert keeper.state is LeaseState.STANDBY
+        await leading(keeper)
+
+
 @pytest.mark.parametrize(
     "bad", [a_refusal(500), a_refusal(403), a_refusal(429), Response(200, b"{"), Response(200, b'{"spec":{"x":1}}')]
 )

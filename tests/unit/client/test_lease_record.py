@@ -81,6 +81,14 @@ async def test_a_lease_that_was_never_read_counts_as_held_for_as_long_as_one_may
     assert await watcher.read() == holding, "somebody may have held it while nobody looked"
 
 
+async def test_a_lease_that_was_free_and_is_not_there_may_have_been_taken_before_it_was_deleted() -> None:
+    free = {"metadata": {"name": "job"}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+    watcher = watching(answer(200, free), a_refusal(404))
+    assert await watcher.read() is None
+    await holds_for(watcher, NOT_THERE, 20)
+    assert await watcher.read() is None
+
+
 async def test_a_lease_that_its_holder_renews_is_held_for_as_long_as_it_does() -> None:
     spec = {"holderIdentity": "other", "leaseDurationSeconds": 30}
     renewed = [
