@@ -88,7 +88,7 @@ class NamedSide(Side, Protocol):
 
 
 class PodSide:
-    """Pods: on nodes in the cache, waiting in the ingest."""
+    """Pods: on nodes in the cache, waiting or refused in the ingest."""
 
     kind = "pod"
     every = 1
@@ -108,15 +108,16 @@ class PodSide:
 
     def handles(self) -> Sequence[str]:
         """Uids."""
-        return [*self._cache.uids(), *self._pods.pending]
+        return [*self._cache.uids(), *self._pods.pending, *self._pods.refused]
 
     def here(self, handle: str) -> Here | None:
         """An assumed pod is still the pending one to the API."""
         entry = self._cache.placed(handle)
         if entry is not None and entry.state is PodState.CONFIRMED:
             return Here(entry.pod.key, handle, entry.pod.version, entry.node)
-        pending = self._pods.pending.get(handle)
-        return Here(pending.key, handle, pending.version) if pending is not None else None
+        refused = self._pods.refused.get(handle)
+        pod = self._pods.pending.get(handle) if refused is None else refused.pod
+        return Here(pod.key, handle, pod.version) if pod is not None else None
 
     def drop(self, here: Here) -> None:
         self._pods.drop(here.uid)

@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
+from multisched.cycle.post_filter import CLEARED
 from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventObject, Resource
@@ -381,9 +382,11 @@ class DomainWorker:
         Before the pod is back in its queue: from then on it must not be tried while its victims go.
         """
         pod, node = result.pod, result.nominated_node
+        known = pod.nominated_node or self.cycle.nominator.node_of(pod.uid)
+        if node is None and known and not self.may_use(known):
+            node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
         if node is None or not self.still_waits(pod.uid):
             return None
-        known = pod.nominated_node or self.cycle.nominator.node_of(pod.uid)
         self.cycle.nominator.nominate(pod, node)
         if result.preemption is not None and self._preemptor.start(pod, result.preemption, self):
             self._preempting += 1
@@ -446,6 +449,12 @@ class DomainWorker:
         self._preempting -= 1
         if self.is_drained:
             self._idle.set()
+
+    def node_left(self, node: str) -> None:
+        """Pods that were promised the node are decided anew: until then others leave them room that they cannot take."""
+        for pod in self.cycle.nominator.on(node):
+            if self.queue.activate(pod.uid, self._outside.clock.monotonic()) is not None:
+                self.wake()
 
     def promise_ended(self, pod: Pod, node: str) -> None:
         """A pod is promised this node no more. Where the server has not been told of the promise, no watch tells the end."""

@@ -250,6 +250,8 @@ class PodIngest:
         if pod.is_deleting:
             if before is not None:
                 self._forget_pending(worker, pod.uid)
+            if self._refused.pop(pod.uid, None) is not None:
+                self._forget_key(pod)
             if self._cache.is_assumed(pod.uid):
                 self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
             return
@@ -306,6 +308,7 @@ class PodIngest:
             self._forget_pending(worker, pod.uid)
         known = self._refused.get(pod.uid)
         if known is not None and known.message == refusal:
+            self._refused[pod.uid] = known._replace(pod=pod)
             return
         if len(self._refused) >= REPORTED_MAX:
             del self._refused[next(iter(self._refused))]

@@ -97,6 +97,8 @@ class Router:
             elif did > does:
                 self.told = NODE_DELETE.label
                 self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
+                if does is Use.NONE and before is not None:
+                    worker.node_left(before.name)
             elif does:
                 for event in changes:
                     self.told = event.label

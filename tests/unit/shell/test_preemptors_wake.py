@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.framework.plugin import CycleView, PostFilterResult, Refusals
 from multisched.framework.ports import (
     BindReply,
     BindRequest,
@@ -23,7 +24,10 @@ from multisched.framework.ports import (
     WriteAnswer,
     WriteReply,
 )
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import LEFTOVER_S
+from multisched.queueing.transitions import Place
 from multisched.shell.preemptor import SEEN_MAX_S
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import Desk, House
@@ -215,6 +219,43 @@ def test_who_left_its_room_to_a_preemptor_hears_that_it_is_deleted() -> None:
         house.lose_pod("high")
 
     assert low_beside_a_preemptor(end) == [None, "n0"]
+
+
+class Broken:
+    """A PostFilter that fails: what a pod was promised stays as it was."""
+
+    name = "Broken"
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        return PostFilterResult(Status.error("broken"))
+
+
+@pytest.mark.parametrize("plugins", [(), (Broken(),)], ids=["", "a plugin fails"])
+@pytest.mark.parametrize(
+    "leave",
+    [lambda house: house.see_node("n0", labels={"domain": "other"}), lambda house: house.lose_node("n0")],
+    ids=["to another domain", "for good"],
+)
+def test_a_promise_ends_with_the_stay_of_its_node_in_the_domain(
+    leave: Callable[[House], None], plugins: tuple[Broken, ...]
+) -> None:
+    """Others left it the room, those of the node's next domain too; its pod slept, and nothing else woke it."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str]:
+        house = preempting_house(loop, "n0", plugins=plugins)
+        house.see_node("too small", cpu="1")
+        nominator = house.domain.nominator
+        house.see_pod("victim", scheduler="other", nodeName="n0", phase="Running", metadata=GOING)
+        house.see_pod("high", cpu="2", priority=100, status={"nominatedNodeName": "n0"})
+        async with house.at_work(house.preemptor.run):
+            await asyncio.sleep(LEFTOVER_S / 10)
+            before = nominator.node_of("uid-high")
+            leave(house)
+            await asyncio.sleep(LEFTOVER_S / 10)
+        return [before, nominator.node_of("uid-high"), house.worker.queue.where("uid-high") or ""]
+
+    assert simulate(main(), loop) == ["n0", "", Place.UNSCHEDULABLE]
 
 
 def low_beside_a_preemptor(end: Callable[[House, anyio.abc.TaskGroup], Coroutine[Any, Any, None]]) -> list[str | None]:
