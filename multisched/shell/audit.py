@@ -126,6 +126,8 @@ class _Round(msgspec.Struct):
     """One object in so many is compared by content, another one in each round."""
     number: int = 0
     content: list[Difference] = msgspec.field(default_factory=list)
+    gone: set[str] = msgspec.field(default_factory=set)
+    """uids of what is known here and in no list."""
     suspected: set[Mark] = msgspec.field(default_factory=set)
     found: list[Difference] = msgspec.field(default_factory=list)
 
@@ -323,6 +325,7 @@ class Audit:
 
     def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
         """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
+        now.gone.add(here.uid)
         what = f"version {here.version} here, not in the list of version {version}"
         difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
         is_proven = is_covered(version, _position(side))
@@ -357,10 +360,11 @@ class Audit:
     # -- the cache against itself ----------------------------------------------------------------------------------
 
     async def _check_queues(self, now: _Round) -> None:
-        """Every pending pod waits somewhere or is on its way to a node (I3)."""
+        """Every pending pod waits somewhere or is on its way to a node (I3), unless its bind has found that it is gone."""
         for pods in _slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
-                if self._pods.pending.get(pod.uid) is pod and self._pods.is_lost(pod):
+                is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
+                if is_known and self._pods.is_lost(pod):
                     mark = ("queue", pod.uid, pod.version)
                     difference = Difference("queue", pod.key, "pending, and in no queue", mark)
                     if self._counts(now, difference, is_proven=False):

@@ -77,6 +77,14 @@ class _Deleted:
     until_s: float
     known_to: Collection[str]
     """Processes that were told of it. One that was not cannot tell it from a lease that never was."""
+    before: _Deleted | None
+    """Of the same lease, where its last holder did not yet bind by it, since that one might."""
+
+    def may_lead_on(self, sender: str, now_s: float) -> bool:
+        """It held the lease, and need not have heard of the deletion: whoever makes the lease anew waits for that moment."""
+        if self.holder == sender and now_s < self.until_s:
+            return True
+        return self.before is not None and self.before.may_lead_on(sender, now_s)
 
 
 class Door(Books):
@@ -291,9 +299,8 @@ class Door(Books):
         name = self.lease_of(domain)
         term, now_s = self._terms.get(name), self._now_s()
         deleted = self._deleted.get(name)
-        is_last = term is not None and deleted is not None and term.holder != sender == deleted.holder
-        if is_last and deleted is not None and now_s < deleted.until_s:
-            return ""  # its successor waits for that moment
+        if term is not None and deleted is not None and term.holder != sender and deleted.may_lead_on(sender, now_s):
+            return ""
         if term is None or term.holder != sender:
             held_by = term.holder if term is not None else "nobody"
             return f"while {held_by} held the lease of {domain}"
@@ -340,6 +347,8 @@ class Door(Books):
                 # What was sent in the last moment may still be on its way then.
                 self._unaware[holder] = max(last_s + self._bind_deadline_s, self._unaware.get(holder, 0.0))
             bind_from_s = min(bind_from_s, known_s)
+        if deleted is not None and deleted.before is not None and deleted.before.may_lead_on(holder, now_s):
+            bind_from_s = now_s  # it never stopped leading
         self._terms[name] = _Term(holder, bind_from_s, renewed_s)
         self.look_at_leases()
 
@@ -347,7 +356,8 @@ class Door(Books):
         term = self._terms.get(name)
         if term is not None and term.holder:
             until_s = term.renewed_s + self._may_bind_s(term.holder)
-            self._deleted[name] = _Deleted(term.holder, until_s, frozenset(self._lease_readers[name]))
+            before = self._deleted.get(name) if self._now_s() < term.bind_from_s else None
+            self._deleted[name] = _Deleted(term.holder, until_s, frozenset(self._lease_readers[name]), before)
 
     def lease_read(self, sender: str, path: str) -> None:
         self._lease_readers[path.rpartition("/")[2].partition("?")[0]].add(sender)

@@ -43,6 +43,9 @@ def compare(program: Program, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
     queued = {entry.uid for worker in program.router.workers() for entry in worker.queue.entries()}
     found += [f"I3: {uid} waits in the API and in no queue" for uid in sorted(waiting - queued)]
     found += [f"I3: {uid} waits in a queue and not in the API" for uid in sorted(queued - waiting)]
+    known = {uid: pod.key for uid, pod in program.pods.pending.items()}
+    left = sorted(known.keys() - {pod.uid for pod in pods.values()})
+    found += [f"I5: {known[uid]} ({uid}) waits here and is gone from the API" for uid in left]
     for worker in program.router.workers():
         in_flight = worker.queue.statistics().in_flight
         if in_flight:

@@ -303,6 +303,21 @@ def test_a_refused_pod_that_goes_is_refused_no_more() -> None:
     play(scene)
 
 
+def test_a_pod_that_was_gone_when_it_was_to_be_bound_is_no_contradiction_though_its_deletion_was_lost() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.transport.loses = lambda line: b'"huge"' in line
+        await stage.delete_pod("huge")
+        await stage.add_node("large", cpu="200")
+        await asyncio.sleep(5.0)
+        assert [pod.name for pod in stage.program.pods.pending.values()] == ["huge"]
+        assert stage.program.pods.uid_of("default/huge") not in stage.program.router.workers()[0].queue
+        await asyncio.sleep(TWO_PERIODS_S)
+        assert not stage.program.pods.pending
+        assert (stage.found.inner, stage.found.lost) == (0, 1)
+
+    play(scene)
+
+
 def test_refused_pods_that_change_are_no_differences() -> None:
     async def scene(stage: Stage) -> None:
         await stage.label_beyond_reading("huge")

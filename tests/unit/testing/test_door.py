@@ -410,3 +410,23 @@ def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last:
     broken = complaints(scene)
 
     assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
+
+
+@pytest.mark.parametrize(("begins", "told"), [(False, 0), (True, 1)])
+def test_who_makes_its_deleted_lease_anew_in_time_leads_on_unless_another_has_begun(begins: bool, told: int) -> None:
+    """Another process has made the lease meanwhile, and it was deleted again."""
+
+    async def scene(stand: Stand) -> None:
+        await stand.add_pod("first")
+        stand.door.lease_read("another", f"{LEASES}/multisched-forecast")
+        stand.door.lease_read("me", f"{LEASES}/multisched-forecast")
+        await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
+        if begins:
+            await asyncio.sleep(10.5)
+        await stand.write_lease("another")
+        await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
+        await stand.write_lease("me")
+        stand.sent("first", "a")
+
+    broken = complaints(scene)
+    assert [sentence.split(":")[0] for sentence in broken] == ["I9"] * told
