@@ -45,8 +45,9 @@ QUIET_MAX_S = 75.0
 """Virtual seconds after the last fault within which every feasible pod must be bound and every cache true (I3, I4): a
 lease runs out (15), its successor waits for the last binds (5), lists and works off its backoffs (10 each)."""
 
-QUIET_LOST_MAX_S = 150.0
-"""The same when a watch has lost a line, or a bind was answered that never arrived: two periods of the audit, a list, and a backoff."""
+QUIET_LOST_MAX_S = 210.0
+"""The same when a watch has lost a line, or a bind was answered that never arrived: three periods of the audit (what a restored
+backup brings back is suspected anew), a list, and a backoff."""
 
 DECEIT = ("lost line", "false answer", "false 404")
 """Faults that nobody but the audit can find out."""

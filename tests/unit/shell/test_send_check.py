@@ -173,6 +173,25 @@ def test_what_became_of_an_unknown_bind_is_only_read_once_its_node_left(*, is_bo
     play(scene)
 
 
+def test_a_bind_whose_answer_was_lost_is_not_sent_again_to_the_successor_of_its_node() -> None:
+    """The watch had confirmed it, so that the pod stood on its node when that was made anew; then history went back."""
+
+    async def scene(house: House) -> None:
+        nowhere = PodTruth("uid-p", "", is_deleting=False, is_gated=False)
+        house.desk.replies = [1.0, BindReply(BindAnswer.UNKNOWN)]
+        house.desk.truths = [nowhere] * 2
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        house.see_pod("p", nodeName="a")
+        house.lose_node("a")
+        house.see_node("a", cpu="4", uid="another")
+        await asyncio.sleep(10.0)
+
+        assert house.desk.posts == [("p", "a")]
+
+    play(scene)
+
+
 def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being_sent() -> None:
     term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
