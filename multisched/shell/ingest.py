@@ -281,6 +281,7 @@ class PodIngest:
         self._refused.pop(pod.uid, None)
         self._pending[pod.uid] = pod
         self._uids[pod.key] = pod.uid
+        promised = self._nominator.node_of(pod.uid)
         if not self._cache.is_assumed(pod.uid):  # else it counts on its row already
             self._nominator.set(pod, before)
             if before is None:
@@ -292,8 +293,8 @@ class PodIngest:
         worker.wake()
         if before is None:
             self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
-        elif before.nominated_node not in ("", pod.nominated_node):
-            self._router.tell_promise_ended(before, now_s)
+        elif promised not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
+            self._router.tell_promise_ended(msgspec.structs.replace(before, nominated_node=promised), now_s)
 
     def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
         if before is not None:

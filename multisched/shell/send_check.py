@@ -71,7 +71,9 @@ class SendCheck:
             return Status.error(f"node {placed.node} left the domain before the pod was bound")  # I8
         node = self._cache.nodes.node(row)
         if node.uid != seen.node.uid:
-            return Status.error("its node went away before it was bound")  # and the watch had confirmed the bind already
+            return Status.error(
+                "its node went away before it was bound"
+            )  # and the watch had confirmed the bind already
         is_as_seen = (
             (node is seen.node or differ_in_version_only(seen.node, node))
             and entry.pod is seen.pod

@@ -35,7 +35,8 @@ from tests.unit.shell.test_preemptor import preempting_house
 
 GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 VICTIM = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
-
+GATES = [{"name": "wait"}]
+ELSEWHERE = {"nominatedNodeName": "n1"}
 
 CPUS = 2
 """Of each node."""
@@ -171,8 +172,14 @@ def with_port(port: int) -> list[dict[str, Any]]:
         lambda house: house.see_pod("high", cpu="4", priority=100),
         lambda house: house.see_pod("high", priority=100, containers=with_port(80)),
         lambda house: house.see_pod("high", nodeName="n1"),
+        lambda house: house.see_pod("high", cpu="2", priority=100, schedulingGates=GATES, status=ELSEWHERE),
     ],
-    ids=["too large", "placed elsewhere", "bound elsewhere by somebody"],
+    ids=[
+        "too large",
+        "placed elsewhere",
+        "bound elsewhere by somebody",
+        "written as of another node, by an older line",
+    ],
 )
 def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more(ends: Callable[[House], str]) -> None:
     """The server has not been told of the promise yet, so that no watch tells of its end."""
@@ -182,7 +189,7 @@ def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more(ends
         house = House(loop, "n0", "n1", filters=("NodePorts",))
         for node, port in (("n0", 80), ("n1", 81)):
             house.see_pod(f"on-{node}", scheduler="other", nodeName=node, containers=with_port(port))
-        high = house.see_pod("high", cpu="2", priority=100, schedulingGates=[{"name": "wait"}])
+        high = house.see_pod("high", cpu="2", priority=100, schedulingGates=GATES)
         preemptor = house.worker.queue.pod(high)
         assert preemptor is not None
         house.domain.nominator.nominate(preemptor, "n0")
