@@ -70,10 +70,8 @@ class SendCheck:
         if not self._cycle.rows.has(row):
             return Status.error(f"node {placed.node} left the domain before the pod was bound")  # I8
         node = self._cache.nodes.node(row)
-        if node.uid != seen.node.uid:
-            return Status.error(
-                "its node went away before it was bound"
-            )  # and the watch had confirmed the bind already
+        if node.uid != seen.node.uid:  # and the watch had confirmed the bind before
+            return Status.error("its node went away before it was bound")
         is_as_seen = (
             (node is seen.node or differ_in_version_only(seen.node, node))
             and entry.pod is seen.pod
