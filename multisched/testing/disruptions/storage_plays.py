@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import PODS
 from multisched.testing.disks import NOBODYS
 from multisched.testing.disruptions.scene import Scene
@@ -45,8 +46,11 @@ async def _count_volumes(scene: Scene) -> bool:
     await disks.add_driver(number, driver, 2)
     await disks.attach_volume(number, volumes[4], driver)
     await scene.pause(0.5, 1.0)
+    await scene.until(lambda: _all_know(scene, f"attached-{volumes[4]}"))
     first = await _claimant(scene, node, volumes[0])
     await scene.until(lambda: bool(standing(scene, [first])))
+    if not _all_know(scene, f"attached-{volumes[4]}"):
+        return False  # a watch that cannot be opened tells nobody
     second = await _claimant(scene, node, volumes[1])
     await must_wait(scene, node, second, "its driver attaches two volumes, and another's is attached", beside=[first])
     await disks.detach_volume(volumes[4])
@@ -62,6 +66,11 @@ async def _count_volumes(scene: Scene) -> bool:
     fourth = await _claimant(scene, node, volumes[3])
     await must_come(scene, node, fourth, "a claim is deleted, and its volume with it")
     return True
+
+
+def _all_know(scene: Scene, attachment: str) -> bool:
+    objects = [process.program.cache.objects for process in scene.run.processes]
+    return all(known.get(ObjectKind.VOLUME_ATTACHMENT, "", attachment) is not None for known in objects)
 
 
 async def _await_volumes(scene: Scene) -> bool:
