@@ -156,7 +156,7 @@ class LeaseKeeper:
 
     @property
     def made_unseen_at(self) -> float:
-        """The moment of `unseen_in_s` less the lease's duration: we began to make the lease then."""
+        """When we began to make a lease that we had not found; minus infinite for any other."""
         return self._alone_from - self._settings.duration_s
 
     def count_as_new(self) -> None:

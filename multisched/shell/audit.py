@@ -360,7 +360,7 @@ class Audit:
     # -- the cache against itself ----------------------------------------------------------------------------------
 
     async def _check_queues(self, now: _Round) -> None:
-        """Every pending pod waits somewhere or is on its way to a node (I3), unless its bind has found that it is gone."""
+        """Every pending pod waits somewhere or is on its way to a node (I3), unless the list has shown that it is gone."""
         for pods in _slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone

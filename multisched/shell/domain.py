@@ -115,7 +115,7 @@ class Listeners(Protocol):
 
     def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None: ...
 
-    def tell_promise_ended(self, pod: Pod, now_s: float) -> None: ...
+    def tell_promise_ended(self, pod: Pod, node: str, now_s: float) -> None: ...
 
 
 class DomainWorker:
@@ -459,7 +459,7 @@ class DomainWorker:
     def promise_ended(self, pod: Pod, node: str) -> None:
         """A pod is promised this node no more. Where the server has not been told of the promise, no watch tells the end."""
         self._outside.conditions.end_nomination(pod.uid)
-        self._listeners.tell_promise_ended(replace(pod, nominated_node=node), self._outside.clock.monotonic())
+        self._listeners.tell_promise_ended(pod, node, self._outside.clock.monotonic())
 
     def let_go(self, pod: Pod, *, failed: bool) -> None:
         """Victims that go wake the pod by their events; what it missed of them while it was held is made good here.

@@ -143,11 +143,10 @@ class Handover:
         A list from before a lease was made tells nothing: its holder may have bound since (found by simulation; I9).
         """
         made = self._made_unseen(self._keepers)
-        if made:
-            await self._relist(max(keeper.made_unseen_at for keeper in made.values()))
-            made = self._made_unseen(made)  # another domain of ours may have judged them meanwhile, and begun to bind
         if not made:
             return
+        await self._relist(max(keeper.made_unseen_at for keeper in made.values()))
+        made = self._made_unseen(made)  # another domain of ours may have judged them meanwhile, and begun to bind
         is_led = self._may_be_led_unseen()
         for group, keeper in made.items():
             if is_led:

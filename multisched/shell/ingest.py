@@ -228,7 +228,7 @@ class PodIngest:
         if before is None or pending is not None:
             self._router.tell_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if promised not in ("", pod.node):
-                self._router.tell_promise_ended(msgspec.structs.replace(pod, nominated_node=promised), now_s)
+                self._router.tell_promise_ended(pod, promised, now_s)
         if before is not None:
             self._tell_left(before, pod, now_s)
 
@@ -294,7 +294,7 @@ class PodIngest:
         if before is None:
             self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
         elif promised not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
-            self._router.tell_promise_ended(msgspec.structs.replace(before, nominated_node=promised), now_s)
+            self._router.tell_promise_ended(before, promised, now_s)
 
     def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
         if before is not None:
@@ -337,7 +337,7 @@ class PodIngest:
         now_s = self._clock.monotonic()
         self._router.tell_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
         if promised:  # the server need not know of it
-            self._router.tell_promise_ended(msgspec.structs.replace(pod, nominated_node=promised), now_s)
+            self._router.tell_promise_ended(pod, promised, now_s)
 
     def _gone(self, uid: str) -> None:
         pending = self._pending.get(uid)

@@ -135,7 +135,7 @@ class DomainMover:
         self._held = None
         self._insight.reservations.release(uid)
         if is_free:
-            self._insight.router.tell_promise_ended(stand_in, self._insight.clock.monotonic())
+            self._insight.router.tell_promise_ended(stand_in, stand_in.nominated_node, self._insight.clock.monotonic())
 
     # -- writes ----------------------------------------------------------------------------------------------------
 

@@ -104,11 +104,12 @@ class Router:
                     self.told = event.label
                     self._wake(worker, worker.queue.on_event(event, before, after, now_s))
 
-    def tell_promise_ended(self, pod: Pod, now_s: float) -> None:
-        """A pending pod is no longer nominated to its node: as good as a deleted pod to those it stood before.
+    def tell_promise_ended(self, pod: Pod, node: str, now_s: float) -> None:
+        """A pending pod is no longer nominated to the node: as good as a deleted pod to those it stood before.
 
         Pods of higher priority never left it the room, and hear nothing (source: kube-scheduler 1.36, eventhandlers.go).
         """
+        pod = replace(pod, nominated_node=node)  # which no version of it need name
         for worker, _ in self._workers:
             moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, priority_max=pod.spec.priority)
             self._wake(worker, moved)
