@@ -1,18 +1,19 @@
 """`multisched verify`'s judge at the API server's door: each binding against all required rules, as it takes effect.
 
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
-only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change. What
-its own process has bound, or whoever led its domain before, is never taken back; what of such a pod changed before it stood,
-a resize on the wire, is unless it had been told when either of the two was decided. What a watch has left out about a pod is
-taken back before all else: the rest had been told. Affinity and spreading are judged in the
-order of decisions: pods assumed before, though their binds may have come to nothing, count as company; those assumed later
-do not count.
+only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change, of pods
+and of all else apart, since a watch may be ahead of the others. What its own process has bound, or whoever led its domain
+before, is never taken back; what of such a pod changed before it stood, a resize on the wire, is unless it had been told
+when either of the two was decided. What a watch has left out about a pod is taken back before all else: the rest had been
+told. Affinity and spreading are judged in the order of decisions: pods assumed before, though their binds may have come to
+nothing, count as company; those assumed later do not count.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -167,21 +168,46 @@ class BindJudge:
 
     def _lasting(self, uid: str, settled: Collection[str] = ()) -> list[Finding]:
         """`settled`: pods of which nothing is taken back."""
-        found = self._judge.placement(uid)
-        undone: list[_Change] = []
         since_s = self._now_s() - self._news_s()
-        for change in reversed(self._changes):
-            if not found or change.at_s < since_s:
+        news = list(takewhile(lambda change: change.at_s >= since_s, reversed(self._changes)))
+        taken = [change for change in news if _pod_of(change) not in settled]
+        found = self._at_every_moment(uid, self._judge.placement(uid), taken)
+        return self._at_every_pair_of_moments(uid, found, taken) if found else found
+
+    def _at_every_moment(self, uid: str, found: list[Finding], changes: Iterable[_Change]) -> list[Finding]:
+        """What still speaks against it while the changes, the last one first, are taken back. They stand again afterwards."""
+        undone: list[_Change] = []
+        for change in changes:
+            if not found:
                 break
-            past = self._as_news(change, uid) if _pod_of(change) not in settled else None
-            if past is not None:
-                undone.append(past)
-                self._tell(past.kind, past.after, past.before)
-                rules = {finding.rule for finding in self._judge.placement(uid)}
-                found = [finding for finding in found if finding.rule in rules]
+            found = self._without(uid, found, change, undone)
         for past in reversed(undone):
             self._tell(past.kind, past.before, past.after)
         return found
+
+    def _at_every_pair_of_moments(self, uid: str, found: list[Finding], changes: Sequence[_Change]) -> list[Finding]:
+        """The same where the watch of pods is ahead of the others, or behind: each kind has a connection of its own."""
+        undone: list[_Change] = []
+        pods = [change for change in changes if change.kind == "Pod"]
+        found = self._at_every_moment(uid, found, pods)
+        for change in changes:
+            if not found:
+                break
+            if change.kind != "Pod":
+                found = self._at_every_moment(uid, self._without(uid, found, change, undone), pods)
+        for past in reversed(undone):
+            self._tell(past.kind, past.before, past.after)
+        return found
+
+    def _without(self, uid: str, found: list[Finding], change: _Change, undone: list[_Change]) -> list[Finding]:
+        """What still speaks against it once the change is taken back, if it can be."""
+        past = self._as_news(change, uid)
+        if past is None:
+            return found
+        undone.append(past)
+        self._tell(past.kind, past.after, past.before)
+        rules = {finding.rule for finding in self._judge.placement(uid)}
+        return [finding for finding in found if finding.rule in rules]
 
     def _as_news(self, change: _Change, uid: str) -> _Change | None:
         """The change as one that can be taken back: somebody else did it, and the pod and its node were there before."""

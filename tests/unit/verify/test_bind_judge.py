@@ -109,6 +109,26 @@ def test_a_node_that_shrank_or_was_tainted_is_news_for_a_while() -> None:
     assert town.bind("four", "n2") == ["taints"]
 
 
+def test_the_watch_of_pods_may_be_ahead_of_that_of_nodes() -> None:
+    town = Town()
+    town.bind("first", "n1", **LARGE)
+    town.wait(NEWS_S + 1)
+    town.write(make_node("n1", cpu="1"))
+    town.delete("first")
+    assert town.bind("second", "n1", **LARGE) == []
+    assert town.bind("third", "n1", **LARGE) == ["resources"], "its own bind is no news in any watch"
+
+
+def test_the_watch_of_pods_may_be_behind_that_of_nodes() -> None:
+    town = Town()
+    town.write(make_node("n1", cpu="1"))
+    town.wait(NEWS_S + 1)
+    town.bind("stranger", "n1", is_ours=False, **LARGE)
+    town.write(make_node("n1", cpu="4"))
+    assert town.bind("second", "n1", **LARGE) == []
+    assert town.bind("third", "n1", **LARGE) == ["resources"], "its own bind is no news in any watch"
+
+
 def test_a_change_that_was_taken_back_is_news_too() -> None:
     town = Town()
     town.write(make_node("n1", cpu="1"))
