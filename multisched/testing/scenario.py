@@ -23,6 +23,8 @@ from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.http_extender import NAME as EXTENDERS
+from multisched.shell.audit import AUDIT_PERIOD_S
+from multisched.shell.object_watch import AUDITED_EVERY
 from multisched.shell.program import LeaseLostError, Program, Surroundings
 from multisched.testing.bind_judge import LOST_NEWS_S
 from multisched.testing.configurations import EDGE_RANKS
@@ -46,8 +48,12 @@ QUIET_MAX_S = 75.0
 lease runs out (15), its successor waits for the last binds (5), lists and works off its backoffs (10 each)."""
 
 QUIET_LOST_MAX_S = 210.0
-"""The same when a watch has lost a line, or a bind was answered that never arrived: three periods of the audit (what a restored
-backup brings back is suspected anew), a list, and a backoff."""
+"""The same when a watch has lost a line, or a bind was answered that never arrived: three periods of the audit, a list,
+and a backoff."""
+
+QUIET_REWOUND_MAX_S = AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
+"""The same after a restored backup: where the new history had overtaken the old one before any watch came back, a claim
+that differs is found when the audit next comes to its kind."""
 
 DECEIT = ("lost line", "false answer", "false 404")
 """Faults that nobody but the audit can find out."""
@@ -393,6 +399,7 @@ class Run:
         began_s, nudges = self.loop.time(), 0
         self.calm_s = began_s + HEARD_S
         limit_s = QUIET_LOST_MAX_S if self._was_deceived() else QUIET_MAX_S
+        limit_s = QUIET_REWOUND_MAX_S if self.was_rewound else limit_s
         while self.loop.time() - began_s < limit_s and not self._is_settled() and not self._is_over():
             await asyncio.sleep(POLL_S)
             nudges += 1
