@@ -450,8 +450,11 @@ class DomainWorker:
         if self.is_drained:
             self._idle.set()
 
-    def node_left(self, node: str) -> None:
-        """Pods that were promised the node are decided anew: until then others leave them room that they cannot take."""
+    def try_promised(self, node: str) -> None:
+        """Pods that were promised the node are decided anew: it left the domain, or a victim left it.
+
+        No hint need tell them, and until then others leave them room that they may no longer be able to take.
+        """
         for pod in self.cycle.nominator.on(node):
             if self.queue.activate(pod.uid, self._outside.clock.monotonic()) is not None:
                 self.wake()

@@ -77,6 +77,8 @@ class Router:
         for worker, rows in self._workers:
             is_near = row is not None and rows.use_of(row) is not Use.NONE
             self._wake(worker, worker.queue.on_event(event if is_near else _distant(event), old, new, now_s))
+            if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
+                worker.try_promised(old.node)
 
     def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
@@ -98,7 +100,7 @@ class Router:
                 self.told = NODE_DELETE.label
                 self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
                 if does is Use.NONE and before is not None:
-                    worker.node_left(before.name)
+                    worker.try_promised(before.name)
             elif does:
                 for event in changes:
                     self.told = event.label

@@ -22,6 +22,13 @@ PLACES = {
 """Labels of volumes and nodes of old, and their names of today."""
 
 
+def _counts_deleted_twice(pod: Pod, victims: Collection[Pod]) -> bool:
+    """As upstream, spreading counts no pod that is being deleted, and one less once such a pod is taken away."""
+    hard = [rule.selector for rule in pod.spec.spread if rule.is_hard and rule.selector is not None]
+    going = [victim for victim in victims if victim.is_deleting and victim.namespace == pod.namespace]
+    return any(selector.matches(victim.labels) for victim in going for selector in hard)
+
+
 def fault_of_preemption(
     pod: Pod,
     node: Node,
@@ -42,7 +49,7 @@ def fault_of_preemption(
         return "it has no room"
     if any(clash(pod, one) for one in here):
         return "somebody has its port"
-    if not allows(pod, node, nodes, left, is_usable):
+    if not allows(pod, node, nodes, left, is_usable) and not _counts_deleted_twice(pod, victims):
         return "a rule about other pods forbids it"
     return _fault_of_claims(pod, node, left, objects)
 

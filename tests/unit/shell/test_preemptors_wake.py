@@ -265,6 +265,26 @@ def test_a_promise_ends_with_the_stay_of_its_node_in_the_domain(
     assert simulate(main(), loop) == ["n0", "", Place.UNSCHEDULABLE]
 
 
+def test_a_promise_that_nothing_keeps_ends_when_its_last_victim_has_gone() -> None:
+    """Somebody took the port meanwhile. The victim's end frees none, so that no hint wakes the preemptor: its rivals wait too."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> list[str | None]:
+        house = preempting_house(loop, "n0", filters=("NodePorts",))
+        house.see_pod("stranger", scheduler="other", nodeName="n0", priority=100, containers=with_port(80))
+        house.see_pod("victim", scheduler="other", nodeName="n0", phase="Running", metadata=GOING, status=VICTIM)
+        house.see_pod("high", priority=100, containers=with_port(80), status={"nominatedNodeName": "n0"})
+        house.see_pod("low", cpu="1500m")
+        async with house.at_work(house.preemptor.run):
+            await asyncio.sleep(LEFTOVER_S / 10)
+            before = house.domain.nominator.node_of("uid-high")
+            house.lose_pod("victim")
+            await asyncio.sleep(LEFTOVER_S / 10)
+        return [before, house.domain.nominator.node_of("uid-high"), house.node_of("low")]
+
+    assert simulate(main(), loop) == ["n0", "", "n0"]
+
+
 def low_beside_a_preemptor(end: Callable[[House, anyio.abc.TaskGroup], Coroutine[Any, Any, None]]) -> list[str | None]:
     """Where a lowly pod is while a node's last room is promised to another, and once that is over."""
     loop = SimLoop(seed=1)

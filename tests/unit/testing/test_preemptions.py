@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import HostPort, Node, Pod, PodSpec
-from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from multisched.model.volumes import PodVolume
 from multisched.state.object_store import ObjectStore
@@ -69,6 +69,28 @@ def test_once_the_victims_are_gone_the_node_takes_the_pod_by_all_its_rules(
     preemptor: Pod, stand: tuple[tuple[Pod, Node], ...], said: str
 ) -> None:
     assert fault(preemptor, *stand) == said
+
+
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        (replace(VICTIM, is_deleting=True), ""),
+        (VICTIM, "a rule about other pods forbids it"),
+        (replace(VICTIM, is_deleting=True, labels={"app": "foe"}), "a rule about other pods forbids it"),
+        (replace(VICTIM, is_deleting=True, namespace="else"), "a rule about other pods forbids it"),
+    ],
+    ids=["counted twice", "stays counted once", "not of the constraint", "of another namespace"],
+)
+def test_a_victim_that_was_going_already_counts_twice_for_spreading(victim: Pod, said: str) -> None:
+    apart = SpreadConstraint(
+        1, "kubernetes.io/hostname", True, LabelSelector((Requirement("app", Operator.IN, ("any",)),))
+    )
+    standing = [(victim, HERE), (pod("other", 1), HERE)]
+    preemptor = pod("p", spread=(apart,))
+    assert (
+        fault_of_preemption(preemptor, HERE, [victim], [HERE, THERE], standing, lambda node: True, ObjectStore())
+        == said
+    )
 
 
 def affine(zone: str) -> NodeSelector:
