@@ -149,6 +149,10 @@ class BindJudge:
                 undo += change(uid)
                 lasting = self._still(found, uid, unheard)
                 found = [finding for finding in found if finding in lasting or finding.rule not in SHARED]
+        # Those of the order of decisions have been excused by it, or not: what the watches told apart is for the others.
+        others = [finding for finding in found if finding.rule not in SHARED]
+        lasting = self._at_every_pair_of_moments(uid, others, self._news(unheard))
+        found = [finding for finding in found if finding.rule in SHARED or finding in lasting]
         for before, after in reversed(undo):
             self._tell("Pod", after, before)
         return found
@@ -168,11 +172,13 @@ class BindJudge:
 
     def _lasting(self, uid: str, settled: Collection[str] = ()) -> list[Finding]:
         """`settled`: pods of which nothing is taken back."""
+        return self._at_every_moment(uid, self._judge.placement(uid), self._news(settled))
+
+    def _news(self, settled: Collection[str]) -> Iterator[_Change]:
+        """The changes that may be unheard of, the last one first."""
         since_s = self._now_s() - self._news_s()
-        news = list(takewhile(lambda change: change.at_s >= since_s, reversed(self._changes)))
-        taken = [change for change in news if _pod_of(change) not in settled]
-        found = self._at_every_moment(uid, self._judge.placement(uid), taken)
-        return self._at_every_pair_of_moments(uid, found, taken) if found else found
+        news = takewhile(lambda change: change.at_s >= since_s, reversed(self._changes))
+        return (change for change in news if _pod_of(change) not in settled)
 
     def _at_every_moment(self, uid: str, found: list[Finding], changes: Iterable[_Change]) -> list[Finding]:
         """What still speaks against it while the changes, the last one first, are taken back. They stand again afterwards."""
@@ -185,9 +191,12 @@ class BindJudge:
             self._tell(past.kind, past.before, past.after)
         return found
 
-    def _at_every_pair_of_moments(self, uid: str, found: list[Finding], changes: Sequence[_Change]) -> list[Finding]:
+    def _at_every_pair_of_moments(self, uid: str, found: list[Finding], news: Iterable[_Change]) -> list[Finding]:
         """The same where the watch of pods is ahead of the others, or behind: each kind has a connection of its own."""
+        if not found:
+            return found
         undone: list[_Change] = []
+        changes = list(news)
         pods = [change for change in changes if change.kind == "Pod"]
         found = self._at_every_moment(uid, found, pods)
         for change in changes:
