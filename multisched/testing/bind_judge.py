@@ -136,10 +136,15 @@ class BindJudge:
             known[key] = stored, after
         self._changed(_Change(self._now_s(), kind, before, after))
 
-    def findings(self, uid: str) -> list[Finding]:
-        """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`."""
+    def findings(self, uid: str, ignored: Collection[str] = ()) -> list[Finding]:
+        """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`.
+
+        `ignored`: rules that are judged elsewhere.
+        """
         self.follow()
-        found, undo = self._lasting(uid), list[_Pair]()
+        undo: list[_Pair] = []
+        found = [finding for finding in self._judge.placement(uid) if finding.rule not in ignored]
+        found = self._at_every_moment(uid, found, self._news())
         unheard = self._senders.unheard(uid)
         if found and unheard:
             undo += self._take_back(uid, unheard)
@@ -158,7 +163,9 @@ class BindJudge:
         return found
 
     def _still(self, found: Sequence[Finding], uid: str, unheard: Collection[str]) -> list[Finding]:
-        rules = {finding.rule for finding in self._lasting(uid, unheard)}
+        asked = {finding.rule for finding in found}
+        lasting = [finding for finding in self._judge.placement(uid) if finding.rule in asked]
+        rules = {finding.rule for finding in self._at_every_moment(uid, lasting, self._news(unheard))}
         return [finding for finding in found if finding.rule in rules]
 
     def _take_back(self, uid: str, unheard: Collection[str]) -> Iterator[_Pair]:
@@ -170,12 +177,8 @@ class BindJudge:
                 self._tell("Pod", past.after, past.before)
                 yield past.after, past.before
 
-    def _lasting(self, uid: str, settled: Collection[str] = ()) -> list[Finding]:
-        """`settled`: pods of which nothing is taken back."""
-        return self._at_every_moment(uid, self._judge.placement(uid), self._news(settled))
-
-    def _news(self, settled: Collection[str]) -> Iterator[_Change]:
-        """The changes that may be unheard of, the last one first."""
+    def _news(self, settled: Collection[str] = ()) -> Iterator[_Change]:
+        """The changes that may be unheard of, the last one first. `settled`: pods of which nothing is taken back."""
         since_s = self._now_s() - self._news_s()
         news = takewhile(lambda change: change.at_s >= since_s, reversed(self._changes))
         return (change for change in news if _pod_of(change) not in settled)

@@ -435,9 +435,9 @@ class Door(Books):
             self._check_domain(pod, name)
         elif node is not None and ground.mistakes(node):
             self.misled_about.add(name)
-        for finding in self._judge.findings(pod.uid):
-            # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
-            if finding.rule not in SHARED and not self.was_rewound and finding.node not in self.misled_about:
+        # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
+        for finding in self._judge.findings(pod.uid, SHARED) if not self.was_rewound else ():
+            if finding.node not in self.misled_about:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def written(self) -> None:
