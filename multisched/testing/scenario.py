@@ -23,6 +23,7 @@ from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.http_extender import NAME as EXTENDERS
+from multisched.plugins.volume_binding_args import BIND_TIMEOUT_DEFAULT_S
 from multisched.shell.audit import AUDIT_PERIOD_S
 from multisched.shell.object_watch import AUDITED_EVERY
 from multisched.shell.program import LeaseLostError, Program, Surroundings
@@ -51,9 +52,10 @@ QUIET_LOST_MAX_S = 210.0
 """The same when a watch has lost a line, or a bind was answered that never arrived: three periods of the audit, a list,
 and a backoff."""
 
-QUIET_REWOUND_MAX_S = AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
+QUIET_REWOUND_MAX_S = BIND_TIMEOUT_DEFAULT_S + AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
 """The same after a restored backup: where the new history had overtaken the old one before any watch came back, a claim
-that differs is found when the audit next comes to its kind."""
+that differs is found when the audit next comes to its kind, and a volume's bind that the backup has lost is waited for as
+long as any."""
 
 DECEIT = ("lost line", "false answer", "false 404")
 """Faults that nobody but the audit can find out."""

@@ -553,6 +553,7 @@ VOLUMES = [
     Row("VolumeZone", "a class whose claims do not wait", CLAIMANT, None, EARLY_CLASS, False),
     Row("VolumeZone", "another label", CLAIMANT, node(), node(labels={"a": "b"}), True),
     Row("VolumeZone", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
+    Row("NodeVolumeLimits", "a node that joins", CLAIMANT, None, node(), True),
     Row("NodeVolumeLimits", "drivers of a node", CLAIMANT, None, csi(1), True),
     Row("NodeVolumeLimits", "a higher limit", CLAIMANT, csi(1), csi(2), True),
     Row("NodeVolumeLimits", "a lower limit", CLAIMANT, csi(2), csi(1), False),

@@ -42,6 +42,7 @@ REGISTERED: dict[str, list[str]] = {
         "TargetPod: UPDATE_POD_TOLERATION, TargetPodToleration, hint",
     ],
     "NodeVolumeLimits": [
+        "Node: ADD, NodeAdd",
         "CSINode: ADD, CSINodeAdd",
         "CSINode: UPDATE, CSINodeUpdate, hint",
         "AssignedPod: DELETE, AssignedPodDelete, hint",
