@@ -66,7 +66,7 @@ FIRST: dict[str, int] = {
     "lease_given_back_too_early": 12,
     "lease_not_checked_before_bind": 9,
     "ledgers_not_rolled_back": 2,
-    "lists_dated_at_their_end": 113,
+    "lists_dated_at_their_end": 74,
     "lost_binds_free_room_in_silence": 36,
     "lost_rights_set_pods_aside": 96,
     "malformed_lines_skipped": 96,
