@@ -141,9 +141,9 @@ class PodIngest:
         """The pod is gone, and no watch will say so."""
         self._gone(uid)
 
-    def move(self, key: str, uid: str, raw: msgspec.Raw) -> None:
+    def move(self, key: str, raw: msgspec.Raw) -> None:
         """The pod is known with another node than it has: forgotten and taken in anew, in one step."""
-        self._gone(uid)
+        self._gone(self._uids[key])
         self.upsert(key, raw)
 
     def take_anew(self, key: str, raw: msgspec.Raw) -> None:

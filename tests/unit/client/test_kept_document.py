@@ -140,6 +140,15 @@ async def test_each_answer_to_a_write_has_one_meaning_and_its_words(reply: Answe
     assert await keeper(ScriptedTransport(respond=lambda _: reply)).write(b"x") == told
 
 
+async def test_who_writes_what_somebody_has_deleted_is_told_so_and_makes_it_anew() -> None:
+    answers = [a_config_map("7", "first"), a_refusal(404, "NotFound", "deleted"), a_config_map("9", "third")]
+    transport = ScriptedTransport(respond=lambda _: answers.pop(0))
+    kept = keeper(transport)
+    told = [await kept.write(document) for document in (b"first", b"second", b"third")]
+    assert told == [KeepReply(KeepAnswer.KEPT), KeepReply(KeepAnswer.UNKNOWN, "deleted"), KeepReply(KeepAnswer.KEPT)]
+    assert [asked.method for asked in transport.asked] == ["POST", "PUT", "POST"]
+
+
 async def test_who_was_overtaken_is_told_until_he_reads() -> None:
     def respond(asked: Asked) -> Answer:
         return a_config_map("9", "theirs") if asked.method == "GET" else a_refusal(409, "Conflict", "modified")

@@ -70,6 +70,12 @@ def test_mistakes_are_told_by_the_annotations_name_with_the_fix(
     assert demand.problem == problem
 
 
+def test_a_pod_that_asks_in_both_ways_counts_as_asking_for_whole_devices() -> None:
+    demand = demand_of(make_pod("odd", annotations={GPU_MILLI: "500"}, requests={GPU: 2}))
+
+    assert demand == GpuDemand(1000, 2, is_whole=True, problem=f"annotation multisched.io/gpu-milli: {WHOLE_TOO}")
+
+
 @given(st.sets(st.integers(0, 255), min_size=1))
 def test_device_lists_are_read_back_as_written(devices: set[int]) -> None:
     ascending = tuple(sorted(devices))

@@ -414,6 +414,14 @@ TERMS = [
     Row("InterPodAffinity", "a label of its own", KEPT_AWAY, KEPT_AWAY, pod(labels=OTHER_APP), True),
     Row("InterPodAffinity", "a node with the key", NEAR, None, node(labels={"zone": "a"}), True),
     Row("InterPodAffinity", "a node without the key", NEAR, None, node(), False),
+    Row(
+        "InterPodAffinity",
+        "another label",
+        NEAR,
+        node(labels={"zone": "a"}),
+        node(labels={"zone": "a", "b": "c"}),
+        False,
+    ),
     Row("InterPodAffinity", "a node without the key", FAR, None, node(), True),
     Row("InterPodAffinity", "a node moves", FAR, node(labels={"zone": "a"}), node(labels={"zone": "b"}), True),
     Row(

@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
+import msgspec
 import numpy as np
+import orjson
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
@@ -428,6 +430,26 @@ def test_room_that_a_refused_bind_frees_wakes_those_who_wait_for_it() -> None:
         house.see_pod("second", cpu="2")
         await asyncio.sleep(60.0)
         assert [name for name, _ in house.desk.posts][:2] in (["first", "second"], ["second", "first"])
+        counters = house.worker.counters
+        assert counters.refused == counters.attempts - counters.bound == 3
+
+    play(scene)
+
+
+def test_room_of_a_pod_that_is_found_on_another_node_wakes_those_who_wait_for_it() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.see_node("b", cpu="1")
+        house.see_pod("stands", cpu="1", nodeName="a")
+        house.see_pod("waits", cpu="2")
+        await asyncio.sleep(1.0)
+        assert house.desk.posts == []
+        metadata = {"name": "stands", "namespace": "default", "uid": "uid-stands"}
+        containers = [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]
+        raw = orjson.dumps({"metadata": metadata, "spec": {"nodeName": "b", "containers": containers}})
+        house.pods.move("default/stands", msgspec.Raw(raw))
+        assert house.router.told == "AssignedPodAdd"
+        await asyncio.sleep(30.0)
+        assert house.desk.posts == [("waits", "a")]
 
     play(scene)
 

@@ -288,6 +288,17 @@ def test_rows_that_stayed_are_told_from_those_that_left_or_changed_hands() -> No
     assert rows.stayed_since(rows.rows, rows.generation).all()
 
 
+@pytest.mark.parametrize("before", [{}, {"tickets": "1"}])
+@pytest.mark.parametrize("after", [{}, {"tickets": "1"}])
+def test_a_revised_pod_stays_assumed_where_no_ledger_held_or_holds_anything_for_it(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
+    cache = make_cache(Tickets())
+    cache.set_node(make_node("n0"))
+    cache.assume(make_pod("p", annotations=before), 0)
+    assert cache.revise(make_pod("p", annotations=after)) is not bool(before or after)
+
+
 def test_ledgers_are_bounded_and_shared_by_name() -> None:
     book = LedgerBook()
     first = Tickets()

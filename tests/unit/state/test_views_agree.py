@@ -180,6 +180,18 @@ def test_pods_that_were_promised_a_row_count_there_with_their_ports() -> None:
     assert room(columns) == room(plain)
 
 
+def test_label_sets_of_pods_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing_pods, "LABEL_SETS_MAX", 3)
+    table, row = make_table(), int(ROWS[0])
+    standing = StandingTable(table)
+    for number in range(20):
+        table.add_pod(row, make_pod(f"p{number}", labels={"number": str(number)}))
+        (block,) = standing.blocks(ROWS[:1])
+        assert told([block])[0] == (row, 1)
+        assert len(block.label_sets) <= 3 + 1
+        table.remove_pod(row, f"p{number}")
+
+
 def told(blocks: list[PodColumns]) -> list[Any]:
     """Who stands where in which order, and what is known of each."""
     found: list[Any] = []
