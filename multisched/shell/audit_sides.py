@@ -123,7 +123,7 @@ class PodSide:
         self._pods.drop(here.uid)
 
     def move(self, here: Here, raw: msgspec.Raw) -> None:
-        self._pods.move(here.key, raw)
+        self._pods.upsert(here.key, raw)
 
     def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
         """Of an assumed pod too, which counts as it is pending."""

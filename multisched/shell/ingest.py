@@ -141,11 +141,6 @@ class PodIngest:
         """The pod is gone, and no watch will say so."""
         self._gone(uid)
 
-    def move(self, key: str, raw: msgspec.Raw) -> None:
-        """The pod is known with another node than it has: forgotten and taken in anew, in one step."""
-        self._gone(self._uids[key])
-        self.upsert(key, raw)
-
     def take_anew(self, key: str, raw: msgspec.Raw) -> None:
         """The pod is known in this very version, and held something else: where it waits, and where it counts."""
         try:
