@@ -150,7 +150,7 @@ class DomainTally:
         """A copy that changes on its own; it follows nothing any more."""
         twin = object.__new__(DomainTally)
         twin.codes, twin.counts, twin.pods = self.codes, self.counts.copy(), self.pods
-        twin._eligible, twin._nodes_version = self._eligible, -1
+        twin._eligible = self._eligible
         twin._none, twin.unlabelled = self._none, self.unlabelled
         twin._followed, twin._seen, twin.flipped = [], [], None
         return twin

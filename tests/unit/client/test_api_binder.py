@@ -79,6 +79,7 @@ async def test_what_the_limiter_held_up_is_sent_only_if_it_still_may_be() -> Non
     replies = await asyncio.gather(*(binder.post(one, timeout_s=5) for one in (REQUEST, request)))
 
     assert [reply.answer for reply in replies] == [BindAnswer.CREATED, BindAnswer.NOT_SENT]
+    assert replies[1].message == "it was held up by the limit of writes, and may not be sent any more"
     assert len(transport.asked) == 1
 
 

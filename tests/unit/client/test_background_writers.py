@@ -164,12 +164,14 @@ async def test_repeats_after_it_are_patched_into_it_at_leisure() -> None:
         for _ in range(1000):
             sink.record(FAILED)
         await asyncio.sleep(SERIES_FLUSH_S + 1)
-    post, patch = transport.asked
+        sink.record(FAILED)
+        await asyncio.sleep(SERIES_FLUSH_S + 1)
+    post, patch, _ = transport.asked
     assert patch.method == "PATCH"
     assert patch.path == f"{post.path}/{post.body['metadata']['name']}"
     assert patch.content_type == "application/strategic-merge-patch+json"
     assert patch.body == {"series": {"count": 1001, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}}
-    assert sink.statistics().aggregated == 1000
+    assert (sink.statistics().aggregated, sink.statistics().patched) == (1001, 2)
 
 
 async def test_another_sentence_another_reporter_and_a_long_silence_are_events_of_their_own() -> None:

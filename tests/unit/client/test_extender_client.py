@@ -338,7 +338,7 @@ def test_nodes_are_kept_as_they_come_and_go_and_handed_on() -> None:
 
 
 def test_beyond_the_room_for_whole_nodes_only_names_are_sent_until_others_have_left(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = {name: b'{"metadata":{"name":"%s"},"status":{}}' % name.encode() for name in ("n1", "n2", "n3")}
     monkeypatch.setattr(extender_client, "NODES_BYTES_MAX", len(whole["n1"]) + len(whole["n2"]))
@@ -352,6 +352,7 @@ def test_beyond_the_room_for_whole_nodes_only_names_are_sent_until_others_have_l
             found.keep(name, raw)
         assert kept() == ["n1", "n2"]
     assert found.node("n3") == b'{"metadata":{"name":"n3"}}'
+    assert [record.message for record in caplog.records] == ["no room for more whole nodes for extenders"]
     found.drop("n1")
     found.drop("n1")
     found.drop("nobody")

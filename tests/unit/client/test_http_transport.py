@@ -151,6 +151,21 @@ async def test_what_is_asked_is_counted(tmp_path: Path) -> None:
         assert transport.statistics().connect_failures == times
 
 
+async def test_what_only_reads_is_asked_again_where_a_kept_connection_had_ended(tmp_path: Path) -> None:
+    """The server ends each connection when the second request comes: of a write nobody knows what became of it."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read(1)
+
+    async with raw_serving(handle) as address, connected(tmp_path, address) as transport:
+        for _ in range(3):
+            assert (await transport.request("GET", "/x")).status == 200
+        with pytest.raises(AnswerLostError, match="DELETE"):
+            await transport.request("DELETE", "/x")
+
+
 async def test_a_refused_connection_is_known_to_have_sent_nothing(tmp_path: Path) -> None:
     async with raw_answer() as address:
         pass
@@ -260,7 +275,7 @@ async def test_the_bytes_of_a_request_are_all_there_and_no_more(tmp_path: Path) 
     heads: list[bytes] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for _ in range(3):
+        for _ in range(4):
             heads.append(await reader.read(10_000))
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
@@ -271,6 +286,7 @@ async def test_the_bytes_of_a_request_are_all_there_and_no_more(tmp_path: Path) 
         await transport.request("POST", "/x?a=b%20c", body=b"{}")
         await transport.request("POST", "/x")
         await transport.request("DELETE", "/x")
+        await transport.request("GET", "/x")
     host = address.removeprefix("http://").encode()
     lines = (
         b"\r\nHost: "
@@ -284,6 +300,7 @@ async def test_the_bytes_of_a_request_are_all_there_and_no_more(tmp_path: Path) 
         b"POST " + base + b"?a=b%20c HTTP/1.1" + typed + token + b"Content-Length: 2\r\n\r\n{}",
         b"POST " + base + b" HTTP/1.1" + lines + token + b"Content-Length: 0\r\n\r\n",
         b"DELETE " + base + b" HTTP/1.1" + lines + token + b"\r\n",
+        b"GET " + base + b" HTTP/1.1" + lines + token + b"\r\n",
     ]
 
 

@@ -65,6 +65,7 @@ async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:
         {"cpu": "1", "memory": "-1"},
         {"cpu": "xn", "memory": "1"},
         {"cpu": "-1n", "memory": "1"},
+        {"cpu": "1-n", "memory": "1"},
     ]
     assert (
         await MetricsApi(Pages(page([metrics(f"p{n}", one) for n, one in enumerate(bad)] + [metrics("q")]))).pods()

@@ -262,12 +262,16 @@ async def test_bearer_token_tenant_and_parameters_are_sent_and_the_token_is_read
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         seen.append((request.headers["Authorization"], request.headers["X-Scope-OrgID"]))
         assert [request.headers[name] for name in ("Accept", "Accept-Encoding")] == ["application/json", "identity"]
+        assert request.headers.getall("User-Agent") == ["shop's"]
         assert (await request.post())["dedup"] == "true"
         return matrix()
 
     async with serving(handler) as url:
         settings = MeterSettings(
-            url, token_file=str(token), headers={"X-Scope-OrgID": "shop"}, parameters={"dedup": "true"}
+            url,
+            token_file=str(token),
+            headers={"X-Scope-OrgID": "shop", "User-Agent": "shop's"},
+            parameters={"dedup": "true"},
         )
         meter = PrometheusMeter(settings, random.Random(1))
         for secret in ("first", "second"):

@@ -161,7 +161,7 @@ async def test_pods_whose_resources_it_does_not_manage_are_not_shown() -> None:
 
 async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_still_there() -> None:
     placed = [pod_document("old", container(), node="n1"), pod_document("older", container(), node="n1")]
-    scene = Scene([node_document("n1"), node_document("n2")], placed, pod_document("p"))
+    scene = Scene([node_document("n1"), node_document("n2")], placed, pod_document("p", priority=7))
     view = CycleView(scene.table, CycleState())
     row = scene.table.row_of("n1")
     assert row is not None
@@ -170,6 +170,7 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
     async with asking() as plugin:
         question = plugin.show(view, decode_pod(scene.pending), [offer])
         assert question.offered == {"n1": Victims(("uid-old",), 3)}
+        assert (question.namespace, question.name, question.priority) == ("default", "p", 7)
         assert question.standing["n1"].keys() == {"uid-old", "uid-older"}
 
         wanted = PreemptionVerdict({"n1": Victims(("uid-older", "uid-gone"), 0), "n2": Victims(("uid-gone",), 0)})

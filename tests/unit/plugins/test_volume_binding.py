@@ -87,11 +87,23 @@ def test_a_class_without_binding_mode_is_an_error() -> None:
 )
 def test_the_claim_of_an_ephemeral_volume_must_be_the_pods_own(found: Document | None, words: str) -> None:
     storage = Storage()
+    own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
     if found is not None:
         storage.put(PVC, found)
-    own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
     assert storage.pre_filter(own).message == words
     assert storage.plugin.sign(own) is None
+
+
+def test_what_is_known_of_a_pod_with_a_bound_volume_of_its_own_stays_while_others_claim_theirs() -> None:
+    storage = Storage()
+    storage.put(PV, volume("v", claim="p-own"))
+    storage.put(PVC, claim("p-own", owner="uid-p", bound="v"))
+    own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
+    before = storage.plugin.stamp(storage.view(), own)
+
+    storage.put(PVC, claim("another"))
+    storage.put(PV, volume("free", host="n0"))
+    assert storage.plugin.stamp(storage.view(), own) == before
 
 
 def test_a_pod_without_claims_costs_nothing() -> None:
