@@ -122,7 +122,7 @@ def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, no
             rehearsal.cache.remove(victim.uid)
         victims = (*victims, *result.preemption.victims)
         pod = msgspec.structs.replace(pod, nominated_node=result.preemption.node)
-    message = result.message if isinstance(result, Unplaced) else "its nodes were taken while it was decided"
+    message = result.message if isinstance(result, Unplaced) else result.refusal or "its nodes were taken meanwhile"
     return Placement(replica=number, message=message)
 
 

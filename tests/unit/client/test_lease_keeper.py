@@ -352,6 +352,18 @@ async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait
         assert store.document["spec"]["leaseTransitions"] == 5
 
 
+@pytest.mark.parametrize("seed", range(8))
+async def test_an_expired_lease_is_taken_at_the_moment_it_runs_out(seed: int) -> None:
+    """However the pauses between the looks before fall."""
+    store = LeaseStore()
+    store.write(holderIdentity="gone", leaseDurationSeconds=15, renewTime=micro_time(EPOCH), leaseTransitions=0)
+    keeper, transport = make_keeper(store, "b", seed=seed)
+    async with running(keeper):
+        await leading(keeper)
+    (took_s,) = [at_s for at_s, holder in store.holders if holder == "b"]
+    assert took_s == pytest.approx(15 + transport.asked[0].at, abs=0.1)
+
+
 async def test_only_changes_count_whatever_the_clocks_in_the_record_say() -> None:
     store = LeaseStore()
     store.write(holderIdentity="fast", leaseDurationSeconds=15, renewTime="1999-01-01T00:00:00.000000Z")

@@ -245,6 +245,7 @@ def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told
     assert after.scores[0] == told["NodeResourcesFit"]
     assert [score.plugin for score in after.scores[1:]] == [attempt_record.OTHERS]
     assert sum(score.weight * score.final for score in after.scores) == after.total == before.total
+    assert all(isinstance(score.final, int) for score in (*before.scores, *after.scores))
 
 
 def test_an_attempt_that_is_made_again_counts_once() -> None:

@@ -96,6 +96,14 @@ async def test_so_many_whole_victims_are_sent_and_no_more() -> None:
         await left(wanting(n1=["v1"]), question, is_node_cache_capable=False)
 
 
+async def test_one_that_does_not_is_shown_the_whole_preemptor_too() -> None:
+    fields = {**PREEMPTS, "is_node_cache_capable": False}
+    async with extending(preempt=wanting(n1=["a"])) as extender, asking(settings_of(extender, **fields)) as plugin:
+        await plugin.answer(QUESTION)
+    ((_, body),) = extender.asked
+    assert body["Pod"]["metadata"] == {"namespace": "team", "name": "p"}
+
+
 async def test_extenders_are_shown_what_the_others_left_until_nothing_is() -> None:
     async with extending(preempt=wanting(n1=["a"])) as one, extending(preempt=wanting()) as two:
         async with asking(settings_of(one, **PREEMPTS), settings_of(two, **PREEMPTS)) as plugin:

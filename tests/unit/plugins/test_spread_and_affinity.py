@@ -502,6 +502,24 @@ def test_affinity_goes_by_the_pods_of_the_view_that_it_is_asked_with() -> None:
     assert plugin.groups_by(thought.view, scene.pod) == (ZONE,)
 
 
+@pytest.mark.parametrize(
+    ("constraints", "keys"),
+    [
+        ([], None),
+        ([spread(1, ZONE)], (ZONE,)),
+        ([spread(1, HOST), spread(2, ZONE, hard=False)], (HOST, ZONE)),
+        ([spread(1, ZONE), spread(2, HOST, hard=False)], None),
+    ],
+)
+def test_rows_of_one_domain_are_alike_unless_the_pods_of_each_row_count(
+    constraints: list[Document], keys: tuple[str, ...] | None
+) -> None:
+    scene = Scene([node("a", "x")], [], pod("new", topologySpreadConstraints=constraints))
+    plugin = spreading(scene)
+    plugin.pre_filter(scene.view(), scene.pod)
+    assert plugin.groups_by(scene.view(), scene.pod) == keys
+
+
 def test_scores_are_int64_and_codes_bytes() -> None:
     waiting = pod("new", topologySpreadConstraints=[spread(), spread(2, HOST, hard=False)], affinity=far(term()))
     scene = Scene([node("a", "x"), node("b")], [], waiting)

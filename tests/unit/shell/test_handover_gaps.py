@@ -91,6 +91,22 @@ def test_a_node_that_was_away_while_its_next_leader_listed_counts_as_one_that_jo
     play(scene)
 
 
+def test_a_node_of_a_leader_that_died_is_used_once_that_ones_lease_and_last_binds_are_over() -> None:
+    """Nobody takes the lease: who waits for it has to see for itself that it stands still."""
+
+    async def scene(site: Site) -> None:
+        gone, stays = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+        await asyncio.sleep(10.0)
+        await site.kill(gone)
+        await site.set_gpus("n", 0)
+        await asyncio.sleep(1.0)
+        assert rows_of(stays, "forecast").withheld
+        await asyncio.sleep(45.0)
+        assert not rows_of(stays, "forecast").withheld
+
+    play(scene)
+
+
 def test_a_domain_that_another_leader_has_never_heard_of_uses_no_node_beside_it() -> None:
     """A configuration with one domain more is rolled out: the old leader would take a node of it without asking."""
 

@@ -212,6 +212,23 @@ def test_a_place_is_kept_handed_over_to_who_came_before_and_released() -> None:
         assert stand_in.name == "stands"
 
 
+def test_a_place_is_not_handed_over_to_a_pod_that_has_found_one_of_its_own() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a", "b")
+        mover = acting(house, Outside())
+        uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
+        pod = mover.standing(uid)
+        assert pod is not None
+        assert mover.hold(uid, pod, "b", handed=lambda: None) == ""
+        new = house.see_pod("new", cpu="1", metadata=owned("rs"))
+        row = house.cache.nodes.row_of("b")
+        assert row is not None
+        house.cache.assume(house.pods.pending[new], row)
+
+        mover.hand_over(frozenset({uid}))
+        assert (mover.taker(), mover.is_kept()) == ("", True)
+
+
 def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", "b")

@@ -293,6 +293,17 @@ def test_pods_that_stand_on_a_node_before_anybody_has_what_some_of_them_use_coun
     assert (table.requested(GPU)[row], table.allocatable(GPU)[row]) == (3, 8)
 
 
+def test_a_label_that_no_node_has_any_more_is_forgotten() -> None:
+    table = NodeTable()
+    for name in ("a", "b"):
+        table.set_node(make_node(name, labels={"zone": "x"}))
+    table.label_codes("zone")
+    table.set_node(make_node("a", version=2))
+    assert set(table._label_nodes) == set(table._labels) == {"zone"}
+    table.remove_node("b")
+    assert set(table._label_nodes) == set(table._labels) == set()
+
+
 def test_what_the_table_makes_for_plugins_is_kept_within_bounds_and_stays_true(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BLOCKS_MAX", "DERIVED_MAX", "LABEL_COLUMNS_MAX"):
         monkeypatch.setattr(node_table, name, 2)
