@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.scheduling_cycle import Conflicted, Placed
 from multisched.model.decode import DecodeError, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfView
@@ -106,6 +106,7 @@ def what_if(rehearsal: Rehearsal, planned: PlannedPod, replicas: int) -> WhatIfV
 def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, notes: list[str]) -> Placement:
     """One replica, if need be after others were preempted for it."""
     victims: tuple[Pod, ...] = ()
+    message = ""
     for _ in range(PREEMPTIONS_MAX):
         tried = rehearsal.attempt(worker, pod)
         notes.extend(tried.notes)
@@ -116,13 +117,15 @@ def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, no
             names = tuple(victim.key for victim in victims)
             total, ties = tried.record.total, _ties(tried)
             return Placement(replica=number, node=result.node, total=total, ties=ties, victims=names)
-        if not isinstance(result, Unplaced) or result.preemption is None:
+        if isinstance(result, Conflicted):
+            return Placement(replica=number, message=result.refusal or "its nodes were taken meanwhile")
+        message = result.message
+        if result.preemption is None:
             break
         for victim in result.preemption.victims:
             rehearsal.cache.remove(victim.uid)
         victims = (*victims, *result.preemption.victims)
         pod = msgspec.structs.replace(pod, nominated_node=result.preemption.node)
-    message = result.message if isinstance(result, Unplaced) else result.refusal or "its nodes were taken meanwhile"
     return Placement(replica=number, message=message)
 
 

@@ -124,6 +124,15 @@ def test_whether_a_pod_matches_its_own_terms_tells_it_from_others_of_its_spec(ki
     assert classes.signature(leader) == classes.signature(other) != classes.signature(follower)
 
 
+@pytest.mark.parametrize(("kind", "relates"), [("anti-affinity", True), ("hard spread", True), ("soft spread", False)])
+def test_a_pod_that_is_placed_beside_others_by_a_required_rule_is_known_for_it(kind: str, relates: bool) -> None:
+    """News of others concern it until its bind is sent."""
+    domain = Domain(make_node("n", labels={"zone": "z"}), profile="default")
+    placed = domain.schedule(make_pod("a", spec=OWN_TERMS[kind], labels={"role": "leader"}))
+    assert isinstance(placed, Placed)
+    assert placed.relates is relates
+
+
 def test_pods_that_are_gone_leave_no_more_specs_behind_than_fit() -> None:
     """A spec may be a megabyte of terms, and a tenant makes and deletes such pods one after the other."""
     domain = Domain(make_node("n"), in_tree=("NodeResourcesFit", "PodTopologySpread", "InterPodAffinity"))

@@ -5,17 +5,21 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched import config
+from multisched.cycle.scheduling_cycle import Conflicted
 from multisched.framework.plugin import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.decode import LABELS_MAX, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
+from multisched.shell import what_if
 from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.rehearsal import Tried
 from multisched.shell.what_if import planned_pod
 from tests.unit.explain.clusters import CONFIGURATION, Document, dump_of, make_node, make_pod
 from tests.unit.shell import program_kit
@@ -114,6 +118,22 @@ def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
         ("", ()),
     ]
     assert [one.ties for one in view.placements] == [0, 0, 0], "nobody is compared with a node that was promised"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [("gpu-devices of n1: none is free", "gpu-devices of n1: none is free"), ("", "its nodes were taken meanwhile")],
+)
+def test_a_replica_that_no_node_took_at_commit_is_told_why(refusal: str, told: str) -> None:
+    pod = Decoder().pod(orjson.dumps(make_pod("new")))
+
+    class Refusing:
+        def attempt(self, worker: object, pod: Pod) -> Tried:
+            record: Any = None
+            return Tried(Conflicted(pod, refusal), record, ())
+
+    refusing: Any = Refusing()
+    assert what_if._place(refusing, refusing, pod, 1, []).message == told
 
 
 def test_how_many_nodes_were_as_good_is_told() -> None:
