@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import socket
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -626,6 +628,28 @@ async def test_a_host_may_be_an_ipv6_address() -> None:
         pool = pool_to(f"http://[::1]:{server.sockets[0].getsockname()[1]}")
         assert (await ask(pool, GET)).status == 200
         pool.close()
+
+
+async def test_an_address_that_does_not_answer_gives_way_to_the_next_of_the_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.2", 0), backlog=0) as deaf, contextlib.ExitStack() as callers:
+        for _ in range(3):  # its queue is full from the second on: whoever calls now hears nothing
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        genuine = asyncio.get_running_loop().getaddrinfo
+        async with playing(serve_forever) as pool:
+            addresses = [deaf.getsockname(), ("127.0.0.1", pool._endpoint.port)]
+            found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
+
+            async def resolve(host: str, *asked: Any, **options: Any) -> list[Any]:
+                return found if host == "twofold" else await genuine(host, *asked, **options)
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+            twofold = pool_to(f"http://twofold:{pool._endpoint.port}")
+            assert (await ask(twofold)).status == 200
+            twofold.close()
 
 
 @pytest.mark.parametrize(
