@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -286,7 +286,7 @@ class InterPodAffinity:
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")),
-            EventRegistration(ClusterEvent(Resource.NODE, nodes, "NodeAddOrLabel"), _after_node_change),
+            EventRegistration(ClusterEvent(Resource.NODE, nodes, "NodeAddOrLabel"), self._after_node_change),
             # Upstream has none: whom a namespaceSelector kept away slept on until the flush.
             EventRegistration(ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate"), _after_relabelling),
         )
@@ -308,6 +308,33 @@ class InterPodAffinity:
         if after is None and self._keeps_away(self._nodes.pod_counts, pod, before):
             return Hint.QUEUE
         return Hint.SKIP
+
+    def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """A node came into a domain of some term, moved to another, or out of one that the pod is kept away from.
+
+        A pod without terms was kept away by others': a new node may be free of them, and so may one that left their domain.
+        Upstream leaves it parked.
+        """
+        if not isinstance(new, Node):
+            return Hint.SKIP
+        own = pod.spec.pod_affinity or PodAffinity()
+        if not isinstance(old, Node):
+            is_in_domain = any(term.topology_key in new.labels for term in own.required)
+            return Hint.QUEUE if is_in_domain or own.anti_required or not own.required else Hint.SKIP
+        moved = {key for key in old.labels.keys() | new.labels.keys() if old.labels.get(key) != new.labels.get(key)}
+        if any(term.topology_key in moved and term.topology_key in new.labels for term in own.required):
+            return Hint.QUEUE
+        left = moved & old.labels.keys()
+        return Hint.QUEUE if left and not left.isdisjoint(self._kept_away_by(pod, own, left)) else Hint.SKIP
+
+    def _kept_away_by(self, pod: Pod, own: PodAffinity, left: Iterable[str]) -> Iterator[str]:
+        """Topology keys of terms, its own and others', that keep the pod away; `left`: keys of which a node lost its value."""
+        yield from (term.topology_key for term in own.anti_required)
+        rules = self._book.rules_of(pod)
+        if rules is not None:
+            yield from rules.existing
+        # Terms by a key that no node has any more are not counted.
+        yield from (key for key in left if len(self._nodes.label_values(key)) <= 1)
 
     def _is_near(self, pod: Pod, own: PodAffinity, other: Pod) -> bool:
         """The other pod is in all of the required affinity."""
@@ -333,27 +360,3 @@ def _after_relabelling(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     """Terms select namespaces by their labels."""
     is_changed = isinstance(old, Namespace) and isinstance(new, Namespace) and old.labels != new.labels
     return Hint.QUEUE if is_changed else Hint.SKIP
-
-
-def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A node came into a domain of some term, moved to another, or out of one that the anti-affinity names.
-
-    A pod without terms was kept away by others': a new node may be free of them. Upstream leaves it parked.
-    """
-    if not isinstance(new, Node):
-        return Hint.SKIP
-    own = pod.spec.pod_affinity or PodAffinity()
-    if not isinstance(old, Node) and not own.required and not own.anti_required:
-        return Hint.QUEUE
-    before = old.labels if isinstance(old, Node) else None
-    for term in own.required:
-        value = new.labels.get(term.topology_key)
-        if value is not None and (before is None or before.get(term.topology_key) != value):
-            return Hint.QUEUE
-    for term in own.anti_required:
-        if before is None:
-            return Hint.QUEUE
-        value = before.get(term.topology_key)
-        if value is not None and new.labels.get(term.topology_key) != value:
-            return Hint.QUEUE
-    return Hint.SKIP

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from multisched.framework import pod_demands
+from multisched.framework.events import Hint
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView
 from multisched.framework.runner import Runner
@@ -20,7 +21,7 @@ from multisched.plugins.natural_log import natural_log
 from multisched.plugins.pod_topology_spread import PodTopologySpread
 from multisched.plugins.pod_topology_spread_args import DefaultConstraint, PodTopologySpreadArgs
 from multisched.state.overlay import OverlayCycle
-from tests.unit.plugins.scenes import Document, Scene, decode_pod, node_document, pod_document, put
+from tests.unit.plugins.scenes import Document, Scene, decode_node, decode_pod, node_document, pod_document, put
 
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -500,6 +501,31 @@ def test_affinity_goes_by_the_pods_of_the_view_that_it_is_asked_with() -> None:
     codes = plugin.filter(thought.view, scene.pod, scene.rows(scene.names)).tolist()
     assert [plugin.reasons.status(code).reasons if code else () for code in codes] == [(), UNWANTED[1]]
     assert plugin.groups_by(thought.view, scene.pod) == (ZONE,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "helps"),
+    [
+        ({ZONE: "x", "rack": "1"}, {ZONE: "y", "rack": "1"}, True),
+        ({ZONE: "x", "rack": "1"}, {"rack": "1"}, True),
+        ({ZONE: "x", "rack": "1"}, {ZONE: "x", "rack": "2"}, False),
+        ({ZONE: "x", "rack": "1"}, {ZONE: "x", "rack": "1", "row": "1"}, False),
+        ({"rack": "1"}, {ZONE: "x", "rack": "1"}, False),
+        ({ZONE: "x", "last": "1"}, {ZONE: "x"}, True),
+    ],
+)
+def test_a_node_that_leaves_the_domain_of_a_pod_that_keeps_others_away_wakes_them(
+    before: dict[str, str], after: dict[str, str], helps: bool
+) -> None:
+    """The pod has no terms of its own. Of a key that no node has any more nobody knows whom it kept away."""
+    hostile = pod("db", on="a", app="db", affinity=far(term()))
+    scene = Scene([node("a", "x"), node_document("b", labels={"rack": "1"})], [hostile], pod("new"))
+    registered = relating(scene).events_to_register()
+    (hint,) = [one.hint for one in registered if one.event.label == "NodeAddOrLabel" and one.hint is not None]
+    was, now = (decode_node(node_document("c", labels=labels)) for labels in (before, after))
+    assert hint(decode_pod(scene.pending), was, now) is (Hint.QUEUE if helps else Hint.SKIP)
+    aloof = decode_pod(pod("aloof", app="other"))
+    assert (hint(aloof, was, now) is Hint.QUEUE) == ("last" in before)
 
 
 @pytest.mark.parametrize(
