@@ -287,8 +287,9 @@ def refusal(offer: Offer, at: int) -> Status:
 
 
 def cannot_translate(volume: PersistentVolume) -> str:
-    """Upstream's words for a volume that a node's driver has to take over and cannot."""
-    return f"could not translate pv: {volume.migrated.error if volume.migrated is not None else ''}"
+    """Upstream's words for a volume that a node's driver has to take over and cannot, which no other volume is asked for."""
+    assert volume.migrated is not None
+    return f"could not translate pv: {volume.migrated.error}"
 
 
 def _by_name(segment: CsiStorageCapacity) -> tuple[str, str]:

@@ -118,7 +118,7 @@ class Handover:
         self._open: set[str] = set()
         """Domains that lead."""
         self._watchers: dict[str, LeaseWatcher] = {}
-        self._selections: dict[str, _Claims | None] = {}
+        self._selections: dict[str | None, _Claims | None] = {}
         self._seen: dict[str, str] = {}
         self._told: set[tuple[str, int, Version]] = set()
 
@@ -358,7 +358,7 @@ class Handover:
         return ""
 
     def _claims(self, annotations: Mapping[str, str]) -> _Claims | None:
-        text = annotations.get(SELECTION_ANNOTATION, "")
+        text = annotations.get(SELECTION_ANNOTATION)
         if text not in self._selections:
             if len(self._selections) >= SELECTIONS_MAX:
                 self._selections.clear()

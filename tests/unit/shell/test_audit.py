@@ -468,6 +468,26 @@ def test_a_ledger_that_failed_is_asked_again_once_it_was_compared() -> None:
     play(scene)
 
 
+def test_a_pod_on_a_row_without_a_node_is_told_by_the_number_of_the_row() -> None:
+    async def scene(stage: Stage) -> None:
+        cache, uid = stage.program.cache, stage.uid("service")
+        await stage.add_node("spare")
+        await asyncio.sleep(1.0)
+        row = cache.nodes.row_of("spare")
+        assert row is not None
+        await stage.send("DELETE", "/api/v1/nodes/spare")
+        await asyncio.sleep(1.0)
+        cache.nodes.add_pod(row, _placed(stage.program, uid).pod)
+
+        (found,) = await stage.program.audit.once()
+
+        cache.nodes.remove_pod(row, uid)
+        assert (found.kind, found.key) == ("row", str(row))
+        assert found.what.startswith(f"row {row} has pod default/service, its entry says ")
+
+    play(scene)
+
+
 def test_a_pod_that_the_cache_made_up_is_dropped() -> None:
     async def scene(stage: Stage) -> None:
         entry = stage.program.cache.placed(stage.uid("service"))

@@ -317,6 +317,31 @@ def test_a_disk_is_bound_to_the_claim_before_the_pod_is_and_the_write_is_counted
     play(scene, prepare=local_disk)
 
 
+def test_a_namespace_that_gets_the_label_that_a_pod_goes_by_wakes_the_pod() -> None:
+    """Only who is told what it was before can see that it is another now."""
+    term = {
+        "labelSelector": {"matchLabels": {"app": "cache"}},
+        "namespaceSelector": {"matchLabels": {"team": "blue"}},
+        "topologyKey": "disk",
+    }
+
+    async def prepare(cluster: Cluster) -> None:
+        await cluster.add_node("a", labels={"disk": "fast"})
+        await cluster.add_pod("cache", metadata={"labels": {"app": "cache"}})
+
+    async def scene(cluster: Cluster) -> None:
+        near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        await cluster.add_pod("near", affinity=near)
+        await cluster.settle()
+        assert await cluster.nodes_of_pods() == {"cache": "a", "near": ""}
+        labels = {"metadata": {"labels": {"team": "blue"}}}
+        await cluster.send("PATCH", "/api/v1/namespaces/default", labels, content_type=MERGE_PATCH)
+        await cluster.settle()
+        assert await cluster.nodes_of_pods() == {"cache": "a", "near": "a"}
+
+    play(scene, prepare=prepare)
+
+
 def test_the_judge_looks_as_often_as_configured_and_tells_of_pods_that_stand_against_a_rule() -> None:
     async def scene(cluster: Cluster) -> None:
         for name in ("first", "second"):

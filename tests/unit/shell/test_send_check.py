@@ -192,7 +192,9 @@ def test_a_bind_whose_answer_was_lost_is_not_sent_again_to_the_successor_of_its_
     play(scene)
 
 
-def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being_sent() -> None:
+@pytest.mark.parametrize("where", ["a", "b"])
+def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being_sent(where: str) -> None:
+    """Also from another node of the zone."""
     term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     loop = SimLoop(seed=3)
@@ -200,12 +202,13 @@ def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being
     async def main() -> None:
         house = House(loop, plugins=[Holding()], filters=("InterPodAffinity",))
         house.see_node("a", cpu="4", labels={"zone": "z"})
+        house.see_node("b", cpu="1", labels={"zone": "z"})
         async with house.at_work():
-            house.see_pod("standing", nodeName="a", phase="Running", metadata={"labels": {"role": "follower"}})
-            house.see_pod("permit", affinity=anti)
+            house.see_pod("standing", nodeName=where, phase="Running", metadata={"labels": {"role": "follower"}})
+            house.see_pod("permit", cpu="2", affinity=anti)
             await asyncio.sleep(0.1)
             assert house.node_of("permit") == "a"
-            house.see_pod("standing", nodeName="a", phase="Running", metadata={"labels": {"role": "leader"}})
+            house.see_pod("standing", nodeName=where, phase="Running", metadata={"labels": {"role": "leader"}})
             house.worker.waiting.allow("uid-permit", "Holding")
             await asyncio.sleep(0.1)
             assert house.desk.posts == []
