@@ -66,6 +66,8 @@ class _Term:
     bind_from_s: float
     renewed_s: float
     """The record's own renewTime, on the common clock."""
+    is_known_by_pods: bool = False
+    """Its holder never heard of a lease before it; only pods of ours that stand tell it that there was one."""
 
 
 @dataclass(slots=True)
@@ -285,7 +287,8 @@ class Door(Books):
 
     def _has_ours(self) -> bool:
         """Some pod of our schedulers stands on a node."""
-        return any(pod.node and pod.spec.scheduler_name in self._domain_of for pod in self.pods().values())
+        pods = (pod for pod in self.pods().values() if pod.node and not pod.is_terminal)
+        return any(pod.spec.scheduler_name in self._domain_of for pod in pods)
 
     def _check_lease(self, sender: str, domain: str, what: str) -> None:
         fault = self._fault_of_lease(sender, domain)
@@ -336,11 +339,13 @@ class Door(Books):
         after_expiry = term is not None and bool(term.holder) and bool(holder)
         if term is not None and not holder:
             self._check_released(name, term.holder)
+            self._forget_deleted(name, term.holder)
         wait_s = self._bind_deadline_s if after_expiry else 0.0
         deleted = self._deleted.get(name)
         last_s = deleted.until_s if deleted is not None else 0.0
         bind_from_s = max(now_s + wait_s, last_s)
-        if deleted is not None and holder and holder not in deleted.known_to:
+        is_known_by_pods = deleted is not None and bool(holder) and holder not in deleted.known_to
+        if is_known_by_pods:
             # Nothing tells it how long the lease lasted that it did not find, or, where no pod of ours stands, that there was one.
             known_s = now_s + (self._may_bind_s(holder) + self._bind_deadline_s if self._has_ours() else 0.0)
             if known_s < last_s + self._bind_deadline_s:
@@ -349,8 +354,18 @@ class Door(Books):
             bind_from_s = min(bind_from_s, known_s)
         if deleted is not None and deleted.before is not None and deleted.before.may_lead_on(holder, now_s):
             bind_from_s = now_s  # it never stopped leading
-        self._terms[name] = _Term(holder, bind_from_s, renewed_s)
+        self._terms[name] = _Term(holder, bind_from_s, renewed_s, is_known_by_pods)
         self.look_at_leases()
+
+    def _forget_deleted(self, name: str, holder: str) -> None:
+        """Who held the lease that was deleted has made it anew and given it back: it binds by neither."""
+        deleted = self._deleted.get(name)
+        if deleted is None or deleted.holder != holder:
+            return
+        if deleted.before is not None:
+            self._deleted[name] = deleted.before
+        else:
+            del self._deleted[name]
 
     def lease_deleted(self, name: str) -> None:
         term = self._terms.get(name)
@@ -385,6 +400,10 @@ class Door(Books):
 
     def look_at_leases(self) -> None:
         """I9, whether anything is sent or not: who believes that it may bind, may."""
+        for term in self._terms.values():
+            if term.is_known_by_pods and not self._has_ours():  # they have ended, maybe before its holder listed
+                term.bind_from_s = min(term.bind_from_s, self._now_s())
+                term.is_known_by_pods = False
         for sender, may_bind in self.believers.items():
             for domain in self._groups:
                 fault = self._fault_of_lease(sender, domain) if may_bind(domain) else ""

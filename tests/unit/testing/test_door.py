@@ -412,6 +412,43 @@ def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last:
     assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
 
 
+@pytest.mark.parametrize(("phase", "told"), [("Succeeded", 0), ("Running", 1)])
+def test_who_never_heard_of_a_lease_is_told_of_it_by_pods_that_stand_alone(phase: str, told: int) -> None:
+    """They may have ended before it lists."""
+
+    async def scene(stand: Stand) -> None:
+        await stand.add_pod("first")
+        await stand.add_pod("old")
+        await stand.apply(*stand.sent("old", "a"))
+        await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
+        await stand.write_lease("unaware")
+        status = orjson.dumps({"status": {"phase": phase}})
+        await stand.api.request("PATCH", f"{PODS}/old/status", body=status, content_type=MERGE_PATCH)
+        stand.door.look_at_leases()
+        stand.sent("first", "a", sender="unaware")
+
+    broken = complaints(scene)
+    assert [sentence.split(":")[0] for sentence in broken] == ["I9"] * told
+
+
+@pytest.mark.parametrize(("gives_back", "told"), [(True, 0), (False, 1)])
+def test_who_made_its_deleted_lease_anew_and_gave_it_back_is_waited_for_no_more(gives_back: bool, told: int) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.add_pod("first")
+        stand.door.lease_read("another", f"{LEASES}/multisched-forecast")
+        stand.door.lease_read("me", f"{LEASES}/multisched-forecast")
+        await stand.write_lease("another")
+        await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
+        if gives_back:
+            await stand.write_lease("another")
+            await stand.write_lease("")
+        await stand.write_lease("me")
+        stand.sent("first", "a")
+
+    broken = complaints(scene)
+    assert [sentence.split(":")[0] for sentence in broken] == ["I9"] * told
+
+
 @pytest.mark.parametrize(("begins", "told"), [(False, 0), (True, 1)])
 def test_who_makes_its_deleted_lease_anew_in_time_leads_on_unless_another_has_begun(begins: bool, told: int) -> None:
     """Another process has made the lease meanwhile, and it was deleted again."""
