@@ -261,6 +261,18 @@ def test_an_attempt_that_is_made_again_counts_once() -> None:
     assert [record.node for record in domain.cycle.records.read(pod.uid)] == [second.node]
 
 
+def test_no_scores_are_kept_of_a_pod_whose_nodes_are_promised_to_others() -> None:
+    domain = Domain(make_node("n1", cpu=100))
+    placed = make_pod("first", cpu=40)
+    domain.schedule(placed)
+    domain.nominator.nominate(make_pod("urgent", cpu=40, priority=9), "n1")
+    refused = make_pod("second", cpu=40)
+    assert isinstance(domain.schedule(refused), Unplaced)
+
+    pictures = [last(domain, pod).picture for pod in (placed, refused)]
+    assert [picture is not None and bool(picture.scores) for picture in pictures] == [True, False]
+
+
 def test_a_plugin_that_fails_is_on_record() -> None:
     def breaks(pod: Pod, name: str) -> str:
         raise RuntimeError("broken")

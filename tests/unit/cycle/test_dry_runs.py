@@ -198,8 +198,8 @@ def test_nodes_on_which_the_rule_lets_nobody_go_are_told_apart_from_those_where_
     assert result.message.endswith(str(telling))
 
 
-def found(domain: Domain, name: str) -> tuple[str | None, list[str], str]:
-    result = domain.schedule(make_pod(name, cpu=1000, priority=9))
+def found(domain: Domain, name: str, *, nominated_node: str = "") -> tuple[str | None, list[str], str]:
+    result = domain.schedule(make_pod(name, cpu=1000, priority=9, nominated_node=nominated_node))
     assert isinstance(result, Unplaced)
     _, _, told = result.message.partition(". ")
     return result.nominated_node, [victim.name for victim in result.victims], told
@@ -365,4 +365,5 @@ def test_a_pods_own_promise_counts_for_others_of_its_class_and_not_for_itself() 
     domain.cache.place(make_pod("low", cpu=1000, node="a"))
     domain.nominator.nominate(make_pod("p", cpu=1000, priority=9), "a")
     for name in "pqppqqp":
-        assert found(domain, name)[:2] == (("a", ["low"]) if name == "p" else ("", []))
+        expected = ("a", ["low"]) if name == "p" else ("", [])
+        assert found(domain, name, nominated_node="a" if name == "p" else "")[:2] == expected
