@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.row_sums import DenseSum, Int64
+from multisched.framework.row_sums import AnySum, Int64, sum_of
 from multisched.model.placement import PodQuery, PodScope
 from multisched.model.selectors import Operator, Requirement
 
@@ -91,14 +91,14 @@ class GroupColumns:
         if not self._place_pods[place]:
             self._clear(number, row, place)
 
-    def count(self, query: PodQuery, version: int) -> DenseSum:
+    def count(self, query: PodQuery, version: int) -> AnySum:
         """The pods of all groups that are in the query, by row."""
         selected = self._selected(query)
         place_groups, rows = np.frombuffer(self._place_group, np.int32), np.frombuffer(self._place_row, np.int32)
         at = selected.take(place_groups)
         pods = np.frombuffer(self._place_pods, np.int32)[at]
         by_row: Int64 = np.bincount(rows[at], pods).astype(np.int64)
-        return DenseSum(by_row, by_row.copy(), version)
+        return sum_of(by_row, by_row.copy(), version)
 
     def _add(self, group: LabelledGroup) -> None:
         number = group.column = len(self._namespaces)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.pod_demands import Concern, Effect
-from multisched.framework.row_sums import AnySum, PodCount
+from multisched.framework.row_sums import AnySum, SparseSum
 from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodQuery
@@ -60,4 +60,4 @@ def _changed(base: AnySum, changes: Sequence[tuple[int, int]]) -> AnySum:
     held = dict(base.held)
     for row, sign in changes:
         held[row] = held.get(row, 0) + sign
-    return PodCount(base.version, {row: pods for row, pods in held.items() if pods})
+    return SparseSum(base.version, {row: pods for row, pods in held.items() if pods})

@@ -2,23 +2,27 @@
 
 Pods are held in groups of equal namespace and labels: a workload's pods are one group. A query is counted when somebody first asks,
 group by group where its namespaces hold few, in columns where they hold many (`group_columns`); from then on it catches
-up with the pods that came and went since it was last asked for, and is dropped when it is unused for longest. So a query
-nobody asks again costs nobody anything, whoever comes and goes. What pods demand is in `pod_demands`.
+up with the pods that came and went since it was last asked for, and is dropped when it is unused for longest. One that names
+the value of a label reads of these only pods with that value, so that a thousand services do not read each other's pods.
+A query nobody asks again costs nobody anything, whoever comes and goes. What pods demand is in `pod_demands`.
 
 The node table owns one and writes it; an overlay has one above the table's. Plugins read it as `NodeView.pod_counts`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from multisched.framework.group_columns import GroupColumns
+from multisched.framework.indexed_log import IndexedLog
 from multisched.framework.pod_demands import Concern, Effect, PodDemands
-from multisched.framework.row_sums import AnySum, DenseSum, PodCount
+from multisched.framework.row_sums import AnySum, SparseSum
 from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodQuery
+from multisched.model.selectors import Operator, Requirement
 
 QUERIES_MAX: Final = 4_096
 """Queries kept; those unused for longest go first."""
@@ -53,8 +57,7 @@ MATCHES_CHECKED: Final = 16_384
 _GroupKey = tuple[str, int, bool]
 """Namespace, identity of the labels, whether the pods are being deleted."""
 _QUERY_BYTES: Final = 1_000
-_TEXT_BYTES = 150
-_SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
+_TEXT_BYTES: Final = 150
 
 
 class PodCountsView(Protocol):
@@ -130,10 +133,25 @@ class PodGroup:
 class KeptQuery:
     """A query with its count, as far as it has caught up."""
 
-    __slots__ = ("_matches", "count", "is_kept", "is_used", "matches", "query", "seen", "size_bytes", "used_at")
+    __slots__ = (
+        "_matches",
+        "count",
+        "is_kept",
+        "is_used",
+        "matches",
+        "pivot",
+        "query",
+        "seen",
+        "size_bytes",
+        "tags",
+        "used_at",
+    )
 
     def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
         self.query = query
+        self.pivot = _pivot(query)
+        """A label that all of its pods have, with one of few values; None: there is no such label."""
+        self.tags = None if self.pivot is None else [(self.pivot.key, value) for value in self.pivot.values]
         self.is_kept = True
         """A reader that holds on to the query asks for it again when it is not kept."""
         self.is_used = True
@@ -149,10 +167,8 @@ class KeptQuery:
         """It was counted anew."""
         self.count = count
         self.seen = seen
-        rows = (
-            _DENSE_ROW_BYTES * len(count.terms) if isinstance(count, DenseSum) else _SPARSE_ROW_BYTES * len(count.held)
-        )
-        self.size_bytes = _QUERY_BYTES + _TEXT_BYTES * sum(scope.texts for scope in self.query.scopes) + rows
+        texts = _TEXT_BYTES * sum(scope.texts for scope in self.query.scopes)
+        self.size_bytes = _QUERY_BYTES + texts + count.size_bytes
 
     def drop(self) -> None:
         """Nobody keeps it true any more: who reads it asks for it again."""
@@ -183,9 +199,10 @@ class PodCounts:
         self._queries: dict[PodQuery, KeptQuery] = {}
         self._uses = self._bytes = 0
         self._columns: GroupColumns | None = None
-        self._log: list[tuple[PodGroup, int, int]] = []
-        """Group, row, and how many of its pods came or went."""
-        self._log_start = self._log_weight = 0
+        self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT)
+        """Group, row, and how many of its pods came or went; by those of its labels that are some query's pivot."""
+        self._pivots: Counter[str] = Counter()
+        """Their keys, with the number of queries."""
         self.groups_looked_at = 0
         """Groups that queries were put to one by one so far."""
 
@@ -199,7 +216,9 @@ class PodCounts:
         found = self._queries.get(query)
         if found is None:
             self._make_room()
-            found = self._queries[query] = KeptQuery(query, self._counted(query), self._end)
+            found = self._queries[query] = KeptQuery(query, self._counted(query), self._log.end)
+            if found.pivot is not None:
+                self._pivots[found.pivot.key] += 1
             self._bytes += found.size_bytes
         self.refresh(found)
         return found
@@ -208,29 +227,27 @@ class PodCounts:
         """Catches up with what came and went since the query was last asked for."""
         self._uses += 1
         kept.is_used, kept.used_at = True, self._uses
-        if kept.seen == self._end:
+        if kept.seen == self._log.end:
             return
-        if kept.seen < self._log_start:
+        changes = self._log.since(kept.seen, kept.tags)
+        if changes is None:
             self._count_anew(kept)
             return
         scopes = kept.query.scopes
         namespaces = scopes[0].namespaces if scopes else frozenset()
         matches_end = kept.matches + MATCHES_MAX
-        for group, row, pods in self._log[kept.seen - self._log_start :]:
+        for group, row, pods in changes:
             if (namespaces is None or group.namespace in namespaces) and kept.has(group):
-                if isinstance(kept.count, PodCount):
-                    kept.count.add(row, pods, self._tick())
-                else:
-                    kept.count.add(row, pods, pods, self._tick())
+                kept.count.add(row, pods, pods, self._tick())
             if kept.matches > matches_end:
                 self._count_anew(kept)
                 return
-        kept.seen = self._end
+        kept.seen = self._log.end
 
     def _count_anew(self, kept: KeptQuery) -> None:
         self._bytes -= kept.size_bytes
         kept.count.clear()
-        kept.counted(self._counted(kept.query), self._end)
+        kept.counted(self._counted(kept.query), self._log.end)
         self._bytes += kept.size_bytes
 
     def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
@@ -269,7 +286,7 @@ class PodCounts:
             if not groups:
                 del self._groups[namespace]
         for kept in self._queries.values():
-            kept.drop()
+            self._drop(kept)
         self._queries.clear()
         self._bytes = 0
         self._drop_columns()
@@ -335,10 +352,6 @@ class PodCounts:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    @property
-    def _end(self) -> int:
-        return self._log_start + len(self._log)
-
     def _tick(self) -> int:
         self._sequence += 1
         return self._sequence
@@ -364,26 +377,18 @@ class PodCounts:
 
     def _note(self, group: PodGroup, row: int, sign: int) -> None:
         """For queries and columns, if there are any."""
-        self._log.append((group, row, sign))
-        self._log_weight += _weight(group)
-        if self._log_weight >= 2 * LOG_KEPT:
-            self._shorten_log()
+        pivots = self._pivots
+        tags = [label for label in group.labels.items() if label[0] in pivots] if pivots else ()
+        self._log.note((group, row, sign), tags, 1 + len(group.labels) // LABELS_OF_ONE)
         if self._columns is not None:
             self._columns.change(group, row, sign)
             if self._columns.is_stale:
                 self._drop_columns()
 
-    def _shorten_log(self) -> None:
-        """Drops the older half."""
-        dropped = (len(self._log) + 1) // 2
-        self._log_start += dropped
-        del self._log[:dropped]
-        self._log_weight = sum(_weight(group) for group, _, _ in self._log)
-
     def _counted(self, query: PodQuery) -> AnySum:
         """The query's pods by row, from the groups as they are."""
         if not query.scopes:
-            return PodCount(self._tick())
+            return SparseSum(self._tick())
         names = query.scopes[0].namespaces
         namespaces = self._groups.keys() if names is None else names & self._groups.keys()
         if sum(len(self._groups[name]) for name in namespaces) > NARROW_GROUPS_MAX:
@@ -397,7 +402,7 @@ class PodCounts:
                 if (query.counts_deleting or not group.is_deleting) and query.has(name, group.labels):
                     for row, pods in group.items():
                         held[row] = held.get(row, 0) + pods
-        return PodCount(self._tick(), held)
+        return SparseSum(self._tick(), held)
 
     def _make_room(self) -> None:
         """Those that nobody used since they were last passed over here go first; the latest stay: somebody reads them now."""
@@ -411,7 +416,14 @@ class PodCounts:
                 self._queries[query] = kept
             else:
                 self._bytes -= kept.size_bytes
-                kept.drop()
+                self._drop(kept)
+
+    def _drop(self, kept: KeptQuery) -> None:
+        if kept.pivot is not None:
+            self._pivots[kept.pivot.key] -= 1
+            if not self._pivots[kept.pivot.key]:
+                del self._pivots[kept.pivot.key]
+        kept.drop()
 
     def _filled(self) -> GroupColumns:
         columns = GroupColumns()
@@ -428,8 +440,9 @@ class PodCounts:
                 group.column = -1
 
 
-def _weight(group: PodGroup) -> int:
-    return 1 + len(group.labels) // LABELS_OF_ONE
+def _pivot(query: PodQuery) -> Requirement | None:
+    named = (r for scope in query.scopes for r in scope.selector.requirements if r.operator is Operator.IN)
+    return min(named, key=lambda requirement: len(requirement.values), default=None)
 
 
 def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:

@@ -3,22 +3,24 @@
 A *demander* is one affinity in one namespace, with the rows its pods stand on. A *concern* is the sum of what all demanders say of
 pods with certain labels in a namespace: made by one look at all terms (`term_columns`), and kept true by what came and went since
 it was last asked for. So a pod's attempt costs what changed, not what others demand; only a pod with labels nobody has
-asked with costs one look at all terms. Nothing here is done per term in Python but when a demander comes or goes.
+asked with costs one look at all terms. Terms that ask for one value of a label are known by it (`_tags`): where few can be about
+a pod, only those are looked at, so that a thousand services that keep their own replicas apart do not hear of each other.
 
 Owned by `PodCounts`. Asked for by `PodCountsView.concern`.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from multisched.framework.row_sums import DenseSum, no_sum
+from multisched.framework.indexed_log import IndexedLog
+from multisched.framework.row_sums import AnySum, no_sum, sum_of
 from multisched.framework.term_columns import Asker, Block, Column, Int32, TermColumns
 from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
+from multisched.model.selectors import Operator
 
 LOG_KEPT: Final = 4_096
 """Pods that came or went that a concern can catch up with; beyond, it is made anew."""
@@ -44,13 +46,22 @@ EFFECTS_MAX: Final = 1_024
 DEAD_MIN: Final = 1 << 16
 """Demanders that no pod has any more, their terms and what these name, before the columns are made anew without them."""
 
+TAGS_MAX: Final = 16
+"""Labels by which one demander is known; one with more may be about any pod."""
+
+PLACES_MAX: Final = 256
+"""Rows of demanders that are summed one by one; more of them, and all are looked at together."""
+
 UNKNOWN: Final = -1
 """Stands for the effect of a demander that was not asked yet."""
+
+ANY_LABELS: Final = None
+"""The tag of demanders that may be about any pod."""
 
 _CONCERN_BYTES: Final = 1_000
 _LABEL_BYTES: Final = 500
 """Of a label that an asker is known by: it stands in two mappings, with texts of its own."""
-_ROW_BYTES: Final = 16
+_KNOWN_BYTES: Final = 100
 _EFFECT_BYTES: Final = 300
 
 
@@ -63,6 +74,8 @@ class Lane(NamedTuple):
 
 Effect = tuple[tuple[Lane, int, int], ...]
 """What one pod of a demander says: lane, terms and their weights."""
+Tag = tuple[str, str] | None
+Tags = tuple[Tag, ...]
 _Key = tuple[PodAffinity, str]
 _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
 """Namespace, the labels that terms look at, and those of the namespace."""
@@ -78,6 +91,7 @@ class Concern:
         "is_kept",
         "is_used",
         "kinds",
+        "known_below",
         "number",
         "seen",
         "sums",
@@ -88,17 +102,23 @@ class Concern:
         self.asker = asker
         self.number = number
         """Never given twice: it stands for the concern in signatures."""
-        self.sums: dict[Lane, DenseSum] = {}
+        self.sums: dict[Lane, AnySum] = {}
         """Read only. A lane that is there stays there, even when nobody demands anything of it any more."""
         self.is_kept = True
         self.is_used = True
         self.weighed_bytes = 0
         """What its owner counted for it last."""
         self.seen = 0
-        self.effects: array[int] = array("i")
+        self.known_below = 0
+        """Demanders with lower numbers say nothing where `effects` has nothing of them; others were not asked yet."""
+        self.effects: dict[int, int] = {}
         """Demander -> place in `kinds` of what one pod of it says; 0: nothing, UNKNOWN: not asked yet."""
         self.kinds: list[Effect] = [()]
         self._kinds_at: dict[Effect, int] = {(): 0}
+
+    def effect_at(self, demander: int) -> int:
+        """Place in `kinds`, 0 or UNKNOWN."""
+        return self.effects.get(demander, 0 if demander < self.known_below else UNKNOWN)
 
     def add_kind(self, effect: Effect) -> int:
         """Its place in `kinds`."""
@@ -110,9 +130,7 @@ class Concern:
     def forget_kinds(self) -> None:
         """Demanders that say something are asked again when they come up."""
         self.kinds, self._kinds_at = [()], {(): 0}
-        for at, kind in enumerate(self.effects):
-            if kind:
-                self.effects[at] = UNKNOWN
+        self.effects = {demander: UNKNOWN if kind else 0 for demander, kind in self.effects.items()}
 
     @property
     def is_silent(self) -> bool:
@@ -122,15 +140,15 @@ class Concern:
     @property
     def size_bytes(self) -> int:
         """Roughly."""
-        sums = sum(_ROW_BYTES * len(one.terms) for one in self.sums.values())
-        effects = 4 * len(self.effects) + _EFFECT_BYTES * len(self.kinds)
+        sums = sum(one.size_bytes for one in self.sums.values())
+        effects = _KNOWN_BYTES * len(self.effects) + _EFFECT_BYTES * len(self.kinds)
         return _CONCERN_BYTES + _LABEL_BYTES * len(self.asker.labels) + sums + effects
 
     def drop(self) -> None:
         """Nobody keeps it true any more: who asked for it asks again, and what still refers to it holds nothing."""
         for one in self.sums.values():
             one.clear()
-        self.sums, self.effects, self.is_kept = {}, array("i"), False
+        self.sums, self.effects, self.known_below, self.is_kept = {}, {}, 0, False
         self.forget_kinds()
 
     def with_changes(self, changes: Iterable[tuple[int, Effect, int]]) -> Concern:
@@ -151,11 +169,19 @@ class Concern:
 class _Demander:
     """One affinity in one namespace, and where its pods stand."""
 
-    __slots__ = ("affinity", "block", "left_out", "namespace", "number", "places")
+    __slots__ = ("affinity", "block", "left_out", "namespace", "number", "places", "tags")
 
     def __init__(
-        self, affinity: PodAffinity, namespace: str, number: int, block: Block, left_out: frozenset[str]
+        self,
+        affinity: PodAffinity,
+        namespace: str,
+        number: int,
+        block: Block,
+        left_out: frozenset[str],
+        tags: Tags,
     ) -> None:
+        self.tags = tags
+        """Only pods with one of these labels can be meant."""
         self.affinity = affinity
         self.namespace = namespace
         self.number = number
@@ -193,9 +219,9 @@ class PodDemands:
         """By place: one for each demander and row."""
         self._living = self._size = self._dead = 0
         """Demanders with pods and terms; what all take of the columns, and those without pods."""
-        self._log: list[tuple[int, int, int]] = []
+        self._by_tag: dict[Tag, list[_Demander]] = {}
+        self._log: IndexedLog[tuple[int, int, int]] = IndexedLog(LOG_KEPT)
         """Demander, row, and whether a pod came or went."""
-        self._log_start = 0
         self._concerns: dict[_Seen, Concern] = {}
         self._by_labels: dict[tuple[int, str], tuple[object, object, Concern]] = {}
         self._labels_known = self._bytes = 0
@@ -211,7 +237,7 @@ class PodDemands:
     @property
     def sequence(self) -> int:
         """Raised when a pod that demands something comes or goes."""
-        return self._log_start + len(self._log)
+        return self._log.end
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -229,10 +255,7 @@ class PodDemands:
             if not pods[place]:
                 self._clear_place(demander, row, place)
         if demander.terms:
-            self._log.append((demander.number, row, sign))
-            if len(self._log) >= 2 * LOG_KEPT:
-                self._log_start += LOG_KEPT
-                del self._log[:LOG_KEPT]
+            self._log.note((demander.number, row, sign), demander.tags)
         if self._dead > DEAD_MIN and 2 * self._dead > self._size:
             self._compact()
 
@@ -275,7 +298,7 @@ class PodDemands:
             self._labels_known += len(labels)
             self._by_labels[key] = (labels, namespace_labels, concern)  # kept so that their ids stay their own
         concern.is_used = True
-        if concern.seen != self._log_start + len(self._log):
+        if concern.seen != self._log.end:
             self._catch_up(concern)
             self._make_room(concern)
         return concern
@@ -307,7 +330,7 @@ class PodDemands:
         """What is wrong with concerns: each is made anew and compared."""
         found = []
         for concern in self._concerns.values():
-            if concern.seen != self._log_start + len(self._log):
+            if concern.seen != self._log.end:
                 self._catch_up(concern)
             fresh = Concern(concern.asker, 0)
             self._make(fresh)
@@ -355,22 +378,62 @@ class PodDemands:
         self._bytes = 0
 
     def _make(self, concern: Concern) -> None:
-        """Holds all terms against the asker at once."""
+        """Holds terms against the asker: those of the few that can be about it one by one, else all at once."""
+        concern.sums, concern.effects, concern.known_below = {}, {}, 0
+        concern.forget_kinds()
+        named = self._named(concern.asker)
+        if named is None:
+            self._make_by_columns(concern)
+        else:
+            for demander in named:
+                if demander.places:
+                    self._add_demander(concern, demander)
+                else:  # its pods may come back
+                    concern.effects[demander.number] = UNKNOWN
+        concern.known_below = len(self._numbered)
+        concern.seen = self._log.end
+
+    def _named(self, asker: Asker) -> list[_Demander] | None:
+        """The demanders that can be about such pods; None where these are many, or stand on many rows."""
+        found: dict[int, _Demander] = {}
+        places = 0
+        for tag in (ANY_LABELS, *asker.labels.items()):
+            known = self._by_tag.get(tag, ())
+            if len(known) > UNKNOWN_MAX:
+                return None
+            for demander in known:
+                if demander.number not in found:
+                    found[demander.number] = demander
+                    places += len(demander.places)
+            if len(found) > UNKNOWN_MAX or places > PLACES_MAX:
+                return None
+        return list(found.values())
+
+    def _make_by_columns(self, concern: Concern) -> None:
         self.terms_looked_at += self._columns.terms
         terms = self._columns.about(concern.asker, self._columns.all()).nonzero()[0]
         lanes, of, weights = (column.view().take(terms) for column in (self._lane_of, self._demander_of, self._weights))
-        concern.sums = {}
         by_number = list(self._lanes)
         for lane in np.bincount(lanes).nonzero()[0].tolist():
             at = lanes == lane
             concern.sums[by_number[lane]] = self._summed(of[at], weights[at])
-        effects = np.zeros(len(self._numbered), np.int32)
-        effects[of] = UNKNOWN
-        concern.effects = array("i", effects.tobytes())
-        concern.forget_kinds()
-        concern.seen = self._log_start + len(self._log)
+        concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
-    def _summed(self, demanders: Int32, weights: Int32) -> DenseSum:
+    def _add_demander(self, concern: Concern, demander: _Demander) -> None:
+        kind = self._kind(concern, demander)  # first: it may make the concern's kinds anew
+        if kind:
+            for row, place in demander.places.items():
+                self._add(concern, concern.kinds[kind], row, int(self._place_pods.array[place]))
+
+    def _add(self, concern: Concern, effect: Effect, row: int, pods: int) -> None:
+        """So many more pods with that effect stand on the row."""
+        for lane, terms, weight in effect:
+            found = concern.sums.get(lane)
+            if found is None:
+                found = concern.sums[lane] = no_sum(self._tick())
+            found.add(row, pods * terms, pods * weight, self._tick())
+
+    def _summed(self, demanders: Int32, weights: Int32) -> AnySum:
         """Terms and weights by row, of terms of these demanders."""
         place_demander, count = self._place_demander.view(), len(self._numbered)
         pods, rows = self._place_pods.view(), self._place_row.view()
@@ -378,7 +441,7 @@ class PodDemands:
         for by_demander in (np.bincount(demanders, minlength=count), np.bincount(demanders, weights, minlength=count)):
             by_row = np.bincount(rows, by_demander.take(place_demander) * pods)  # exact: far below 2^53
             found.append(by_row.astype(np.int64))
-        return DenseSum(found[0], found[1], self._tick())
+        return sum_of(found[0], found[1], self._tick())
 
     def _catch_up(self, concern: Concern) -> None:
         """Applies what came and went since the concern was last asked for."""
@@ -388,36 +451,22 @@ class PodDemands:
 
     def _caught_up(self, concern: Concern) -> bool:
         """False if too much has happened."""
-        if concern.seen < self._log_start:
+        happened = self._log.since(concern.seen, (ANY_LABELS, *concern.asker.labels.items()))
+        if happened is None:
             return False
-        happened = self._log[concern.seen - self._log_start :]
-        self._make_known(concern)
-        effects = concern.effects
-        unknown = {number for number, _, _ in happened if effects[number] == UNKNOWN}
+        unknown = {number for number, _, _ in happened if concern.effect_at(number) == UNKNOWN}
         if len(unknown) > UNKNOWN_MAX or len(concern.kinds) + len(unknown) > EFFECTS_MAX:
             return False
         for number in unknown:
             self._kind(concern, self._numbered[number])
         for number, row, sign in happened:
-            if effects[number]:
-                for lane, terms, weight in concern.kinds[effects[number]]:
-                    found = concern.sums.get(lane)
-                    if found is None:
-                        found = concern.sums[lane] = no_sum(self._tick())
-                    found.add(row, sign * terms, sign * weight, self._tick())
-        concern.seen = self._log_start + len(self._log)
+            self._add(concern, concern.kinds[concern.effect_at(number)], row, sign)
+        concern.seen = self._log.end
         return True
-
-    def _make_known(self, concern: Concern) -> None:
-        """Demanders that came since the concern last looked are not asked yet."""
-        missing = len(self._numbered) - len(concern.effects)
-        if missing:
-            concern.effects.extend([UNKNOWN] * missing)
 
     def _kind(self, concern: Concern, demander: _Demander) -> int:
         """Where among the concern's kinds the demander's effect stands."""
-        self._make_known(concern)
-        known = concern.effects[demander.number]
+        known = concern.effect_at(demander.number)
         if known != UNKNOWN:
             return known
         if len(concern.kinds) >= EFFECTS_MAX:
@@ -458,12 +507,17 @@ class PodDemands:
         self._weights.extend([_weight(one) for one in demands])
         self._demander_of.extend([number] * len(demands))
         left_out = frozenset(one.topology_key for one in every) - {one.topology_key for one in demands}
-        demander = _Demander(affinity, namespace, number, block, left_out)
+        demander = _Demander(affinity, namespace, number, block, left_out, _tags(demands))
+        self._index(demander)
         self._numbered.append(demander)
         self._demanders[affinity, namespace] = demander
         self._size += demander.size
         self._dead += demander.size
         return demander
+
+    def _index(self, demander: _Demander) -> None:
+        for tag in demander.tags:
+            self._by_tag.setdefault(tag, []).append(demander)
 
     def _place(self, demander: _Demander, row: int) -> None:
         if not demander.places:
@@ -505,15 +559,29 @@ class PodDemands:
         self._numbered = living
         self._demanders = {(one.affinity, one.namespace): one for one in living}
         self._by_identity.clear()
+        self._by_tag.clear()
+        for demander in living:
+            self._index(demander)
         self._size -= self._dead
         self._dead = 0
-        self._log_start += len(self._log)
         self._log.clear()
         self._drop_all_concerns()
 
     def _tick(self) -> int:
         self._sequence += 1
         return self._sequence
+
+
+def _tags(demands: Iterable[PodDemand]) -> Tags:
+    """Labels of which a pod must have one for any of the terms to be about it."""
+    found: set[Tag] = set()
+    for demand in demands:
+        named = [r for r in demand.selector.requirements if r.operator is Operator.IN]
+        pivot = min(named, key=lambda requirement: len(requirement.values), default=None)
+        if pivot is None or len(found) + len(pivot.values) > TAGS_MAX:
+            return (ANY_LABELS,)
+        found.update((pivot.key, value) for value in pivot.values)
+    return tuple(found)
 
 
 def held_by_lane(concern: Concern) -> dict[Lane, dict[int, tuple[int, int]]]:

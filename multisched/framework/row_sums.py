@@ -14,65 +14,104 @@ from numpy.typing import NDArray
 CHANGES_KEPT: Final = 256
 """Changes of one sum that readers can catch up with; who misses more reads it anew."""
 
+SPARSE_BELOW: Final = 16
+"""A sum over fewer rows than one in so many is kept sparse: a row takes as much as so many of an array do, and is read slower."""
+
+_SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
+
 Int64 = NDArray[np.int64]
 Rows = NDArray[np.intp]
-_NONE: Sequence[tuple[int, int, int]] = ()
-_NO_CHANGES: Sequence[tuple[int, int, int, int]] = ()
+Change = tuple[int, int, int, int]
+"""Version, row, more pods or terms on it, and their weight together."""
+_NO_CHANGES: Sequence[Change] = ()
 
 
-class PodCount:
-    """Pods by row, those rows only that have any."""
+class _Recent:
+    """The latest changes of a sum."""
 
-    __slots__ = ("_floor", "_recent", "held", "version")
+    __slots__ = ("_changes", "_floor")
 
-    def __init__(self, version: int, held: dict[int, int] | None = None) -> None:
-        self.held: dict[int, int] = {} if held is None else held
-        """Row -> pods, rows without any left out. Read only."""
-        self.version = version
+    def __init__(self, version: int) -> None:
+        self._changes: list[Change] = []
         self._floor = version
-        self._recent: list[tuple[int, int, int]] = []
 
-    def add(self, row: int, change: int, version: int) -> None:
-        """For the owner: so many more pods on the row."""
-        left = self.held.get(row, 0) + change
+    def note(self, change: Change) -> None:
+        changes = self._changes
+        changes.append(change)
+        if len(changes) >= 2 * CHANGES_KEPT:
+            self._floor = changes[CHANGES_KEPT - 1][0]
+            del changes[:CHANGES_KEPT]
+
+    def since(self, version: int) -> Sequence[Change] | None:
+        """Those after `version`; None when that is too long ago to know."""
+        if version < self._floor:
+            return None
+        changes, at = self._changes, len(self._changes)
+        while at and changes[at - 1][0] > version:
+            at -= 1
+        return changes[at:]
+
+
+class SparseSum:
+    """Pods or terms, and what they weigh together, of those rows only that have any: for sums over few rows."""
+
+    __slots__ = ("_recent", "_weights", "held", "total", "version")
+
+    def __init__(self, version: int, held: dict[int, int] | None = None, weights: dict[int, int] | None = None) -> None:
+        """`weights`: by row; None: each weighs one."""
+        self.held: dict[int, int] = {} if held is None else held
+        """Row -> pods or terms, rows without any left out. Read only."""
+        self._weights = self.held if weights is None else weights
+        self.total = sum(self.held.values())
+        self.version = version
+        self._recent = _Recent(version)
+
+    def add(self, row: int, terms: int, weight: int, version: int) -> None:
+        """For the owner: so many more terms on the row, of that weight together."""
+        left = self.held.get(row, 0) + terms
+        if self._weights is not self.held:
+            self._weights[row] = self._weights.get(row, 0) + weight
         if left:
             self.held[row] = left
         else:
             del self.held[row]
+            self._weights.pop(row, None)
+        self.total += terms
         self.version = version
-        recent = self._recent
-        recent.append((version, row, change))
-        if len(recent) >= 2 * CHANGES_KEPT:
-            self._floor = recent[CHANGES_KEPT - 1][0]
-            del recent[:CHANGES_KEPT]
+        self._recent.note((version, row, terms, weight))
 
     def clear(self) -> None:
         """For the owner, who keeps it true no more: readers may refer to it still."""
-        self.held = {}
-        self._recent = []
+        self.held = self._weights = {}
+        self._recent = _Recent(self.version)
 
     def columns(self) -> tuple[Rows, Int64, Int64]:
-        """Rows with pods, the pods, and what they amount to: as many."""
-        rows = np.fromiter(self.held.keys(), np.intp, len(self.held))
-        pods = np.fromiter(self.held.values(), np.int64, len(self.held))
-        return rows, pods, pods
+        """Rows with terms, the terms, and their weights."""
+        count, held = len(self.held), self.held
+        rows, terms = np.fromiter(held.keys(), np.intp, count), np.fromiter(held.values(), np.int64, count)
+        if self._weights is held:
+            return rows, terms, terms
+        return rows, terms, np.fromiter(map(self._weights.__getitem__, held), np.int64, count)
 
-    def changes_since(self, version: int) -> Sequence[tuple[int, int, int]] | None:
-        """(version, row, more pods) of each change after `version`; None when that is too long ago to know."""
-        if version == self.version:
-            return _NONE
-        if version < self._floor:
-            return None
-        recent, at = self._recent, len(self._recent)
-        while at and recent[at - 1][0] > version:
-            at -= 1
-        return recent[at:]
+    def changes_since(self, version: int) -> Sequence[Change] | None:
+        """Each change after `version`; None when that is too long ago to know."""
+        return _NO_CHANGES if version == self.version else self._recent.since(version)
+
+    def copy(self) -> SparseSum:
+        """For who changes it in thought."""
+        weights = None if self._weights is self.held else dict(self._weights)
+        return SparseSum(self.version, dict(self.held), weights)
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly."""
+        return _SPARSE_ROW_BYTES * len(self.held) * (1 if self._weights is self.held else 2)
 
 
 class DenseSum:
     """Pods or terms, and what they weigh together, in an array by row: for sums over many rows."""
 
-    __slots__ = ("_floor", "_recent", "terms", "total", "version", "weights")
+    __slots__ = ("_recent", "terms", "total", "version", "weights")
 
     def __init__(self, terms: Int64, weights: Int64, version: int) -> None:
         self.terms = terms
@@ -80,8 +119,7 @@ class DenseSum:
         self.weights = weights
         self.total = int(terms.sum())
         self.version = version
-        self._floor = version
-        self._recent: list[tuple[int, int, int, int]] = []
+        self._recent = _Recent(version)
 
     def add(self, row: int, terms: int, weight: int, version: int) -> None:
         """For the owner: so many more terms on the row, of that weight together."""
@@ -92,22 +130,11 @@ class DenseSum:
         self.weights[row] += weight
         self.total += terms
         self.version = version
-        recent = self._recent
-        recent.append((version, row, terms, weight))
-        if len(recent) >= 2 * CHANGES_KEPT:
-            self._floor = recent[CHANGES_KEPT - 1][0]
-            del recent[:CHANGES_KEPT]
+        self._recent.note((version, row, terms, weight))
 
-    def changes_since(self, version: int) -> Sequence[tuple[int, int, int, int]] | None:
-        """(version, row, more terms, more weight) of each change after `version`; None when that is too long ago to know."""
-        if version == self.version:
-            return _NO_CHANGES
-        if version < self._floor:
-            return None
-        recent, at = self._recent, len(self._recent)
-        while at and recent[at - 1][0] > version:
-            at -= 1
-        return recent[at:]
+    def changes_since(self, version: int) -> Sequence[Change] | None:
+        """Each change after `version`; None when that is too long ago to know."""
+        return _NO_CHANGES if version == self.version else self._recent.since(version)
 
     @property
     def held(self) -> dict[int, int]:
@@ -123,15 +150,30 @@ class DenseSum:
     def clear(self) -> None:
         """For the owner, who keeps it true no more: readers may refer to it still."""
         self.terms = self.weights = np.zeros(0, np.int64)
-        self._recent = []
+        self._recent = _Recent(self.version)
 
     def copy(self) -> DenseSum:
         """For who changes it in thought."""
         return DenseSum(self.terms.copy(), self.weights.copy(), self.version)
 
+    @property
+    def size_bytes(self) -> int:
+        """Roughly."""
+        return _DENSE_ROW_BYTES * len(self.terms)
 
-def no_sum(version: int) -> DenseSum:
-    return DenseSum(np.zeros(0, np.int64), np.zeros(0, np.int64), version)
+
+AnySum = SparseSum | DenseSum
 
 
-AnySum = PodCount | DenseSum
+def sum_of(terms: Int64, weights: Int64, version: int) -> AnySum:
+    """int64[rows], twice: sparse where few rows have any."""
+    rows = terms.nonzero()[0]
+    if len(rows) * SPARSE_BELOW >= len(terms):
+        return DenseSum(terms, weights, version)
+    at, of_rows = rows.tolist(), (terms.take(rows).tolist(), weights.take(rows).tolist())
+    return SparseSum(version, *(dict(zip(at, column, strict=True)) for column in of_rows))
+
+
+def no_sum(version: int) -> SparseSum:
+    """Of terms with weights of their own."""
+    return SparseSum(version, {}, {})

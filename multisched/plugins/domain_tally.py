@@ -13,7 +13,7 @@ import numpy as np
 from multisched.framework.node_view import Bools, Int32, Int64, NodeView, Rows
 from multisched.framework.pod_counts import KeptQuery, PodCounts, PodCountsView
 from multisched.framework.pod_demands import Concern, Lane
-from multisched.framework.row_sums import AnySum, DenseSum, no_sum
+from multisched.framework.row_sums import AnySum, no_sum
 from multisched.model.placement import PodQuery
 
 
@@ -53,7 +53,7 @@ class DemandSource:
         self._lane = lane
         self.weight = weight
 
-    def count(self, counts: PodCountsView) -> DenseSum:
+    def count(self, counts: PodCountsView) -> AnySum:
         """As it was when the concern was last asked for."""
         return self._concern.sums.get(self._lane, _NOTHING)
 

@@ -137,6 +137,8 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
         *_safety_bars(results[MULTISCHED]),
         _at_least("events stored in time, worst round", _worst_events(results[MULTISCHED]), MIN_EVENTS_STORED),
     ]
+    if math.isfinite(shape.rss_mib):
+        bars.append(_at_most("peak RSS, MiB", ours["peak_rss_mib"], shape.rss_mib))
     if KUBE_SCHEDULER in results:
         theirs = medians(results[KUBE_SCHEDULER])
 
@@ -156,11 +158,12 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
         bars += [
             faster,
             _at_most("CPU/pod from process start, times kube-scheduler's", ratio("cpu_ms_per_pod"), shape.cpu_share),
-            _at_most("peak RSS, times kube-scheduler's", ratio("peak_rss_mib"), MAX_RSS_SHARE),
             _at_most(
                 "pods per node, standard deviation, times kube-scheduler's", ratio("node_stddev"), MAX_STDDEV_SHARE
             ),
         ]
+        if math.isinf(shape.rss_mib):
+            bars.append(_at_most("peak RSS, times kube-scheduler's", ratio("peak_rss_mib"), MAX_RSS_SHARE))
         if not waits_for_victims:  # there kube-scheduler has decided nearly all before the first pod is bound
             started = ratio("started_cpu_ms_per_pod")
             bars.append(_at_most("CPU/pod once started, times kube-scheduler's", started, shape.cpu_share))

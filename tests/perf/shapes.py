@@ -5,6 +5,7 @@ Pure values. A shape is run by both schedulers, one after the other, on the same
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +28,9 @@ VICTIMS_PER_NODE: Final = 4
 VICTIM: Final = (1_000, 500)
 PREEMPTOR: Final = (1_000, 500)
 
+REPLICAS: Final = 3
+"""Of one service."""
+
 IMPOSSIBLE_EVERY_S: Final = 0.2
 IMPOSSIBLE_CPU_MILLI: Final = 1_000_000
 
@@ -44,6 +48,8 @@ class Shape:
     """Pods of low priority that run on every node before."""
     impossible_every_s: float = 0.0
     """One pod that fits nowhere comes in this interval while the others are placed."""
+    rss_mib: float = math.inf
+    """What multisched's process may take at most."""
 
 
 def mixed(count: int, scheduler_name: str) -> Iterator[dict[str, Any]]:
@@ -78,6 +84,44 @@ def victims(nodes: int, per_node: int) -> Iterator[tuple[dict[str, Any], int]]:
         yield pod, index % nodes
 
 
+def services(*, is_hard: bool) -> Pods:
+    """Replicas of many small services, each with labels, sizes, anti-affinity over hosts and a spread over zones of its own.
+
+    The services come interleaved, as controllers make the pods of many at once: no two that follow one another are alike.
+    """
+
+    def made(count: int, scheduler_name: str) -> Iterator[dict[str, Any]]:
+        different = max(count // REPLICAS, 1)
+        for index in range(count):
+            pod = workload.pod(f"pod-{index:05}", scheduler_name)
+            service = index % different
+            labels = {"app": f"service-{service:05}"}
+            pod["metadata"]["labels"] = labels
+            selector = {"matchLabels": labels}
+            pod["spec"] |= _apart(selector, is_hard=is_hard)
+            yield _sized(pod, 50 + service % 97, 100 + service % 89)
+
+    return made
+
+
+def _apart(selector: Mapping[str, Any], *, is_hard: bool) -> dict[str, Any]:
+    """Anti-affinity over hosts and a spread over zones, among the pods that the selector selects."""
+    term = {"topologyKey": HOSTNAME, "labelSelector": selector}
+    terms = {_REQUIRED: [term]} if is_hard else {_PREFERRED: [{"weight": 100, "podAffinityTerm": term}]}
+    when = "DoNotSchedule" if is_hard else "ScheduleAnyway"
+    return {"affinity": {"podAntiAffinity": terms}, "topologySpreadConstraints": _spread(when, selector)}
+
+
+def daemons(count: int, scheduler_name: str) -> Iterator[dict[str, Any]]:
+    """One pod for each node in turn, as the DaemonSet controller makes them."""
+    for index in range(count):
+        pod = _sized(workload.pod(f"pod-{index:05}", scheduler_name), 50, 50)
+        named = {"key": "metadata.name", "operator": "In", "values": [f"work-{index:05}"]}
+        pod["spec"]["affinity"] = {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [{"matchFields": [named]}]}}}
+        pod["spec"]["tolerations"] = [{"operator": "Exists"}]
+        yield pod
+
+
 def impossible(number: int, scheduler_name: str) -> dict[str, Any]:
     return _sized(workload.pod(f"impossible-{number:05}", scheduler_name), IMPOSSIBLE_CPU_MILLI, 100)
 
@@ -88,8 +132,8 @@ def _sized(pod: dict[str, Any], cpu_milli: int, memory_mib: int) -> dict[str, An
     return pod
 
 
-def _spread(when: str) -> list[dict[str, Any]]:
-    return [{"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": when, "labelSelector": SELECTOR}]
+def _spread(when: str, selector: Mapping[str, Any] = SELECTOR) -> list[dict[str, Any]]:
+    return [{"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": when, "labelSelector": selector}]
 
 
 def _term(key: str) -> dict[str, Any]:
@@ -123,5 +167,8 @@ SHAPES: Final = (
     ),
     Shape("preemption", 2_000, preemptors, 3.0, 0.2, victims_per_node=VICTIMS_PER_NODE),
     Shape("impossible", 10_000, workload.pods, 2.0, 0.2, impossible_every_s=IMPOSSIBLE_EVERY_S),
+    Shape("services", 3_000, services(is_hard=False), 4.0, 0.15, rss_mib=250.0),
+    Shape("services-hard", 3_000, services(is_hard=True), 6.0, 0.1, rss_mib=250.0),
+    Shape("daemonset", 5_000, daemons, 2.5, 0.2, rss_mib=250.0),
 )
 BY_NAME: Final[Mapping[str, Shape]] = {shape.name: shape for shape in SHAPES}

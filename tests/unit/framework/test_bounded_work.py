@@ -11,7 +11,7 @@ import pytest
 from multisched.framework import group_columns, pod_counts, pod_demands
 from multisched.framework.group_columns import GroupColumns
 from multisched.framework.pod_counts import NARROW_GROUPS_MAX, PodCounts, PodGroup
-from multisched.framework.row_sums import DenseSum, PodCount
+from multisched.framework.row_sums import DenseSum, SparseSum
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, PodQuery, PodScope, WeightedPodTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement
@@ -53,7 +53,7 @@ def test_a_pod_asked_about_before_costs_what_came_since_however_much_there_is(po
     counts.account(3, hostile(pods), 1)
     concern = counts.concern("victim", labels, NO_LABELS)
     assert counts.demands.terms_looked_at - before == TERMS
-    assert sum(int(one.weights.sum()) for one in concern.sums.values()) == TERMS * (pods + 1)
+    assert sum(int(one.columns()[2].sum()) for one in concern.sums.values()) == TERMS * (pods + 1)
 
 
 def test_labels_that_no_term_looks_at_make_no_pod_another_one() -> None:
@@ -145,7 +145,7 @@ def test_a_query_about_one_namespace_looks_at_its_groups_alone() -> None:
     counts = filled(200)
     counts.account(0, Pod("victim", "v", "v", 1, labels={"app": "web"}), 1)
     own = PodQuery((PodScope(LabelSelector((_not("n", "x"),)), frozenset({"victim"})),))
-    assert isinstance(counts.matching(own), PodCount)
+    assert isinstance(counts.matching(own), SparseSum)
     assert counts.groups_looked_at == 1
 
 

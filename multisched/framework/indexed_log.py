@@ -1,0 +1,65 @@
+"""IndexedLog: what happened, in order, for readers that catch up with what they have not seen, each with its own part alone.
+
+What happened carries *tags*. A reader that is about a few tags reads what carries one of them, however much else happened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class IndexedLog(Generic[T]):
+    """The latest that happened. Its older half is forgotten when it weighs twice of what it is to keep."""
+
+    __slots__ = ("_happened", "_kept", "_places", "_start", "_weight", "_weights")
+
+    def __init__(self, kept: int) -> None:
+        """`kept`: what stays in any case, in units of weight."""
+        self._kept = kept
+        self._happened: list[T] = []
+        self._weights: list[int] = []
+        self._start = self._weight = 0
+        self._places: dict[Hashable, list[int]] = {}
+        """Tag -> what carries it, ascending, counted from the first that ever happened."""
+
+    @property
+    def end(self) -> int:
+        """How much ever happened."""
+        return self._start + len(self._happened)
+
+    def note(self, one: T, tags: Iterable[Hashable], weight: int = 1) -> None:
+        for tag in tags:
+            self._places.setdefault(tag, []).append(self.end)
+        self._happened.append(one)
+        self._weights.append(weight)
+        self._weight += weight
+        if self._weight >= 2 * self._kept:
+            self._forget((len(self._happened) + 1) // 2)
+
+    def since(self, seen: int, tags: Collection[Hashable] | None = None) -> Sequence[T] | None:
+        """What happened after `seen`, in order, and carries one of the tags; None where it is too long ago to know."""
+        if seen < self._start:
+            return None
+        if tags is None:
+            return self._happened[seen - self._start :]
+        found = [places[bisect_left(places, seen) :] for places in map(self._places.get, tags) if places]
+        found = [places for places in found if places]
+        if not found:
+            return ()
+        at = found[0] if len(found) == 1 else sorted(set().union(*found))
+        return [self._happened[place - self._start] for place in at]
+
+    def clear(self) -> None:
+        """Nobody may catch up with what happened before."""
+        self._forget(len(self._happened))
+
+    def _forget(self, count: int) -> None:
+        self._start += count
+        del self._happened[:count], self._weights[:count]
+        self._weight = sum(self._weights)
+        left = ((tag, places[bisect_left(places, self._start) :]) for tag, places in self._places.items())
+        self._places = {tag: places for tag, places in left if places}
