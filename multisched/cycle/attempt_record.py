@@ -118,18 +118,18 @@ class Picture:
         self.skipped = group.skipped
         self.rows: Rows = group.rows
         self.feasible: Bools = group.feasible.copy()
-        self.filters = tuple(FilterCopy(c.plugin, c.codes.copy()) for c in group.filters)
+        self.filters = tuple(FilterCopy(c.plugin, c.copy_of_codes()) for c in group.filters)
         self.scores: tuple[ScoreCopy, ...] = ()
         self.total: Totals = group.total[:0]
         """Empty where nothing was scored."""
         if group.is_scored and with_scores:
             self.total = group.total.copy()
             self.scores = tuple(
-                ScoreCopy(c.plugin.name, c.weight, c.final.copy(), c.depends_on.reads_pods) for c in group.scores
+                ScoreCopy(c.plugin.name, c.weight, c.copy_of_final(), c.depends_on.reads_pods) for c in group.scores
             )
         self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
         columns = len(self.filters) + len(self.scores) + 1
-        self.nbytes = PICTURE_BYTES_MIN + columns * len(self.rows) + 4 * len(self.total)
+        self.nbytes = PICTURE_BYTES_MIN + columns * len(self.rows) + self.total.nbytes
         self.is_kept = True
         self.of = ("", 0)
         """uid and attempt of the placed pod that it was taken for."""

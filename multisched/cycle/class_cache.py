@@ -40,8 +40,8 @@ CLASS_BYTES_MAX = 128 * 1024 * 1024
 """Memory for cached classes of one domain; the class unused for longest goes first. A tenant whose pods all differ fills it in
 every domain, and all of it has to fit into a gibibyte."""
 
-BYTES_PER_ROW = 48
-"""What one class keeps per row, roughly: codes and scores of each plugin, and the totals."""
+BYTES_PER_ROW = 24
+"""What one class keeps per row, roughly, until its scores tell: codes and scores of each plugin, and the totals."""
 
 BYTES_PER_CLASS = 10_000
 """What it keeps besides: columns, states of plugins, and its pod, which may be gone, with spec and labels."""
@@ -182,9 +182,10 @@ class ClassCache:
     def _keep(self, entry: PodClass, signature: Hashable) -> None:
         """As the one used last; those unused for longest make room."""
         pod = entry.pod
-        if entry.sized_with is not pod:
-            entry.size_bytes = BYTES_PER_CLASS + BYTES_PER_ROW * len(entry.rows) + pod.kept_bytes
-            entry.sized_with = pod
+        if entry.sized_with != (pod, entry.is_scored):
+            columns = entry.array_bytes if entry.is_scored else BYTES_PER_ROW * len(entry.rows)
+            entry.size_bytes = BYTES_PER_CLASS + columns + pod.kept_bytes
+            entry.sized_with = pod, entry.is_scored
         self._class_bytes += entry.size_bytes
         while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:
             self._class_bytes -= self._classes.pop(next(iter(self._classes))).size_bytes
@@ -219,7 +220,7 @@ class ClassCache:
         entry.rows = np.array([row], np.intp)
         self._ask_filters(entry)
         _check_failure(entry)
-        entry.total = np.zeros(1, np.int32)
+        entry.total = np.zeros(1, np.int16)
         return entry
 
     def _view(self, state: CycleState, attempt: int) -> CycleView:
@@ -263,7 +264,8 @@ class ClassCache:
                 rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
                 ask = partial(self._runner.filter, plugin, entry.view, entry.pod, rows)
                 shared = self._shared.codes(plugin, entry, ask)
-                entry.add_filter(FilterColumn(plugin, ask() if shared is None else shared, groups))
+                codes = ask() if shared is None else shared
+                entry.add_filter(FilterColumn(plugin, codes, groups, is_shared=shared is not None))
         self._join_filters(entry)
 
     def _mark(self, entry: PodClass) -> None:
@@ -423,7 +425,7 @@ class ClassCache:
                     passing &= column.codes.take(changes.rows) == PASSES
             else:
                 codes = self._runner.filter(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
-                column.codes[at] = codes
+                column.set_codes(at, codes)
                 if not column.depends_on.reads_pods:
                     must_join = True
                 elif codes.item(codes.argmax()):
@@ -453,7 +455,7 @@ class ClassCache:
             return at
         codes = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows.take(at))
         moved: Rows = at[codes != column.codes.take(at)]
-        column.codes[at] = codes
+        column.set_codes(at, codes)
         return moved
 
     def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: Changes) -> Rows:
@@ -466,7 +468,7 @@ class ClassCache:
                 return NO_ROWS
             moved = groups.rows_in(differs)
             column.by_group[:] = codes
-            column.codes[moved] = codes.take(groups.of.take(moved))
+            column.set_codes(moved, codes.take(groups.of.take(moved)))
             return moved
         before = column.codes
         column.answer(codes, groups)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 
 from multisched.cycle.class_changes import Changes
-from multisched.cycle.pod_class import Finals, PodClass, ScoreColumn, Totals
+from multisched.cycle.pod_class import Finals, PodClass, ScoreColumn, Totals, totals_type
 from multisched.cycle.row_groups import RowGroups
 from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
@@ -20,7 +21,7 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code
 
-NOWHERE = np.int32(-1)
+NOWHERE: Final = -1
 """The total of a row that is not feasible."""
 
 _ONE = np.array(1, np.int8)
@@ -34,6 +35,7 @@ class ClassScores:
         self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, stamped: Mapping[str, StampPlugin]
     ) -> None:
         """`stamped`: the plugins that have a stamp."""
+        self._totals = totals_type(map(plugins.weight, plugins.score))
         self._plugins = plugins
         self._runner = runner
         self._shared = shared
@@ -52,7 +54,7 @@ class ClassScores:
         if entry.is_scored:
             return
         if not any_true(entry.feasible):  # nobody is to be scored: plugins need not be ready for that
-            entry.total = np.full(len(entry.rows), NOWHERE, np.int32)
+            entry.total = np.full(len(entry.rows), NOWHERE, self._totals)
             return
         entry.scores, entry.moving_scores = [], []  # a plugin that failed may have left some
         speaking = [p for p in self._plugins.pre_score if p.name not in entry.silent]
@@ -88,7 +90,7 @@ class ClassScores:
         plugin = column.plugin
         column.is_skipped = is_skipped
         if is_skipped:
-            column.final = np.zeros(len(entry.rows), np.uint8)
+            column.set_all(np.zeros(len(entry.rows), np.uint8))
             column.by_group = np.zeros(0 if column.groups is None else column.groups.count, np.uint8)
             return
         if column.groups is not None:
@@ -102,10 +104,16 @@ class ClassScores:
             raw = ask() if column.shared is None else column.shared.raw
         if column.is_plain:
             plain = None if column.shared is None else column.shared.plain()
-            column.final = self._in_range(entry, plugin, raw, None).astype(np.uint8) if plain is None else plain.copy()
+            if plain is None:
+                column.set_all(self._in_range(entry, plugin, raw, None).astype(np.uint8))
+            else:
+                column.set_all(plain, is_shared=True)
+            return
+        if column.shared is not None:
+            column.raw = raw
         else:
-            column.raw = raw if column.shared is not None else raw.copy()
-            self._normalize_all(entry, column)
+            column.keep_raw(raw)
+        self._normalize_all(entry, column)
 
     def _raw_of_feasible(self, entry: PodClass, plugin: ScorePlugin) -> Scores:
         """int64[rows]: raw scores by a plugin that is not to be asked about other rows; 0 for those."""
@@ -129,21 +137,34 @@ class ClassScores:
                 self._runner.check_range(column.plugin, final)
             by_group[groups.of.take(column.asked)] = final
         if len(column.final) != len(entry.rows) or by_group.tobytes() != column.by_group.tobytes():
-            column.by_group, column.final = by_group, by_group.take(groups.of)
+            column.by_group = by_group
+            column.set_all(by_group.take(groups.of))
 
     def _join_scores(self, entry: PodClass) -> None:
         """Computes all totals from the columns."""
-        fixed = np.zeros(len(entry.rows), np.int32)
+        fixed: Totals = np.zeros(len(entry.rows), self._totals)
         for column in entry.scores:
             if not column.depends_on.reads_pods:
-                fixed += _weighed(column.final, column.weight)
+                fixed += self._weighed(column.final, column.weight)
         entry.sum = fixed.copy()
         for column in entry.moving_scores:
-            entry.sum += _weighed(column.final, column.weight)
+            entry.sum += self._weighed(column.final, column.weight)
         entry.total = _where(entry.feasible, entry.sum)
         if fixed.tobytes() != entry.fixed_total.tobytes():
             entry.unrecorded = 0  # the latest picture no longer tells the fixed scores
         entry.fixed_total = fixed
+
+    def _weighed(self, final: Finals, weight: int) -> Totals:
+        """Totals[rows]. Converted first: numpy multiplies and adds mixed types in chunks, at three times the cost."""
+        found: Totals = final.astype(self._totals)
+        if weight != 1:
+            found *= weight
+        return found
+
+    def _replace_in_sum(self, entry: PodClass, column: ScoreColumn, before: Finals) -> None:
+        """Puts a column's final scores into the sum in place of those it had."""
+        entry.sum -= self._weighed(before, column.weight)
+        entry.sum += self._weighed(column.final, column.weight)
 
     def renew(self, entry: PodClass, changes: Changes, *, feasible_moved: bool) -> None:
         skipped = self._pre_score(entry, self._pre_scores_due(entry, changes, feasible_moved=feasible_moved))
@@ -155,10 +176,10 @@ class ClassScores:
                 before = column.final
                 self._renew_by_stamp(entry, column, changes, skipped, feasible_moved=feasible_moved)
                 if before is not column.final and before.tobytes() != column.final.tobytes():
-                    _replace_in_sum(entry, column, before)
+                    self._replace_in_sum(entry, column, before)
                     must_mask = True
                 if not column.is_skipped:
-                    total += _weighed(column.final.take(changes.rows), column.weight)
+                    total += self._weighed(column.final.take(changes.rows), column.weight)
             elif at is None:
                 self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
                 must_join = True
@@ -166,9 +187,9 @@ class ClassScores:
                 if len(at):
                     raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
                     final = self._in_range(entry, column.plugin, raw, at).astype(np.uint8)
-                    column.final[at] = final
+                    column.set_final(at, final)
                     if column.depends_on.reads_pods:
-                        total += _weighed(final, column.weight)
+                        total += self._weighed(final, column.weight)
                     else:
                         must_join = True
             elif len(at) or feasible_moved:
@@ -178,7 +199,7 @@ class ClassScores:
                 moved = self._normalize(entry, column, at)
                 if column.depends_on.reads_pods:
                     must_join |= moved
-                    total += _weighed(column.final.take(changes.rows), column.weight)
+                    total += self._weighed(column.final.take(changes.rows), column.weight)
                 else:
                     must_join |= moved or bool(len(at))
         if must_join:
@@ -222,11 +243,11 @@ class ClassScores:
 
     def _score_some(self, entry: PodClass, column: ScoreColumn, changes: Changes, at: Rows) -> None:
         """Renews the scores of a plugin whose stamp stands, into a new array of final scores."""
-        column.final = column.final.copy()
+        column.set_all(column.final.copy())
         if len(at):
             raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
             if column.is_plain:
-                column.final[at] = self._in_range(entry, column.plugin, raw, at).astype(np.uint8)
+                column.set_final(at, self._in_range(entry, column.plugin, raw, at).astype(np.uint8))
             else:
                 column.set_raw(at, raw)
         if not column.is_plain:
@@ -252,46 +273,32 @@ class ClassScores:
             self._normalize_all(entry, column)
             return True
         if len(at):
-            column.final[at] = column.normalizer.apply(column.raw.take(at), largest)
+            column.set_final(at, column.normalizer.apply(column.raw_at(at), largest).astype(np.uint8))
         return False
 
     def _normalize_all(self, entry: PodClass, column: ScoreColumn) -> None:
         if column.normalizer is not None:
             column.largest = _largest(entry, column)
             if column.shared is not None:
-                column.final = column.shared.normalized(column.normalizer, column.largest).copy()
+                column.set_all(column.shared.normalized(column.normalizer, column.largest), is_shared=True)
             else:
-                column.final = column.normalizer.apply(column.raw, column.largest).astype(np.uint8)
+                column.set_all(column.normalizer.apply(column.all_raw(), column.largest).astype(np.uint8))
         elif column.custom is not None:
             if len(entry.rows) and all_true(entry.feasible):
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw)
-                column.final = final.astype(np.uint8)
+                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.all_raw())
+                column.set_all(final.astype(np.uint8))
                 return
             at = entry.feasible.nonzero()[0]
-            column.final = np.zeros(len(entry.rows), np.uint8)
+            column.set_all(np.zeros(len(entry.rows), np.uint8))
             if len(at):
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw.take(at))
-                column.final[at] = final.astype(np.uint8)
-
-
-def _weighed(final: Finals, weight: int) -> Totals:
-    """int32[rows]. Converted first: numpy multiplies and adds mixed types in chunks, at three times the cost."""
-    found = final.astype(np.int32)
-    if weight != 1:
-        found *= weight
-    return found
+                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw_at(at))
+                column.set_final(at, final.astype(np.uint8))
 
 
 def _where(feasible: Bools, total: Totals) -> Totals:
     """The total where feasible, else NOWHERE, in half of np.where's time: NOWHERE is -1, which has every bit set."""
     found: Totals = total | (feasible.view(np.int8) - _ONE)
     return found
-
-
-def _replace_in_sum(entry: PodClass, column: ScoreColumn, before: Finals) -> None:
-    """Puts a column's final scores into the sum in place of those it had."""
-    entry.sum += _weighed(column.final, column.weight)
-    entry.sum -= _weighed(before, column.weight)
 
 
 def _largest(entry: PodClass, column: ScoreColumn) -> int:

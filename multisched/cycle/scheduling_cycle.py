@@ -183,7 +183,7 @@ class SchedulingCycle:
             (at,) = self._best(choice, pod, attempt, 1)
             return self._place_at_once(group, pod, attempt, at)
         self.classes.score(group)
-        total = np.where(feasible, group.total, NOWHERE)
+        total = np.where(feasible, group.total, NOWHERE).astype(np.int32)  # answers may weigh more than all plugins do
         choice = _Choice(group.rows, feasible.copy(), total, self._versions(pod, group.rows))
         ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
@@ -319,7 +319,7 @@ class SchedulingCycle:
             return None
         fewer = self.classes.reduced(group, choice.feasible.copy())
         self.classes.score(fewer)
-        choice.total = np.where(choice.feasible, fewer.total, NOWHERE)
+        choice.total = np.where(choice.feasible, fewer.total, NOWHERE).astype(np.int32)
         return self.records.picture(fewer)
 
     def _add_answers(self, choice: _Choice, view: CycleView, pod: Pod) -> None:

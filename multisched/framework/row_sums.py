@@ -168,7 +168,7 @@ AnySum = SparseSum | DenseSum
 def sum_of(terms: Int64, weights: Int64, version: int) -> AnySum:
     """int64[rows], twice: sparse where few rows have any."""
     rows = terms.nonzero()[0]
-    if len(rows) * SPARSE_BELOW >= len(terms):
+    if len(rows) * SPARSE_BELOW > len(terms):
         return DenseSum(terms, weights, version)
     at, of_rows = rows.tolist(), (terms.take(rows).tolist(), weights.take(rows).tolist())
     return SparseSum(version, *(dict(zip(at, column, strict=True)) for column in of_rows))
