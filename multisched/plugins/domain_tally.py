@@ -7,6 +7,7 @@ keep them from one attempt to the next, so that an attempt costs what changed in
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,12 @@ from multisched.framework.pod_counts import KeptQuery, PodCounts, PodCountsView
 from multisched.framework.pod_demands import Concern, Lane
 from multisched.framework.row_sums import AnySum, no_sum
 from multisched.model.placement import PodQuery
+
+SPARSE_ABOVE: Final = 512
+"""Domains above which only those with pods are kept: a small workload is on few of all hosts."""
+
+SPARSE_MAX: Final = 64
+"""Domains with pods up to which they are."""
 
 
 class Source:
@@ -68,13 +75,15 @@ class DomainTally:
     """Weighted pods per value of one label key, over the eligible rows."""
 
     __slots__ = (
+        "_dense",
         "_eligible",
         "_followed",
         "_nodes_version",
         "_none",
         "_seen",
+        "_size",
+        "_sparse",
         "codes",
-        "counts",
         "flipped",
         "pods",
         "unlabelled",
@@ -86,8 +95,10 @@ class DomainTally:
         """`key` None: each row is a domain of its own. `eligible`: bool[all rows], rows whose pods count; None: all."""
         self.codes: Int32 = _own_codes(nodes) if key is None else nodes.label_codes(key)
         """int32[all rows]: the row's domain; 0 has no such label."""
-        self.counts: Int64 = np.zeros(len(self.codes) if key is None else len(nodes.label_values(key)), np.int64)
-        """int64[domains]: pods times weight; where there is a key, entry 0 stands for no domain and stays 0."""
+        self._size = len(self.codes) if key is None else len(nodes.label_values(key))
+        self._sparse: dict[int, int] | None = {} if self._size > SPARSE_ABOVE else None
+        """Domain -> pods times weight, where few of many domains have any; then there is nothing in `_dense`."""
+        self._dense: Int64 = np.zeros(0 if self._sparse is not None else self._size, np.int64)
         self._none = -1 if key is None else 0
         """The code of rows that are in no domain."""
         self.unlabelled = 0
@@ -129,11 +140,27 @@ class DomainTally:
         if code == self._none:
             self.unlabelled += amount
             return
-        before = self.counts.item(code)
-        self.counts[code] = before + amount
+        if self._sparse is None:
+            before = self._dense.item(code)
+            self._dense[code] = before + amount
+        else:
+            before = self._sparse.get(code, 0)
+            self._sparse[code] = before + amount
+            if len(self._sparse) > SPARSE_MAX:
+                self._dense, self._sparse = self.counts, None
         self.pods += pods
         if self.flipped is not None and not (before and before + amount):
             self.flipped.add(code)
+
+    @property
+    def counts(self) -> Int64:
+        """int64[domains], read only: pods times weight; where there is a key, entry 0 stands for no domain and stays 0."""
+        if self._sparse is None:
+            return self._dense
+        found = np.zeros(self._size, np.int64)
+        for domain, amount in self._sparse.items():
+            found[domain] = amount
+        return found
 
     def rows_of(self, domains: Collection[int]) -> Rows:
         """The rows of these domains, ascending."""
@@ -141,7 +168,7 @@ class DomainTally:
             (domain,) = domains
             held: Bools = self.codes == domain
         else:
-            is_meant = np.zeros(len(self.counts), np.bool_)
+            is_meant = np.zeros(self._size, np.bool_)
             is_meant[list(domains)] = True
             held = is_meant.take(self.codes)
         return held.nonzero()[0]
@@ -149,7 +176,8 @@ class DomainTally:
     def twin(self) -> DomainTally:
         """A copy that changes on its own; it follows nothing any more."""
         twin = object.__new__(DomainTally)
-        twin.codes, twin.counts, twin.pods = self.codes, self.counts.copy(), self.pods
+        twin.codes, twin._size, twin.pods = self.codes, self._size, self.pods
+        twin._dense, twin._sparse = self._dense.copy(), None if self._sparse is None else dict(self._sparse)
         twin._eligible = self._eligible
         twin._none, twin.unlabelled = self._none, self.unlabelled
         twin._followed, twin._seen, twin.flipped = [], [], None
@@ -165,8 +193,17 @@ class DomainTally:
         codes = self.codes.take(rows)
         is_in = codes != self._none
         self.unlabelled += weight * int(amounts[~is_in].sum())
-        np.add.at(self.counts, codes[is_in], amounts[is_in] * weight)
+        self._add_domains(codes[is_in], amounts[is_in] * weight)
         self.pods += int(pods[is_in].sum())
+
+    def _add_domains(self, codes: Int32, amounts: Int64) -> None:
+        if self._sparse is not None and len(self._sparse) + len(codes) > SPARSE_MAX:
+            self._dense, self._sparse = self.counts, None
+        if self._sparse is None:
+            np.add.at(self._dense, codes, amounts)
+            return
+        for code, amount in zip(codes.tolist(), amounts.tolist(), strict=True):
+            self._sparse[code] = self._sparse.get(code, 0) + amount
 
 
 _NOTHING = no_sum(0)

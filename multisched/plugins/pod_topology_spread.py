@@ -25,6 +25,7 @@ from multisched.plugins.default_selector import KINDS
 from multisched.plugins.domain_tally import versions
 from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.spread_counts import HOSTNAME, LEFT_OUT, HardSpread, SoftSpread
+from multisched.plugins.spread_eligibility import EligibleRows
 from multisched.plugins.spread_rules import SpreadRule, SpreadRuleBook
 
 _HARD: StateKey[HardSpread] = StateKey("PodTopologySpread.hard")
@@ -47,6 +48,7 @@ class PodTopologySpread:
 
     def __init__(self, args: PodTopologySpreadArgs, context: PluginContext) -> None:
         self._book = SpreadRuleBook(args, context.objects)
+        self._eligible = EligibleRows()
         self.reasons = ReasonTable(self.name)
         self._missing = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, f"{_UNMET} (missing required label)")
         self._skewed = self.reasons.code(Code.UNSCHEDULABLE, _UNMET)
@@ -78,7 +80,7 @@ class PodTopologySpread:
             return PreFilterResult(SKIP)
         state = cycle.state.find(_HARD)
         if state is None or not state.follow(cycle.nodes, rules):
-            cycle.state.write(_HARD, HardSpread(cycle, rules))
+            cycle.state.write(_HARD, HardSpread(cycle, rules, self._eligible))
         return PreFilterResult()
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
@@ -116,7 +118,7 @@ class PodTopologySpread:
             return SKIP
         state = cycle.state.find(_SOFT)
         if state is None or not state.follow(cycle.nodes, rules):
-            state = SoftSpread(cycle, rules)
+            state = SoftSpread(cycle, rules, self._eligible)
             cycle.state.write(_SOFT, state)
         state.weigh(rows)
         return SUCCESS

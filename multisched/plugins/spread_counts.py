@@ -6,20 +6,19 @@ indexed by the domain's code, so that a row's answer is one look at its code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int64, NodeView, Rows, Scores
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int32, Int64, NodeView, Rows, Scores
 from multisched.framework.plugin import CycleView
 from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.domain_tally import DomainTally
 from multisched.plugins.natural_log import natural_log
-from multisched.plugins.node_matching import NodeMatcher
+from multisched.plugins.spread_eligibility import EligibleRows
 from multisched.plugins.spread_rules import SpreadRule, SpreadRules
-from multisched.plugins.taint_toleration import are_untolerated
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 LEFT_OUT: Final = -1
@@ -33,10 +32,17 @@ class HardSpread:
 
     __slots__ = ("_is_twin", "lanes", "rules")
 
-    def __init__(self, cycle: CycleView, rules: SpreadRules) -> None:
+    def __init__(self, cycle: CycleView, rules: SpreadRules, eligible: EligibleRows) -> None:
         self.rules = rules
-        eligible = _Eligibility(cycle, rules, rules.hard, needs_all_keys=True)
-        self.lanes = [_HardLane(cycle.nodes, rule, eligible.of(rule)) for rule in rules.hard]
+        self.lanes = [
+            _HardLane(
+                cycle.nodes,
+                rule,
+                eligible.of(cycle, rules, rule, rules.hard),
+                eligible.domains(cycle, rules, rule, rules.hard),
+            )
+            for rule in rules.hard
+        ]
         self._is_twin = False
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
@@ -84,10 +90,10 @@ class _HardLane:
 
     __slots__ = ("_domains", "_told", "rule", "tally")
 
-    def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools) -> None:
+    def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools, domains: Int32) -> None:
         self.rule = rule
         self.tally = DomainTally(nodes, rule.key, rule.sources, eligible)
-        self._domains = np.unique(self.tally.codes[eligible])
+        self._domains = domains
         self._told: Codes | None = None
         """The verdicts when the moved rows were read last."""
 
@@ -121,11 +127,11 @@ class SoftSpread:
 
     __slots__ = ("_has_keys", "_lanes", "_weighed", "rules")
 
-    def __init__(self, cycle: CycleView, rules: SpreadRules) -> None:
+    def __init__(self, cycle: CycleView, rules: SpreadRules, eligible: EligibleRows) -> None:
         self.rules = rules
-        eligible = _Eligibility(cycle, rules, rules.soft, needs_all_keys=rules.needs_all_keys)
-        self._has_keys = eligible.has_keys
-        self._lanes = [_SoftLane(cycle.nodes, rule, eligible.of(rule)) for rule in rules.soft]
+        self._has_keys = eligible.with_keys(cycle, rules.soft)
+        needed = rules.soft if rules.needs_all_keys else ()
+        self._lanes = [_SoftLane(cycle.nodes, rule, eligible.of(cycle, rules, rule, needed)) for rule in rules.soft]
         self._weighed: Rows | None = None
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
@@ -196,50 +202,3 @@ class _SoftLane:
         by_code = counts.astype(np.float64) * self._weight + offset
         by_code[0] = 0.0
         return by_code.take(selection.of(self.tally.codes))
-
-
-class _Eligibility:
-    """Which rows count for a constraint: those with all topology keys that pass the policies it honours."""
-
-    def __init__(
-        self, cycle: CycleView, rules: SpreadRules, constraints: Sequence[SpreadRule], *, needs_all_keys: bool
-    ) -> None:
-        self._nodes = cycle.nodes
-        self._rules = rules
-        self._size = len(cycle.nodes.taint_set)
-        self._rows: Rows = np.arange(self._size, dtype=np.intp) if cycle.places is None else cycle.places
-        present = np.ones(len(self._rows), np.bool_)
-        for rule in constraints:
-            present &= cycle.nodes.label_codes(rule.key).take(self._rows) != 0
-        self.has_keys = self._of_table(present)
-        """bool[all rows]: rows of the domain that have the keys of all constraints."""
-        self._base = present if needs_all_keys else np.ones(len(self._rows), np.bool_)
-        self._matching: Bools | None = None
-        self._tolerated: Bools | None = None
-
-    def of(self, rule: SpreadRule) -> Bools:
-        """bool[all rows]"""
-        found = self._base
-        if rule.constraint.honors_affinity:
-            found = found & self._matches_affinity()
-        if rule.constraint.honors_taints:
-            found = found & self._tolerates()
-        return self._of_table(found)
-
-    def _matches_affinity(self) -> Bools:
-        if self._matching is None:
-            affinity, match = self._rules.affinity, NodeMatcher(self._nodes, self._rows)
-            self._matching = match.all_of(affinity.node_selector)
-            if affinity.required is not None:
-                self._matching = self._matching & match.any_of(affinity.required.terms)
-        return self._matching
-
-    def _tolerates(self) -> Bools:
-        if self._tolerated is None:
-            self._tolerated = ~are_untolerated(self._nodes, self._rows, self._rules.tolerations)
-        return self._tolerated
-
-    def _of_table(self, at_rows: Bools) -> Bools:
-        found = np.zeros(self._size, np.bool_)
-        found[self._rows] = at_rows
-        return found
