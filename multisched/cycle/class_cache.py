@@ -360,9 +360,11 @@ class ClassCache:
         changed_rows = self._table.row_log.since(entry.row_sequence)
         cluster_moved = entry.nodes_version != self._table.nodes_version
         is_too_old = changed_nodes is None or changed_rows is None
+        before = entry.stamps
         moved, moved_scores = self._moved_stamps(entry, is_everywhere=cluster_moved)
         if (
             is_too_old
+            or any(_speaks(stamp) != _speaks(entry.stamps[name]) for name, stamp in before.items())
             or (entry.refusal is not None and (cluster_moved or moved))
             or (self._pre_filters_anew and not self._is_told_the_same(entry))
             or (moved and not self._is_still_told(entry, moved))
@@ -478,6 +480,12 @@ class ClassCache:
     def score(self, entry: PodClass) -> None:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
         self._scores.score(entry)
+
+
+def _speaks(stamp: Hashable) -> tuple[bool, bool]:
+    """On which sides there is something to say."""
+    sides = _sides(stamp)
+    return sides.filters is not None, sides.scores is not None
 
 
 def _sides(stamp: Hashable) -> TwoStamps:

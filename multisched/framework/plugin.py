@@ -373,7 +373,10 @@ class SignPlugin(Plugin, Protocol):
 
 
 class TwoStamps(NamedTuple):
-    """What a StampPlugin's answers hang on, apart for both sides. None: it has nothing to say there of such pods, now or ever."""
+    """What a StampPlugin's answers hang on, apart for both sides. None: it has nothing to say there of such pods now.
+
+    A class is begun anew when one side falls silent, or speaks.
+    """
 
     filters: Hashable | None
     """For PreFilter, which says Skip where this is None, and Filter."""

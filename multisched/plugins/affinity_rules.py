@@ -75,7 +75,8 @@ class AffinityRules:
     ) -> None:
         """`existing`, `theirs`: what placed pods demand, as far as it refuses rows, and as far as it scores them."""
         self.number = number
-        """Equal for equal rules, and never given twice: it stands in signatures."""
+        """Equal for rules that are equal but for what placed pods demand by the same topology keys, and never given twice: it
+        stands in signatures."""
         self.concern = concern
         """What placed pods demand of such pods."""
         self.unknown = unknown
@@ -125,6 +126,7 @@ class AffinityRuleBook:
         self._counts = counts
         self._remembered: dict[tuple[int, int, str], tuple[Hashable, AffinityRules | None, object]] = {}
         self._rules: dict[Hashable, AffinityRules] = {}
+        self._numbers: dict[Hashable, int] = {}
         self._numbers_given = self._texts_kept = 0
         self._latest: tuple[Pod | None, Hashable, AffinityRules | None] = (None, None, None)
         """The pod that was asked about last, what its rules hung on, and these: an attempt asks for them several times."""
@@ -190,7 +192,9 @@ class AffinityRuleBook:
         near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
         far = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.anti_required)
         liked = tuple(self._preferences(pod))
-        lanes = () if concern.is_silent else tuple(concern.sums)
+        has_own = bool(near or far or liked)
+        # Lanes come and stay while a concern is kept: a class that has terms of its own does not become another one by them.
+        lanes = tuple(concern.sums) if has_own or not concern.is_silent else ()
         existing = [(lane.key, DemandSource(concern, lane)) for lane in lanes if lane.kind is DemandKind.ANTI_REQUIRED]
         theirs = list(self._preferences_of_others(own, concern, lanes))
         if not (near or far or existing or liked or theirs):
@@ -201,12 +205,18 @@ class AffinityRuleBook:
         own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
         needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
         unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
-        key = (near, far, liked, concern.number if lanes else 0, lanes, own_near, own_far, own_liked, unknown)
+        told = concern.number if has_own or lanes else 0
+        keys = frozenset(topology for topology, *_ in (*near, *far, *liked, *existing, *theirs))
+        signed = (near, far, liked, keys, told, own_near, own_far, own_liked, unknown)
+        key = (signed, lanes)
         rules = self._rules.get(key) if is_kept else None
         if rules is None:
-            self._numbers_given += 1
+            number = self._numbers.get(signed)
+            if number is None or not is_kept:
+                self._numbers_given += 1
+                number = self._numbers_given
             rules = AffinityRules(
-                self._numbers_given,
+                number,
                 near,
                 far,
                 liked,
@@ -221,13 +231,14 @@ class AffinityRuleBook:
                 self._make_room(
                     1 + len(rules.filter_sources) + len(rules.score_sources) + sum(scope.texts for _, scope in scopes)
                 )
-                self._rules[key] = rules
+                self._rules[key], self._numbers[signed] = rules, number
         return rules
 
     def _make_room(self, texts: int) -> None:
         self._texts_kept += texts
         if self._texts_kept > TEXTS_KEPT:
             self._rules.clear()
+            self._numbers.clear()
             self._remembered.clear()
             self._texts_kept = texts
 
