@@ -174,8 +174,8 @@ class ClassCache:
                 entry.pod = pod  # the one whose signature was just made: another's may have changed since
             self._renew(entry)
         _check_failure(entry)
-        if signature is not None:
-            entry.signature = signature
+        entry.signature = signature
+        if signature is not None and not entry.is_of_one_row:
             self._keep(entry, signature)
         return entry
 

@@ -225,6 +225,11 @@ class PodClass:
         self.unrecorded = 0
         """Placed pods until the next picture."""
 
+    @property
+    def is_of_one_row(self) -> bool:
+        """PreFilter has left one node: a pod of a DaemonSet, of which there is but one."""
+        return self.narrowed is not None and len(self.rows) == 1
+
     def add_filter(self, column: FilterColumn) -> None:
         self.filters.append(column)
         if column.depends_on.reads_pods:

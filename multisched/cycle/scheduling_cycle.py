@@ -178,6 +178,8 @@ class SchedulingCycle:
             if not is_somewhere:
                 found = self._diagnose(group, pod, attempt)
                 return (yield from self._refused(group, group.view, pod, attempt, found, ()))
+            if group.is_of_one_row:  # as upstream, which scores no node where one alone is feasible
+                return self._place_at_once(group, pod, attempt, 0)
             self.classes.score(group)
             choice = _Choice(group.rows, feasible, group.total)
             (at,) = self._best(choice, pod, attempt, 1)
