@@ -11,18 +11,17 @@ The node table owns one and writes it; an overlay has one above the table's. Plu
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from multisched.framework.group_columns import GroupColumns
 from multisched.framework.indexed_log import IndexedLog
+from multisched.framework.pivots import Pivots, pivot_of
 from multisched.framework.pod_demands import Concern, Effect, PodDemands
 from multisched.framework.row_sums import AnySum, SparseSum
 from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodQuery
-from multisched.model.selectors import Operator, Requirement
 
 QUERIES_MAX: Final = 4_096
 """Queries kept; those unused for longest go first."""
@@ -143,15 +142,13 @@ class KeptQuery:
         "query",
         "seen",
         "size_bytes",
-        "tags",
         "used_at",
     )
 
     def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
         self.query = query
-        self.pivot = _pivot(query)
-        """A label that all of its pods have, with one of few values; None: there is no such label."""
-        self.tags = None if self.pivot is None else [(self.pivot.key, value) for value in self.pivot.values]
+        self.pivot = pivot_of(query)
+        """Labels of which all of its pods have one; none: it may be about any pod."""
         self.is_kept = True
         """A reader that holds on to the query asks for it again when it is not kept."""
         self.is_used = True
@@ -201,8 +198,7 @@ class PodCounts:
         self._columns: GroupColumns | None = None
         self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT)
         """Group, row, and how many of its pods came or went; by those of its labels that are some query's pivot."""
-        self._pivots: Counter[str] = Counter()
-        """Their keys, with the number of queries."""
+        self._pivots = Pivots(self._all_groups)
         self.groups_looked_at = 0
         """Groups that queries were put to one by one so far."""
 
@@ -217,8 +213,7 @@ class PodCounts:
         if found is None:
             self._make_room()
             found = self._queries[query] = KeptQuery(query, self._counted(query), self._log.end)
-            if found.pivot is not None:
-                self._pivots[found.pivot.key] += 1
+            self._pivots.watch(found.pivot)
             self._bytes += found.size_bytes
         self.refresh(found)
         return found
@@ -229,7 +224,7 @@ class PodCounts:
         kept.is_used, kept.used_at = True, self._uses
         if kept.seen == self._log.end:
             return
-        changes = self._log.since(kept.seen, kept.tags)
+        changes = self._log.since(kept.seen, kept.pivot or None)
         if changes is None:
             self._count_anew(kept)
             return
@@ -282,6 +277,7 @@ class PodCounts:
         """Drops what is known of a row that is counted anew, and all counts: what was wrong may be in any."""
         for namespace, groups in list(self._groups.items()):
             for key in [key for key, group in groups.items() if group.forget(row)]:
+                self._pivots.left(groups[key])
                 del groups[key]
             if not groups:
                 del self._groups[namespace]
@@ -366,20 +362,20 @@ class PodCounts:
             if sign < 0:
                 raise AssertionError(f"pod {pod.key} leaves row {row}, and none with its labels was counted there")
             group = groups[key] = PodGroup(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
+            self._pivots.came(group)
         if self._queries or self._columns is not None:
             self._note(group, row, sign)
         if sign > 0:
             group.add(row)
         elif group.remove(row):
+            self._pivots.left(group)
             del groups[key]
             if not groups:
                 del self._groups[pod.namespace]
 
     def _note(self, group: PodGroup, row: int, sign: int) -> None:
         """For queries and columns, if there are any."""
-        pivots = self._pivots
-        tags = [label for label in group.labels.items() if label[0] in pivots] if pivots else ()
-        self._log.note((group, row, sign), tags, 1 + len(group.labels) // LABELS_OF_ONE)
+        self._log.note((group, row, sign), self._pivots.labels_of(group), 1 + len(group.labels) // LABELS_OF_ONE)
         if self._columns is not None:
             self._columns.change(group, row, sign)
             if self._columns.is_stale:
@@ -389,19 +385,24 @@ class PodCounts:
         """The query's pods by row, from the groups as they are."""
         if not query.scopes:
             return SparseSum(self._tick())
+        named = self._pivots.groups_with(pivot_of(query)) if pivot_of(query) else None
+        if named is not None and len(named) <= NARROW_GROUPS_MAX:
+            return self._counted_among(named, query)
         names = query.scopes[0].namespaces
         namespaces = self._groups.keys() if names is None else names & self._groups.keys()
         if sum(len(self._groups[name]) for name in namespaces) > NARROW_GROUPS_MAX:
             if self._columns is None:
                 self._columns = self._filled()
             return self._columns.count(query, self._tick())
+        return self._counted_among((group for name in namespaces for group in self._groups[name].values()), query)
+
+    def _counted_among(self, groups: Iterable[PodGroup], query: PodQuery) -> AnySum:
         held: dict[int, int] = {}
-        for name in namespaces:
-            for group in self._groups[name].values():
-                self.groups_looked_at += 1
-                if (query.counts_deleting or not group.is_deleting) and query.has(name, group.labels):
-                    for row, pods in group.items():
-                        held[row] = held.get(row, 0) + pods
+        for group in groups:
+            self.groups_looked_at += 1
+            if (query.counts_deleting or not group.is_deleting) and query.has(group.namespace, group.labels):
+                for row, pods in group.items():
+                    held[row] = held.get(row, 0) + pods
         return SparseSum(self._tick(), held)
 
     def _make_room(self) -> None:
@@ -419,30 +420,23 @@ class PodCounts:
                 self._drop(kept)
 
     def _drop(self, kept: KeptQuery) -> None:
-        if kept.pivot is not None:
-            self._pivots[kept.pivot.key] -= 1
-            if not self._pivots[kept.pivot.key]:
-                del self._pivots[kept.pivot.key]
+        self._pivots.unwatch(kept.pivot)
         kept.drop()
 
     def _filled(self) -> GroupColumns:
         columns = GroupColumns()
-        for groups in self._groups.values():
-            for group in groups.values():
-                for row, pods in group.items():
-                    columns.change(group, row, pods)
+        for group in self._all_groups():
+            for row, pods in group.items():
+                columns.change(group, row, pods)
         return columns
+
+    def _all_groups(self) -> Iterator[PodGroup]:
+        return (group for groups in self._groups.values() for group in groups.values())
 
     def _drop_columns(self) -> None:
         self._columns = None
-        for groups in self._groups.values():
-            for group in groups.values():
-                group.column = -1
-
-
-def _pivot(query: PodQuery) -> Requirement | None:
-    named = (r for scope in query.scopes for r in scope.selector.requirements if r.operator is Operator.IN)
-    return min(named, key=lambda requirement: len(requirement.values), default=None)
+        for group in self._all_groups():
+            group.column = -1
 
 
 def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.framework import group_columns, pod_counts, pod_demands
+from multisched.framework import group_columns, pivots, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import Lane, held_by_lane
 from multisched.framework.row_sums import CHANGES_KEPT
@@ -187,8 +187,18 @@ def test_counts_stay_true_when_little_is_kept(taken: list[Step]) -> None:
             patch.setattr(pod_counts, name, 2)
         for name in ("LOG_KEPT", "MATCHES_KEPT", "NARROW_GROUPS_MAX"):
             patch.setattr(pod_counts, name, 1)
+        patch.setattr(pivots, "READERS_MIN", 1)
         patch.setattr(group_columns, "DEAD_MIN", 1)
-        for name in ("LOG_KEPT", "UNKNOWN_MAX", "EFFECTS_MAX", "CONCERNS_MIN", "CONCERN_BYTES_MAX", "ASKERS_MAX"):
+        for name in (
+            "LOG_KEPT",
+            "UNKNOWN_MAX",
+            "EFFECTS_MAX",
+            "CONCERNS_MIN",
+            "CONCERN_BYTES_MAX",
+            "ASKERS_MAX",
+            "TAGS_MAX",
+            "PLACES_MAX",
+        ):
             patch.setattr(pod_demands, name, 1)
         patch.setattr(pod_demands, "DEAD_MIN", 2)
         table = a_table()
