@@ -43,12 +43,11 @@ from multisched.state.commit import (
     TAKEN,
     Candidate,
     Conflicts,
-    NotTaken,
     commit,
-    commit_at_once,
 )
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
+from multisched.state.transaction import NotTaken, assume
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -416,7 +415,7 @@ class SchedulingCycle:
 
     def _assume_at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
         row = group.rows.item(at)
-        assumption = commit_at_once(self._cache, pod, row)
+        assumption = assume(self._cache, pod, row)
         if isinstance(assumption, NotTaken):
             return self._conflicted(pod, attempt, assumption, (self._node_name(row),))
         return self._placed(pod, assumption, group, group.view, attempt)

@@ -7,13 +7,14 @@ the version).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.domain_rows import DomainRows
+from multisched.state.transaction import NotTaken, StillFits, assume
 
 CANDIDATES_MAX = 8
 """Ranked alternates that travel with a decision."""
@@ -37,17 +38,8 @@ class Conflicts(msgspec.Struct):
     false: int = 0
 
 
-class NotTaken(msgspec.Struct, frozen=True):
-    """No candidate took the pod."""
-
-    refusal: str = ""
-    """What a ledger has against the best candidate that passed otherwise; empty where others had taken them all."""
-
-
 TAKEN = NotTaken()
-
-StillFits = Callable[[Pod, int], bool]
-"""(pod, row) -> do all of the profile's filters still pass it there?"""
+"""Others had taken all rows."""
 
 
 def commit(
@@ -58,7 +50,8 @@ def commit(
     still_fits: StillFits,
     conflicts: Conflicts,
 ) -> Assumption | NotTaken:
-    """Assumes the pod on the best of its candidates that still takes it."""
+    """Assumes the pod on the best of its candidates that still takes it; else what a ledger has against the best of those that
+    passed otherwise."""
     why_not = TAKEN
     for candidate in candidates:
         row = candidate.row
@@ -71,21 +64,11 @@ def commit(
         if moved and not still_fits(pod, row):
             conflicts.true += 1
             continue
-        reason = cache.ledgers.fits(pod, row)
-        if reason:
+        found = assume(cache, pod, row)
+        if isinstance(found, NotTaken):
             conflicts.true += moved
-            why_not = why_not if why_not.refusal else _refused(cache, row, reason)
+            why_not = why_not if why_not.refusal else found
             continue
         conflicts.false += moved
-        return cache.assume(pod, row)
+        return found
     return why_not
-
-
-def commit_at_once(cache: ClusterCache, pod: Pod, row: int) -> Assumption | NotTaken:
-    """As `commit`, for a decision that read the row in this very step: nothing can have moved since."""
-    reason = cache.ledgers.fits(pod, row)
-    return _refused(cache, row, reason) if reason else cache.assume(pod, row)
-
-
-def _refused(cache: ClusterCache, row: int, reason: str) -> NotTaken:
-    return NotTaken(f"node {cache.nodes.node(row).name}: {reason}")

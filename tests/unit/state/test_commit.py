@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import Candidate, Conflicts, NotTaken, commit, commit_at_once
+from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerBook
+from multisched.state.transaction import NotTaken, assume
 from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
 
 
@@ -167,5 +168,5 @@ def test_a_ledgers_reason_against_the_best_candidate_that_passed_otherwise_is_to
     scene.cache.assume(make_pod("other"), 0)
     found = commit(scene.cache, scene.rows, pod, candidates, scene.still_fits, scene.conflicts)
     assert found == NotTaken("node n1: no tickets")
-    assert commit_at_once(scene.cache, pod, 2) == NotTaken("node n2: no tickets")
+    assert assume(scene.cache, pod, 2) == NotTaken("node n2: no tickets")
     assert commit(scene.cache, scene.rows, pod, candidates[:1], scene.still_fits, scene.conflicts) == NotTaken()

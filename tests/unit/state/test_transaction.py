@@ -1,0 +1,130 @@
+"""Transactions: several pods are assumed at once, or none of them is and nothing tells that somebody tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.framework.runner import PluginFailure
+from multisched.model.objects import CPU, PODS, Pod
+from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache
+from multisched.state.ledgers import LedgerBook
+from multisched.state.transaction import NotTaken, assume_all
+from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
+
+CPU_OF_ROWS = (1000, 1500, 600)
+
+
+class FailsAt(Tickets):
+    """A ledger that raises when it takes a certain pod, after it has taken it."""
+
+    def __init__(self, uid: str) -> None:
+        super().__init__(per_row=2)
+        self._uid = uid
+
+    def take(self, pod: Pod, row: int) -> Any:
+        found = super().take(pod, row)
+        if pod.uid == self._uid:
+            raise ConnectionError("down")
+        return found
+
+
+def a_cache(ledger: Tickets) -> ClusterCache:
+    book = LedgerBook()
+    book.register(ledger)
+    cache = ClusterCache(book)
+    for number, cpu in enumerate(CPU_OF_ROWS):
+        cache.set_node(make_node(f"n{number}", cpu=cpu, pods=3))
+    return cache
+
+
+def has_room(cache: ClusterCache, pod: Pod, row: int) -> bool:
+    nodes = cache.nodes
+    room = nodes.allocatable(CPU)[row] - nodes.requested(CPU)[row]
+    return bool(room >= pod.requests.get(CPU, 0) and nodes.pod_count[row] < nodes.allocatable(PODS)[row])
+
+
+def state_of(cache: ClusterCache, ledger: Tickets) -> object:
+    nodes = cache.nodes
+    rows = range(len(CPU_OF_ROWS))
+    placed = [cache.placed(uid) for uid in sorted(cache.uids())]
+    return (
+        [(one.pod.uid, one.row, one.state, one.annotations, one.pod.annotations) for one in placed if one is not None],
+        [sorted(pod.uid for pod in nodes.pods_on(row)) for row in rows],
+        nodes.requested(CPU)[: len(CPU_OF_ROWS)].tolist(),
+        {row: dict(users) for row, users in nodes.port_users("TCP", 80).items() if users},
+        ledger.held(),
+    )
+
+
+members = st.tuples(st.sampled_from((0, 300, 600, 1000)), st.booleans(), st.sampled_from((0, 80)), st.integers(0, 2))
+
+
+def pods_of(drawn: Sequence[tuple[int, bool, int, int]]) -> list[tuple[Pod, int]]:
+    return [
+        (make_pod(f"p{at}", make_spec(cpu, port=port), annotations={"tickets": "1"} if is_held else {}), row)
+        for at, (cpu, is_held, port, row) in enumerate(drawn)
+    ]
+
+
+@given(st.lists(members, min_size=1, max_size=6), st.integers(-1, 6))
+def test_all_pods_are_assumed_as_one_by_one_or_nothing_is_left_of_any(
+    drawn: list[tuple[int, bool, int, int]], failing: int
+) -> None:
+    ledger = FailsAt(f"p{failing}")
+    cache = a_cache(ledger)
+    cache.assume(make_pod("before", make_spec(200, port=80), annotations={"tickets": "1"}), 1)
+    places, before = pods_of(drawn), state_of(cache, ledger)
+    first, row = places[0]
+    if not has_room(cache, first, row):
+        return  # the caller has found room for the first one
+    try:
+        found = assume_all(cache, places, lambda pod, row: has_room(cache, pod, row))
+    except PluginFailure:
+        assert state_of(cache, ledger) == before
+        cache.validate()
+        return
+    if isinstance(found, NotTaken):
+        assert state_of(cache, ledger) == before
+        assert found.pod in [pod for pod, _ in places]
+    else:
+        twin_ledger = Tickets(per_row=2)
+        twin = a_cache(twin_ledger)
+        twin.assume(make_pod("before", make_spec(200, port=80), annotations={"tickets": "1"}), 1)
+        assert list(found) == [twin.assume(pod, row) for pod, row in places]
+        assert state_of(cache, ledger) == state_of(twin, twin_ledger)
+    cache.validate()
+
+
+def test_the_first_pod_that_finds_no_place_is_named_with_what_a_ledger_says() -> None:
+    ledger = Tickets(per_row=1)
+    cache = a_cache(ledger)
+    places = [(make_pod(f"p{at}", make_spec(100), annotations={"tickets": "1"}), 0) for at in range(3)]
+    found = assume_all(cache, places, lambda pod, row: True)
+    assert found == NotTaken("node n0: no tickets", places[1][0])
+    assert assume_all(cache, places, lambda pod, row: False) == NotTaken("", places[1][0])
+    assert not cache.uids()
+
+
+def test_versions_rise_by_a_transaction_that_was_undone() -> None:
+    """Who waits outside with what it read before looks at the row again: it may have read of the pods that are gone."""
+    ledger = Tickets(per_row=1)
+    cache = a_cache(ledger)
+    places = [(make_pod(f"p{at}", make_spec(100), annotations={"tickets": "1"}), 0) for at in range(2)]
+    before, held = cache.nodes.version(0), ledger.version(0)
+    assert isinstance(assume_all(cache, places, lambda pod, row: True), NotTaken)
+    assert cache.nodes.version(0) > before
+    assert ledger.version(0) > held
+
+
+def test_a_pod_that_stands_already_costs_the_others_nothing() -> None:
+    cache = a_cache(Tickets())
+    standing = make_pod("standing", make_spec(100))
+    cache.assume(standing, 0)
+    with pytest.raises(CacheCorruptedError):
+        assume_all(cache, [(make_pod("p", make_spec(100)), 0), (standing, 1)], lambda pod, row: True)
+    assert list(cache.uids()) == ["standing"]
