@@ -20,7 +20,8 @@ from msgspec.structs import replace
 
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.cycle.post_filter import CLEARED
-from multisched.cycle.scheduling_cycle import Asked, Conflicted, Placed, Result, SchedulingCycle, Unplaced
+from multisched.cycle.results import Asked, Conflicted, Placed, Result, Unplaced
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventObject, Resource
 from multisched.framework.isolation import IsolatedError

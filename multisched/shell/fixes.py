@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.attempt_record import Picture
-from multisched.cycle.scheduling_cycle import Placed
+from multisched.cycle.results import Placed
 from multisched.framework.node_view import Rows
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod

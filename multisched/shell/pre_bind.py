@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from multisched.cycle.scheduling_cycle import Placed
+from multisched.cycle.results import Placed
 from multisched.framework.plugin import PreBindPlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner, in_full

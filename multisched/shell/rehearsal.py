@@ -22,7 +22,7 @@ import msgspec
 from multisched.config_schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
 from multisched.cycle.bind_outcome import Outcome
-from multisched.cycle.scheduling_cycle import Placed, Result
+from multisched.cycle.results import Placed, Result
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import HandoverPlugin, QueuedPod
 from multisched.framework.registry import Registry, implements

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
+from multisched.cycle.results import Placed
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.status import Status
 from multisched.model.objects import Node, Pod, differ_in_version_only
 from multisched.state.cluster_cache import NO_ROW, ClusterCache

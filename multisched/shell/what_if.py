@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.cycle.scheduling_cycle import Conflicted, Placed
+from multisched.cycle.results import Conflicted, Placed
 from multisched.model.decode import DecodeError, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfView

@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.config_schema import Configuration
 from multisched.cycle.pod_class import PodClass
-from multisched.cycle.scheduling_cycle import Result, Unplaced
+from multisched.cycle.results import Result, Unplaced
 from multisched.framework.ledger import Ledger, SummingLedger
 from multisched.framework.plugin import QueuedPod
 from multisched.framework.runner import PluginFailure

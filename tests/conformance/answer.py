@@ -31,7 +31,8 @@ import orjson
 from multisched.config_convert import profile_of
 from multisched.config_plugins import plugin_registry
 from multisched.cycle.pod_class import PodClass
-from multisched.cycle.scheduling_cycle import SchedulingCycle, Unplaced
+from multisched.cycle.results import Unplaced
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import CycleView, PluginContext, PreFilterExtensions, QueuedPod
 from multisched.framework.registry import PluginSet, build_profile

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from multisched.cycle.scheduling_cycle import Placed, Result, Unplaced
+from multisched.cycle.results import Placed, Result, Unplaced
 from multisched.framework.plugin import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod

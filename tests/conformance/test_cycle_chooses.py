@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multisched.cycle.scheduling_cycle import Placed
+from multisched.cycle.results import Placed
 from multisched.framework.plugin import QueuedPod
 from multisched.framework.status import Status
 from multisched.model.decode import Decoder

@@ -22,7 +22,8 @@ from typing import Any, Final
 import orjson
 
 from multisched.config_plugins import base_profile, plugin_registry
-from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
+from multisched.cycle.results import Placed
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.plugin import PluginContext
 from multisched.framework.registry import PluginSet, build_profile

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from multisched.cycle.scheduling_cycle import Placed
+from multisched.cycle.results import Placed
 from multisched.framework.plugin import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import CPU, Pod, PodSpec

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import orjson
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.events import ASSIGNED_POD_ADD
 from multisched.framework.plugin import QueuedPod
 from multisched.model.decode import Decoder

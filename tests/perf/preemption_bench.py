@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.cycle.results import Unplaced
 from multisched.garbage import leave_to_reference_counts
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import orjson
 
-from multisched.cycle.scheduling_cycle import Placed
+from multisched.cycle.results import Placed
 from multisched.framework.plugin import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod

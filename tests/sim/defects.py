@@ -19,10 +19,11 @@ from multisched.client.binder import ApiBinder
 from multisched.client.known_objects import KnownObjects, Verdict
 from multisched.client.lease import LeaseKeeper
 from multisched.client.reflector import Reflector
-from multisched.cycle import scheduling_cycle
+from multisched.cycle import commit_step
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
+from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.promised_room import PromisedRoom
-from multisched.cycle.scheduling_cycle import Conflicted, SchedulingCycle
+from multisched.cycle.results import Conflicted
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.pod_counts import PodCounts
@@ -84,7 +85,7 @@ def no_recheck_at_commit() -> None:
     def trusting(cache: Any, rows: Any, pod: Any, candidates: Any, still_fits: Any, conflicts: Any) -> Any:
         return genuine(cache, rows, pod, candidates, lambda pod, row: True, conflicts)
 
-    put(scheduling_cycle, "commit", trusting)
+    put(commit_step, "commit", trusting)
 
 
 @defect
@@ -274,9 +275,9 @@ def gone_pods_decided() -> None:
 @defect
 def no_forget_after_failure() -> None:
     """A failure after commit leaves the assumption in place."""
-    genuine = SchedulingCycle.give_up
+    genuine = CommitStep.give_up
 
-    def leaky(self: SchedulingCycle, placed: Any, status: Any) -> Any:
+    def leaky(self: CommitStep, placed: Any, status: Any) -> Any:
         keep = self._cache.forget
         self._cache.forget = lambda uid: False  # type: ignore[method-assign]
         try:
@@ -284,23 +285,23 @@ def no_forget_after_failure() -> None:
         finally:
             self._cache.forget = keep  # type: ignore[method-assign]
 
-    put(SchedulingCycle, "give_up", leaky)
+    put(CommitStep, "give_up", leaky)
 
 
 @defect
 def no_unreserve() -> None:
     """A failure after commit does not tell the Reserve plugins."""
-    genuine = SchedulingCycle.give_up
+    genuine = CommitStep.give_up
 
-    def silent(self: SchedulingCycle, placed: Any, status: Any) -> Any:
-        plugins = self.plugins
-        self.plugins = _Without(plugins)  # type: ignore[assignment]
+    def silent(self: CommitStep, placed: Any, status: Any) -> Any:
+        plugins = self._plugins
+        self._plugins = _Without(plugins)  # type: ignore[assignment]
         try:
             return genuine(self, placed, status)
         finally:
-            self.plugins = plugins
+            self._plugins = plugins
 
-    put(SchedulingCycle, "give_up", silent)
+    put(CommitStep, "give_up", silent)
 
 
 class _Without:

@@ -13,7 +13,8 @@ import numpy as np
 
 from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.scheduling_cycle import Asked, Result, SchedulingCycle
+from multisched.cycle.results import Asked, Result
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency, PermitResult, Plugin, PluginContext, QueuedPod

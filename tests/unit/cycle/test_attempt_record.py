@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multisched.cycle import attempt_record, placement_log
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome, Picture
 from multisched.cycle.pod_class import PodClass
-from multisched.cycle.scheduling_cycle import Conflicted, Placed, Unplaced
+from multisched.cycle.results import Conflicted, Placed, Unplaced
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.reasons import ReasonTable

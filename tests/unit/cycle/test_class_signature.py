@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 import pytest
 
 from multisched.cycle.class_cache import CLASS_BYTES_MAX, SPECS_BYTES_MAX
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Owner, Pod, PodSpec

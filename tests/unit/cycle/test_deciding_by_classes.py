@@ -15,7 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from multisched.config_plugins import base_profile, plugin_registry
-from multisched.cycle.scheduling_cycle import Attempt, Placed, Result, SchedulingCycle, Unplaced
+from multisched.cycle.results import Attempt, Placed, Result, Unplaced
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import PluginContext, QueuedPod

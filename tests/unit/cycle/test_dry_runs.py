@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from multisched.cycle import dry_run
 from multisched.cycle.dry_run import AttemptDryRun
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency, Heed, Plugin, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.preemption import StandingPods

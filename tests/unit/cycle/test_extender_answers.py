@@ -11,7 +11,7 @@ import pytest
 
 from multisched.client.extender_client import HttpExtenderClient
 from multisched.cycle.extender_answers import TOTAL_MAX, add_up, recorded, refuse
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Bools
 from multisched.framework.plugin import CycleView

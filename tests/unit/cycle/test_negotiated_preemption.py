@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.cycle.results import Unplaced
 from multisched.framework.extender import ExtenderPlugin, Offer
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import CycleView

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import (
     CycleView,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.plugin import Dependency, PluginContext
 from multisched.framework.preemption import Preemption

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.model.objects import CPU, HostPort, Owner, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from multisched.cycle import row_groups
+from multisched.cycle.results import Placed
 from multisched.cycle.row_groups import RowGroupBook
-from multisched.cycle.scheduling_cycle import Placed
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.framework.status import Status

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from multisched.cycle.scheduling_cycle import Conflicted, Placed, Unplaced
+from multisched.cycle.results import Conflicted, Placed, Unplaced
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle import shared_answers
+from multisched.cycle.results import Placed
 from multisched.cycle.row_groups import RowGroups
-from multisched.cycle.scheduling_cycle import Placed
 from multisched.cycle.shared_answers import TOPS_MAX, SharedScores
 from multisched.framework.normalize import MAX_SCORE, ByLargest
 from multisched.framework.plugin import Dependency

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.cycle.results import Unplaced
 from multisched.framework.node_view import Bools
 from multisched.framework.plugin import CycleView, Plugin, PostFilterResult, Refusals
 from multisched.framework.preemption import Costs, Preemption, StandingPods

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from multisched.cycle.class_cache import ClassCache
 from multisched.cycle.diagnosis import diagnose, fit_error
-from multisched.cycle.scheduling_cycle import Placed, SchedulingCycle
+from multisched.cycle.results import Placed
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.normalize import ByLargest

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import CycleView, Dependency, Heed, PermitResult, PreFilterResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.cycle.results import Unplaced
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.plugin import (
     CycleView,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from domains.gpu.demand import GPU, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from domains.gpu.gpu_share import GpuShare
-from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.cycle.results import Unplaced
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.plugin import CycleView, Dependency
 from multisched.model.objects import CPU, Node, Pod

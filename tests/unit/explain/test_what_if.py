@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched import config
-from multisched.cycle.scheduling_cycle import Conflicted
+from multisched.cycle.results import Conflicted
 from multisched.framework.plugin import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.decode import LABELS_MAX, Decoder

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 import numpy as np
 import pytest
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.plugin import CycleView, Dependency, PreFilterExtensions, PreFilterResult

@@ -13,7 +13,7 @@ from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Predictor
 from domains.gpu.demand import GPU_MILLI
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched.cycle.scheduling_cycle import Unplaced
+from multisched.cycle.results import Unplaced
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Node, Pod
 from tests.unit.cycle.cycle_kit import Domain

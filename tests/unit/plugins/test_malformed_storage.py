@@ -13,7 +13,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle.scheduling_cycle import Placed, Unplaced
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.decode import DecodeError
 from tests.unit.cycle.cycle_kit import Domain, make_node

@@ -1,0 +1,169 @@
+"""The commit step: a decided pod is assumed on its row, reserved, and asked about at Permit; and how that is undone.
+
+One synchronous step. A decision that waited for answers from outside brings candidates, which are looked at again where anything
+moved (`state/commit.py`); one that read the row in this very step has nothing to look at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from multisched.cycle.attempt_record import AttemptRecords, Picture
+from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.diagnosis import fit_error, refused_node
+from multisched.cycle.pod_class import PodClass
+from multisched.cycle.promised_room import PromisedRoom
+from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
+from multisched.framework.plugin import CycleView
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import Runner
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import Assumption, ClusterCache
+from multisched.state.commit import Candidate, Conflicts, commit
+from multisched.state.domain_rows import DomainRows
+from multisched.state.nominator import Nominator
+from multisched.state.transaction import NotTaken, assume
+
+_OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left")
+
+
+class CommitStep:
+    """Of one domain. All that it writes is in the cache, the nominator, the records and the plugins."""
+
+    def __init__(
+        self,
+        plugins: PluginSet,
+        runner: Runner,
+        cache: ClusterCache,
+        rows: DomainRows,
+        nominator: Nominator,
+        classes: ClassCache,
+        records: AttemptRecords,
+        promised: PromisedRoom,
+    ) -> None:
+        self.conflicts = Conflicts()
+        self._plugins = plugins
+        self._runner = runner
+        self._cache = cache
+        self._rows = rows
+        self._nominator = nominator
+        self._classes = classes
+        self._records = records
+        self._promised = promised
+        self._holds_up = bool(plugins.reserve or plugins.permit)
+
+    def at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Result:
+        """The pod on the class's row number `at`, which was read in this very step."""
+        result = self._assume_at_once(group, pod, attempt, at)
+        if not isinstance(result, Placed):
+            return result
+        self._records.placed(pod, attempt, group, at, result.node)
+        return self._reserve(result) if self._holds_up else result
+
+    def _assume_at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
+        row = group.rows.item(at)
+        assumption = assume(self._cache, pod, row)
+        if isinstance(assumption, NotTaken):
+            return self.conflicted(pod, attempt, assumption, (self._node_name(row),))
+        return self._placed(pod, assumption, group, group.view, attempt)
+
+    def conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
+        """No row took the pod; `nodes`: those that were tried."""
+        self._records.conflicted(pod, attempt, nodes, why.refusal)
+        return Conflicted(pod, why.refusal)
+
+    def after_answers(
+        self,
+        group: PodClass,
+        view: CycleView,
+        pod: Pod,
+        attempt: int,
+        candidates: Sequence[Candidate],
+        picture: Picture,
+    ) -> Result:
+        """The pod on the best candidate that still takes it. `picture`: the class as this cycle has seen it."""
+
+        def still_fits(pod: Pod, row: int) -> bool:
+            return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
+
+        assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
+        if isinstance(assumption, NotTaken):
+            return self.conflicted(pod, attempt, assumption, self._names_of(candidates))
+        self._record(picture, pod, attempt, candidates, assumption.node)
+        return self._reserve(self._placed(pod, assumption, group, view, attempt))
+
+    def _placed(self, pod: Pod, assumption: Assumption, group: PodClass, view: CycleView, attempt: int) -> Placed:
+        promised = self._nominator.node_of(pod.uid)
+        self._nominator.remove(pod.uid)  # from now on it counts on the row itself
+        # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
+        own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers)
+        return Placed(pod, assumption.node, assumption.annotations, own, relates=group.relates, promised=promised)
+
+    def _record(self, picture: Picture, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str) -> None:
+        """Leaves word of a pod that was placed after answers, and of the candidates that were passed over."""
+        row = self._cache.nodes.row_of(node)
+        taken = next(place for place, candidate in enumerate(candidates) if candidate.row == row)
+        at = int(picture.rows.searchsorted(candidates[taken].row))
+        self._records.placed_after_answers(pod, attempt, picture, at, node, self._names_of(candidates[:taken]))
+
+    def _names_of(self, candidates: Sequence[Candidate]) -> tuple[str, ...]:
+        """Of those that are still there."""
+        nodes = (self._cache.nodes.node_at(candidate.row) for candidate in candidates)
+        return tuple(node.name for node in nodes if node is not None)
+
+    def _reserve(self, placed: Placed) -> Result:
+        pod, node = placed.pod, placed.node
+        for plugin in self._plugins.reserve:
+            status = self._runner.reserve(plugin, placed.view, pod, node)
+            if not status.is_success:
+                return self.give_up(placed, status)
+        waits: dict[str, float] = {}
+        for gate in self._plugins.permit:
+            permit = self._runner.permit(gate, placed.view, pod, node)
+            if permit.status.code is Code.WAIT:
+                waits[gate.name] = permit.timeout_s
+            elif not permit.status.is_success:
+                return self.give_up(placed, permit.status)
+        return msgspec.structs.replace(placed, waits=waits) if waits else placed
+
+    def give_up(self, placed: Placed, status: Status) -> Unplaced:
+        """Unreserves in reverse order, forgets the assumption, and says why."""
+        for plugin in reversed(self._plugins.reserve):
+            self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
+        self._cache.forget(placed.pod.uid)
+        self._records.given_up(placed.pod, placed.view.attempt, placed.node, status)
+        found = refused_node(status)
+        return Unplaced(
+            placed.pod,
+            fit_error(found) if status.code.is_rejection else status.message,
+            rejectors=found.rejectors,
+            pending=found.pending,
+            is_error=not status.code.is_rejection,
+        )
+
+    def _refusal(self, group: PodClass, view: CycleView, pod: Pod, row: int) -> Status | None:
+        """The first plugin's refusal of one row, looked at anew; None if it passes."""
+        if group.narrowed is not None and self._node_name(row) not in group.narrowed:
+            return _OUTSIDE
+        rows = np.array([row], np.intp)
+        for plugin in self._plugins.filter:
+            is_unanswered = plugin.name in self._plugins.asking_names and plugin.name not in view.answers
+            if is_unanswered or plugin.name in group.skipped:
+                continue
+            code = int(self._runner.recheck(plugin, view, pod, rows)[0])
+            if code:
+                return plugin.reasons.status(code)
+        return None
+
+    def _fits_afresh(self, pod: Pod, attempt: int, row: int) -> bool:
+        """Whether the row passes for plugins that begin at PreFilter, and beside the pods nominated there: what was found
+        before the wait may be outdated."""
+        alone = self._classes.alone(pod, attempt, row)
+        return alone is not None and bool(alone.feasible[0]) and not self._promised.held(alone, pod, attempt)
+
+    def _node_name(self, row: int) -> str:
+        return self._cache.nodes.node(row).name

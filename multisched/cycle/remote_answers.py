@@ -1,0 +1,180 @@
+"""What plugins ask outside in an attempt, and what their answers make of its rows.
+
+The cycle stops at the questions and goes on with the answers; everything here works on the attempt's own copy of the rows
+(`Choice`), since other cycles renew the class meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
+from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.class_scores import NOWHERE
+from multisched.cycle.diagnosis import Diagnosis
+from multisched.cycle.extender_answers import add_up, recorded, refuse
+from multisched.cycle.pod_class import PodClass, Totals
+from multisched.cycle.post_filter import PostFilterRuns
+from multisched.cycle.results import Asked
+from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
+from multisched.framework.node_view import Bools, Int64, Rows, any_true
+from multisched.framework.plugin import CycleView, PostFilterResult
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.domain_rows import DomainRows
+
+
+class Choice(msgspec.Struct):
+    """What one attempt knows of the rows: a copy where the cycle waits, the class's own arrays where it does not."""
+
+    rows: Rows
+    feasible: Bools
+    total: Totals
+    versions: Int64 | None = None
+    answered: list[ScoreCopy] = msgspec.field(default_factory=list)
+    """Scores by plugins that asked outside."""
+
+
+class RemoteAnswers:
+    """Of one domain's plugins. Holds nothing between attempts."""
+
+    def __init__(
+        self,
+        plugins: PluginSet,
+        runner: Runner,
+        cache: ClusterCache,
+        rows: DomainRows,
+        classes: ClassCache,
+        records: AttemptRecords,
+        post_filters: PostFilterRuns,
+    ) -> None:
+        self._plugins = plugins
+        self._runner = runner
+        self._cache = cache
+        self._rows = rows
+        self._classes = classes
+        self._records = records
+        self._post_filters = post_filters
+
+    def questions(self, group: PodClass, pod: Pod) -> list[Asked]:
+        """Of the plugins that ask outside, about the feasible rows."""
+        if not self._plugins.asking:
+            return []
+        asked = []
+        rows = group.rows[group.feasible]
+        for plugin in self._plugins.asking:
+            question = self._runner.call(plugin, "Ask", plugin.ask, group.view, pod, rows)
+            if question is not None:
+                asked.append(Asked(plugin, question))
+        return asked
+
+    @staticmethod
+    def settled(asked: Sequence[Asked], answers: Mapping[str, object | PluginFailure]) -> Mapping[str, object]:
+        """The answers; raises PluginFailure for the first that failed."""
+        for one in asked:
+            answer = answers.get(one.plugin.name)
+            if isinstance(answer, PluginFailure):
+                raise answer
+        return answers
+
+    def drop_left(self, choice: Choice, generation: int) -> bool:
+        """Leaves out rows whose node left, or gave its row to another, while the cycle waited; False if none is left."""
+        if generation != self._rows.generation:
+            choice.feasible &= self._rows.stayed_since(choice.rows, generation)
+            choice.total[~choice.feasible] = NOWHERE
+        return any_true(choice.feasible)
+
+    def refuse(self, choice: Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
+        """Runs Filter of the plugins that asked, on what was feasible before; returns the nodes they refused."""
+        refused: list[tuple[str, Status]] = []
+        for plugin in self._plugins.asking_filter:
+            if plugin.name in view.answers:
+                at = np.flatnonzero(choice.feasible)
+                codes = self._runner.filter(plugin, view, pod, choice.rows[at])
+                for position in np.flatnonzero(codes).tolist():
+                    row = int(choice.rows[at[position]])
+                    refused.append((self._cache.nodes.node(row).name, plugin.reasons.status(int(codes[position]))))
+                choice.feasible[at[codes != 0]] = False
+        for judge in self._plugins.extenders:
+            if judge.name in view.answers:
+                late = refuse(self._runner, judge, view, pod, choice.rows, choice.feasible)
+                refused += [
+                    (self._cache.nodes.node(int(choice.rows[position])).name, status) for position, status in late
+                ]
+        choice.total[~choice.feasible] = NOWHERE
+        return refused
+
+    def rescore(self, choice: Choice, group: PodClass) -> Picture | None:
+        """Scores among the rows that the answers left: NormalizeScore goes by those, as upstream, which scores after asking.
+
+        None where other nodes have come or gone meanwhile: then what was scored before stands.
+        """
+        if group.generation != self._rows.generation or not np.array_equal(group.rows, choice.rows):
+            return None
+        fewer = self._classes.reduced(group, choice.feasible.copy())
+        self._classes.score(fewer)
+        choice.total = np.where(choice.feasible, fewer.total, NOWHERE).astype(np.int32)
+        return self._records.picture(fewer)
+
+    def add_scores(self, choice: Choice, view: CycleView, pod: Pod) -> None:
+        """Adds the scores of the plugins that asked."""
+        for scorer in self._plugins.asking_score:
+            if scorer.name in view.answers:
+                at = np.flatnonzero(choice.feasible)
+                scores = self._runner.score(scorer, view, pod, choice.rows[at])
+                normalizer = self._plugins.normalize.get(scorer.name)
+                if normalizer is not None:
+                    scores = self._runner.normalize(normalizer, view, pod, scores)
+                else:
+                    self._runner.check_range(scorer, scores)
+                choice.total[at] += self._plugins.weight(scorer) * scores
+                final = np.zeros(len(choice.rows), np.uint8)
+                final[at] = scores
+                choice.answered.append(ScoreCopy(scorer.name, self._plugins.weight(scorer), final))
+        for judge in self._plugins.extenders:
+            if judge.name in view.answers:
+                before = choice.total
+                choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, before)
+                choice.answered += recorded(judge.name, before, choice.total, choice.feasible)
+
+    def negotiated(
+        self, group: PodClass, view: CycleView, pod: Pod, found: Diagnosis
+    ) -> Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Mapping[str, PostFilterResult]]:
+        """Has extenders look at the candidates of a preemption: plugin -> its result, where they did."""
+        settled: dict[str, PostFilterResult] = {}
+        for judge in self._plugins.extenders:
+            if not judge.negotiates(pod):
+                continue
+            for plugin, offers in self._post_filters.offers(pod, view, group, found):
+                if isinstance(offers, PostFilterResult):
+                    settled[plugin.name] = offers
+                    continue
+                question = self._runner.call(judge, "Ask", judge.show, view, pod, offers)
+                answers = yield [Asked(judge, question)]
+                settled[plugin.name] = _settle(self._runner, judge, plugin, view, offers, answers.get(judge.name))
+        return settled
+
+
+def _settle(
+    runner: Runner,
+    judge: ExtenderPlugin,
+    plugin: NegotiablePostFilter,
+    view: CycleView,
+    offers: Sequence[Offer],
+    answer: object,
+) -> PostFilterResult:
+    """What PostFilter comes to once the extenders have answered, or failed."""
+    try:
+        if isinstance(answer, PluginFailure):
+            return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
+        # Without an answer (a rehearsal asks nobody) nobody has looked at them.
+        left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
+        return runner.call(plugin, "PostFilter", plugin.accept, left)
+    except PluginFailure as failure:
+        return PostFilterResult(failure.status)

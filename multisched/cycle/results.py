@@ -1,0 +1,66 @@
+"""What an attempt yields, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+import msgspec
+
+from multisched.cycle.post_filter import CLEARED
+from multisched.framework.plugin import AskingPlugin, CycleView
+from multisched.framework.preemption import Preemption
+from multisched.framework.runner import PluginFailure
+from multisched.model.objects import Pod
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question a plugin wants answered before the cycle goes on."""
+
+    plugin: AskingPlugin
+    question: object
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The pod is assumed and reserved on a node; it may have to wait at Permit, then it is bound."""
+
+    pod: Pod
+    node: str
+    annotations: Mapping[str, str]
+    view: CycleView
+    waits: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Permit plugin -> seconds it wants to wait at most."""
+    relates: bool = False
+    """Some filter goes by what stands on other nodes, too."""
+    promised: str = ""
+    """The node that was promised to it until now; empty: none."""
+
+
+class Unplaced(msgspec.Struct, frozen=True):
+    """The pod was refused; nothing is held for it."""
+
+    pod: Pod
+    message: str
+    rejectors: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+    is_error: bool = False
+    nominated_node: str | None = CLEARED
+    """The node promised to it; empty: none, any more; None: as before."""
+    preemption: Preemption | None = None
+    """Whom the shell removes for it."""
+
+    @property
+    def victims(self) -> tuple[Pod, ...]:
+        return () if self.preemption is None else self.preemption.victims
+
+
+class Conflicted(msgspec.Struct, frozen=True):
+    """The pod had rows, but none of its candidates took it any more at commit."""
+
+    pod: Pod
+    refusal: str = ""
+    """The node and what a ledger has against it, where no filter said so; empty where others had taken the rows."""
+
+
+Result = Placed | Unplaced | Conflicted
+Attempt = Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Result]
+"""Yields the questions that plugins want answered from outside, and is sent the answers by plugin."""
