@@ -311,25 +311,30 @@ class ClassCache:
         entry.silent = frozenset(name for name, stamp in found if stamp is None)
         entry.stamped_scores = frozenset(n for n, stamp in entry.stamps.items() if _sides(stamp).scores is not None)
 
-    def _moved_stamps(self, entry: PodClass, *, is_everywhere: bool) -> tuple[frozenset[str], frozenset[str]]:
-        """The plugins whose filters, and those whose scores may be others now; their new stamps are the class's from now on."""
+    def _moved_stamps(self, entry: PodClass, *, is_everywhere: bool) -> tuple[frozenset[str], frozenset[str], bool]:
+        """The plugins whose filters, and those whose scores may be others now, and whether one fell silent on a side, or speaks.
+
+        Their new stamps are the class's from now on.
+        """
         if not entry.stamps:
-            return _NOBODY, _NOBODY
+            return _NOBODY, _NOBODY, False
         found = {
             p.name: self._runner.call(p, "Stamp", p.stamp, entry.view, entry.pod)
             for p in self._stamp_plugins
             if p.name in entry.stamps
         }
         before, entry.stamps = entry.stamps, found
-        filters, scores = set(), set()
+        filters, scores, is_other = set(), set(), False
         for name, stamp in found.items():
             if is_everywhere or stamp != before[name]:
                 now, then = _sides(stamp), _sides(before[name])
+                is_other |= (now.filters is None) != (then.filters is None)
+                is_other |= (now.scores is None) != (then.scores is None)
                 if now.filters is not None and (is_everywhere or now.filters != then.filters):
                     filters.add(name)
                 if now.scores is not None and (is_everywhere or now.scores != then.scores):
                     scores.add(name)
-        return frozenset(filters), frozenset(scores)
+        return frozenset(filters), frozenset(scores), is_other
 
     def _is_still_told(self, entry: PodClass, moved: frozenset[str]) -> bool:
         """Asks PreFilter of those plugins again, which brings their state up to date; False if one answers otherwise."""
@@ -360,11 +365,10 @@ class ClassCache:
         changed_rows = self._table.row_log.since(entry.row_sequence)
         cluster_moved = entry.nodes_version != self._table.nodes_version
         is_too_old = changed_nodes is None or changed_rows is None
-        before = entry.stamps
-        moved, moved_scores = self._moved_stamps(entry, is_everywhere=cluster_moved)
+        moved, moved_scores, is_other = self._moved_stamps(entry, is_everywhere=cluster_moved)
         if (
             is_too_old
-            or any(_speaks(stamp) != _speaks(entry.stamps[name]) for name, stamp in before.items())
+            or is_other
             or (entry.refusal is not None and (cluster_moved or moved))
             or (self._pre_filters_anew and not self._is_told_the_same(entry))
             or (moved and not self._is_still_told(entry, moved))
@@ -480,12 +484,6 @@ class ClassCache:
     def score(self, entry: PodClass) -> None:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
         self._scores.score(entry)
-
-
-def _speaks(stamp: Hashable) -> tuple[bool, bool]:
-    """On which sides there is something to say."""
-    sides = _sides(stamp)
-    return sides.filters is not None, sides.scores is not None
 
 
 def _sides(stamp: Hashable) -> TwoStamps:

@@ -6,7 +6,7 @@ What happened carries *tags*. A reader that is about a few tags reads what carri
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,13 +15,13 @@ T = TypeVar("T")
 class IndexedLog(Generic[T]):
     """The latest that happened. Its older half is forgotten when it weighs twice of what it is to keep."""
 
-    __slots__ = ("_happened", "_kept", "_places", "_start", "_weight", "_weights")
+    __slots__ = ("_happened", "_kept", "_places", "_start", "_weigh", "_weight")
 
-    def __init__(self, kept: int) -> None:
-        """`kept`: what stays in any case, in units of weight."""
+    def __init__(self, kept: int, weigh: Callable[[T], int] | None = None) -> None:
+        """`kept`: what stays in any case, in units of weight. `weigh`: None: each weighs one."""
         self._kept = kept
+        self._weigh = weigh
         self._happened: list[T] = []
-        self._weights: list[int] = []
         self._start = self._weight = 0
         self._places: dict[Hashable, list[int]] = {}
         """Tag -> what carries it, ascending, counted from the first that ever happened."""
@@ -31,12 +31,17 @@ class IndexedLog(Generic[T]):
         """How much ever happened."""
         return self._start + len(self._happened)
 
-    def note(self, one: T, tags: Iterable[Hashable], weight: int = 1) -> None:
+    def note(self, one: T, tags: Iterable[Hashable]) -> None:
+        happened, places = self._happened, self._places
+        end = self._start + len(happened)
         for tag in tags:
-            self._places.setdefault(tag, []).append(self.end)
-        self._happened.append(one)
-        self._weights.append(weight)
-        self._weight += weight
+            at = places.get(tag)
+            if at is None:
+                places[tag] = [end]
+            else:
+                at.append(end)
+        happened.append(one)
+        self._weight += 1 if self._weigh is None else self._weigh(one)
         if self._weight >= 2 * self._kept:
             self._forget((len(self._happened) + 1) // 2)
 
@@ -46,12 +51,13 @@ class IndexedLog(Generic[T]):
             return None
         if tags is None:
             return self._happened[seen - self._start :]
-        found = [places[bisect_left(places, seen) :] for places in map(self._places.get, tags) if places]
-        found = [places for places in found if places]
-        if not found:
-            return ()
-        at = found[0] if len(found) == 1 else sorted(set().union(*found))
-        return [self._happened[place - self._start] for place in at]
+        found: list[int] = []
+        for tag in tags:
+            places = self._places.get(tag)
+            if places is not None and places[-1] >= seen:
+                there = places[bisect_left(places, seen) :]
+                found = sorted({*found, *there}) if found else there
+        return [self._happened[place - self._start] for place in found] if found else ()
 
     def clear(self) -> None:
         """Nobody may catch up with what happened before."""
@@ -59,7 +65,7 @@ class IndexedLog(Generic[T]):
 
     def _forget(self, count: int) -> None:
         self._start += count
-        del self._happened[:count], self._weights[:count]
-        self._weight = sum(self._weights)
+        del self._happened[:count]
+        self._weight = len(self._happened) if self._weigh is None else sum(map(self._weigh, self._happened))
         left = ((tag, places[bisect_left(places, self._start) :]) for tag, places in self._places.items())
         self._places = {tag: places for tag, places in left if places}

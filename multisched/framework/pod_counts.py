@@ -196,7 +196,7 @@ class PodCounts:
         self._queries: dict[PodQuery, KeptQuery] = {}
         self._uses = self._bytes = 0
         self._columns: GroupColumns | None = None
-        self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT)
+        self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT, _weight)
         """Group, row, and how many of its pods came or went; by those of its labels that are some query's pivot."""
         self._pivots = Pivots(self._all_groups)
         self.groups_looked_at = 0
@@ -375,7 +375,7 @@ class PodCounts:
 
     def _note(self, group: PodGroup, row: int, sign: int) -> None:
         """For queries and columns, if there are any."""
-        self._log.note((group, row, sign), self._pivots.labels_of(group), 1 + len(group.labels) // LABELS_OF_ONE)
+        self._log.note((group, row, sign), self._pivots.labels_of(group))
         if self._columns is not None:
             self._columns.change(group, row, sign)
             if self._columns.is_stale:
@@ -437,6 +437,10 @@ class PodCounts:
         self._columns = None
         for group in self._all_groups():
             group.column = -1
+
+
+def _weight(change: tuple[PodGroup, int, int]) -> int:
+    return 1 + len(change[0].labels) // LABELS_OF_ONE
 
 
 def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:

@@ -454,13 +454,19 @@ class PodDemands:
         happened = self._log.since(concern.seen, (ANY_LABELS, *concern.asker.labels.items()))
         if happened is None:
             return False
-        unknown = {number for number, _, _ in happened if concern.effect_at(number) == UNKNOWN}
-        if len(unknown) > UNKNOWN_MAX or len(concern.kinds) + len(unknown) > EFFECTS_MAX:
-            return False
-        for number in unknown:
-            self._kind(concern, self._numbered[number])
+        effects, below = concern.effects, concern.known_below
+        unknown = {
+            number for number, _, _ in happened if effects.get(number, 0 if number < below else UNKNOWN) == UNKNOWN
+        }
+        if unknown:
+            if len(unknown) > UNKNOWN_MAX or len(concern.kinds) + len(unknown) > EFFECTS_MAX:
+                return False
+            for number in unknown:
+                self._kind(concern, self._numbered[number])
         for number, row, sign in happened:
-            self._add(concern, concern.kinds[concern.effect_at(number)], row, sign)
+            kind = concern.effects.get(number)  # who is not there says nothing
+            if kind:
+                self._add(concern, concern.kinds[kind], row, sign)
         concern.seen = self._log.end
         return True
 

@@ -26,24 +26,19 @@ Change = tuple[int, int, int, int]
 _NO_CHANGES: Sequence[Change] = ()
 
 
-class _Recent:
+class _Followed:
     """The latest changes of a sum."""
 
-    __slots__ = ("_changes", "_floor")
+    __slots__ = ("_changes", "_floor", "version")
 
     def __init__(self, version: int) -> None:
+        self.version = self._floor = version
         self._changes: list[Change] = []
-        self._floor = version
 
-    def note(self, change: Change) -> None:
-        changes = self._changes
-        changes.append(change)
-        if len(changes) >= 2 * CHANGES_KEPT:
-            self._floor = changes[CHANGES_KEPT - 1][0]
-            del changes[:CHANGES_KEPT]
-
-    def since(self, version: int) -> Sequence[Change] | None:
-        """Those after `version`; None when that is too long ago to know."""
+    def changes_since(self, version: int) -> Sequence[Change] | None:
+        """Each change after `version`; None when that is too long ago to know."""
+        if version == self.version:
+            return _NO_CHANGES
         if version < self._floor:
             return None
         changes, at = self._changes, len(self._changes)
@@ -51,11 +46,22 @@ class _Recent:
             at -= 1
         return changes[at:]
 
+    def _changed(self, row: int, terms: int, weight: int, version: int) -> None:
+        self.version = version
+        changes = self._changes
+        changes.append((version, row, terms, weight))
+        if len(changes) >= 2 * CHANGES_KEPT:
+            self._floor = changes[CHANGES_KEPT - 1][0]
+            del changes[:CHANGES_KEPT]
 
-class SparseSum:
+    def _forget_changes(self) -> None:
+        self._floor, self._changes = self.version, []
+
+
+class SparseSum(_Followed):
     """Pods or terms, and what they weigh together, of those rows only that have any: for sums over few rows."""
 
-    __slots__ = ("_recent", "_weights", "held", "total", "version")
+    __slots__ = ("_weights", "held", "total")
 
     def __init__(self, version: int, held: dict[int, int] | None = None, weights: dict[int, int] | None = None) -> None:
         """`weights`: by row; None: each weighs one."""
@@ -63,8 +69,7 @@ class SparseSum:
         """Row -> pods or terms, rows without any left out. Read only."""
         self._weights = self.held if weights is None else weights
         self.total = sum(self.held.values())
-        self.version = version
-        self._recent = _Recent(version)
+        super().__init__(version)
 
     def add(self, row: int, terms: int, weight: int, version: int) -> None:
         """For the owner: so many more terms on the row, of that weight together."""
@@ -77,13 +82,12 @@ class SparseSum:
             del self.held[row]
             self._weights.pop(row, None)
         self.total += terms
-        self.version = version
-        self._recent.note((version, row, terms, weight))
+        self._changed(row, terms, weight, version)
 
     def clear(self) -> None:
         """For the owner, who keeps it true no more: readers may refer to it still."""
         self.held = self._weights = {}
-        self._recent = _Recent(self.version)
+        self._forget_changes()
 
     def columns(self) -> tuple[Rows, Int64, Int64]:
         """Rows with terms, the terms, and their weights."""
@@ -92,10 +96,6 @@ class SparseSum:
         if self._weights is held:
             return rows, terms, terms
         return rows, terms, np.fromiter(map(self._weights.__getitem__, held), np.int64, count)
-
-    def changes_since(self, version: int) -> Sequence[Change] | None:
-        """Each change after `version`; None when that is too long ago to know."""
-        return _NO_CHANGES if version == self.version else self._recent.since(version)
 
     def copy(self) -> SparseSum:
         """For who changes it in thought."""
@@ -108,18 +108,17 @@ class SparseSum:
         return _SPARSE_ROW_BYTES * len(self.held) * (1 if self._weights is self.held else 2)
 
 
-class DenseSum:
+class DenseSum(_Followed):
     """Pods or terms, and what they weigh together, in an array by row: for sums over many rows."""
 
-    __slots__ = ("_recent", "terms", "total", "version", "weights")
+    __slots__ = ("terms", "total", "weights")
 
     def __init__(self, terms: Int64, weights: Int64, version: int) -> None:
         self.terms = terms
         """int64[rows, at least as far as any is held]: terms of pods on the row. Read only, as `weights`."""
         self.weights = weights
         self.total = int(terms.sum())
-        self.version = version
-        self._recent = _Recent(version)
+        super().__init__(version)
 
     def add(self, row: int, terms: int, weight: int, version: int) -> None:
         """For the owner: so many more terms on the row, of that weight together."""
@@ -129,12 +128,7 @@ class DenseSum:
         self.terms[row] += terms
         self.weights[row] += weight
         self.total += terms
-        self.version = version
-        self._recent.note((version, row, terms, weight))
-
-    def changes_since(self, version: int) -> Sequence[Change] | None:
-        """Each change after `version`; None when that is too long ago to know."""
-        return _NO_CHANGES if version == self.version else self._recent.since(version)
+        self._changed(row, terms, weight, version)
 
     @property
     def held(self) -> dict[int, int]:
@@ -150,7 +144,7 @@ class DenseSum:
     def clear(self) -> None:
         """For the owner, who keeps it true no more: readers may refer to it still."""
         self.terms = self.weights = np.zeros(0, np.int64)
-        self._recent = _Recent(self.version)
+        self._forget_changes()
 
     def copy(self) -> DenseSum:
         """For who changes it in thought."""
