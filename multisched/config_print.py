@@ -13,14 +13,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from multisched.config_plugins import plugin_registry, resolve_profile
-from multisched.config_schema import (
-    Configuration,
-    DomainConfig,
-    PluginEntry,
-    Plugins,
-    format_duration,
-)
-from multisched.framework.plugin import Isolation
+from multisched.config_schema import Configuration, DomainConfig, PluginEntry, Plugins, format_duration
+from multisched.framework.dependency import Isolation
 from multisched.framework.registry import PluginUse, Registry
 
 COMMENT_CHARS: Final = 118

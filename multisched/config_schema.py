@@ -20,7 +20,7 @@ from multisched.config_sections import DURATION_MAX_S as DURATION_MAX_S
 from multisched.config_sections import Seconds, Section
 from multisched.config_sections import format_duration as format_duration
 from multisched.config_sections import parse_duration as parse_duration
-from multisched.framework.plugin import Isolation
+from multisched.framework.dependency import Isolation
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
 

@@ -16,8 +16,8 @@ from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import SOURCES
 from domains.forecast.profile_book import FLOAT_QUANTA, ProfileBook
 from domains.forecast.profiles import Origin
+from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import PluginMetric
 
 if TYPE_CHECKING:
     from domains.forecast.node_loads import NodeLoad

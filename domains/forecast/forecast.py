@@ -22,10 +22,14 @@ from domains.forecast.predictor import FALLBACK_REASONS, Prediction, Predictor
 from domains.forecast.profile_book import Curve, ProfileBook
 from domains.forecast.profiles import NO_PROFILES, Profiles, told_of
 from domains.forecast.settings import PeakSettings
+from multisched.framework.background import DutyPorts
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
+from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, DutyPorts, PluginContext, PluginMetric
+from multisched.framework.points import CycleView
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.objects import CPU, MEMORY, Pod
 
@@ -106,7 +110,7 @@ class Forecast:
     depends_on = Dependency.ROW
     reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
-    """The refit, where there is something to learn from, and repair, where it is configured (`framework.plugin.DutyPlugin`)."""
+    """The refit, where there is something to learn from, and repair, where it is configured (`framework.background.DutyPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
@@ -162,13 +166,13 @@ class Forecast:
         return has_more
 
     def hand_over(self) -> Learned:
-        """See `framework.plugin.HandoverPlugin`."""
+        """See `framework.introspection.HandoverPlugin`."""
         book = self._ledger.predictor.book
         answers = {name: one.answers() for name, one in self._measured()}
         return Learned(None if book is None else book.profiles, self._rung.number, answers)
 
     def take_over(self, handed: object) -> None:
-        """See `framework.plugin.HandoverPlugin`."""
+        """See `framework.introspection.HandoverPlugin`."""
         assert isinstance(handed, Learned), "handed over by another plugin"
         for name, one in self._measured():
             one.repeat(handed.capacities.get(name, {}))

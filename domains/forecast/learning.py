@@ -34,7 +34,7 @@ from domains.forecast.service import service_of
 from domains.forecast.service_names import PodName
 from domains.forecast.source import Reading
 from domains.forecast.source_settings import CsvSettings, LoadSettings, PrometheusSettings, SourceSettings
-from multisched.framework.plugin import PluginContext
+from multisched.framework.context import PluginContext
 
 PODS_PER_PIECE: Final = 2_000
 """Pods whose services are named in one go, in some two milliseconds."""

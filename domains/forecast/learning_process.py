@@ -13,11 +13,11 @@ from domains.forecast.learning import Lesson, learn
 from domains.forecast.node_loads import Look, Seen
 from domains.forecast.service_names import PodName
 from domains.forecast.study import Findings, Order, Refused, Study
-from multisched.framework.plugin import ProcessPorts
+from multisched.framework.background import ProcessPorts
 
 
 class LearningAssistant:
-    """Implements `framework.plugin.Assistant`: an Order in, Findings or Refused out; a Look in, Seen or Refused out."""
+    """Implements `framework.background.Assistant`: an Order in, Findings or Refused out; a Look in, Seen or Refused out."""
 
     def __init__(self, lesson: Lesson, ports: ProcessPorts) -> None:
         """Raises SettingError, for certificates that went bad since the start."""

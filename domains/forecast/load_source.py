@@ -17,8 +17,8 @@ from domains.forecast.service_names import Naming, Owners, ServiceNames
 from domains.forecast.source import Reading, SourceError, Table, first_step, usage_of
 from domains.forecast.source_settings import Aggregation, Dimension, LoadSettings
 from domains.forecast.usage import Samples
+from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, LoadReader, MeterError, PodUse
-from multisched.framework.plugin import InThread
 from multisched.model.objects import CPU, MEMORY
 
 SAMPLES_MAX: Final = 50_000_000

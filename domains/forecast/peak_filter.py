@@ -16,10 +16,11 @@ from domains.forecast.flat_peaks import Amounts
 from domains.forecast.forecast import Forecast
 from domains.forecast.node_curves import worst_slots
 from domains.forecast.profile_book import FLOAT_QUANTA, Curve, ProfileBook
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.moving import STAND_IN
 from multisched.framework.node_view import Bools, Codes, Rows, any_true
-from multisched.framework.plugin import CycleView, PluginContext, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod

@@ -20,8 +20,10 @@ from domains.forecast.peak_filter import PeakFilter
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Prediction
 from domains.forecast.settings import Mode, PeakSettings
+from multisched.framework.context import PluginContext
 from multisched.framework.node_view import Rows, Scores, any_true
-from multisched.framework.plugin import MAX_SCORE, CycleView, PluginContext
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView
 from multisched.model.objects import Pod
 
 UNSTATED: Final = 1.0

@@ -30,8 +30,8 @@ from domains.forecast.source import (
 from domains.forecast.source_settings import Dimension, PrometheusSettings, QueryCapacity
 from domains.forecast.stays import Stays
 from domains.forecast.usage import NodeTotals
+from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeReport, shown_query
-from multisched.framework.plugin import InThread
 
 OVERLAP_S: Final = 3_600
 """What is asked for again: samples that came late (remote write, a collector that was down)."""

@@ -22,8 +22,8 @@ from domains.forecast.profiles import NO_PROFILES, Profiles, duration_told, told
 from domains.forecast.service_names import PodName
 from domains.forecast.source import PollingSource, Source, SourceError
 from domains.forecast.study import Findings, Learn, Order, Refused, Study
+from multisched.framework.background import DutyPorts, DutyProcess, DutyProcessError
 from multisched.framework.measures import Grid
-from multisched.framework.plugin import DutyPorts, DutyProcess, DutyProcessError
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from domains.forecast.repair_duty import CarrySettings, RepairMode
 from domains.forecast.repair_record import Budget, Record, Task, dumped, loaded
 from domains.forecast.repair_run import Event, Run, State
 from domains.forecast.windows import Span
+from multisched.framework.background import DutyPorts
 from multisched.framework.moving import KeepAnswer, Mover, RepairStatus, digest_of
-from multisched.framework.plugin import DutyPorts
 from multisched.framework.ports import Clock, ObjectRef, UnreachableError
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 

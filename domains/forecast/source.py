@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from domains.forecast.service_names import PodName, ServiceNames
 from domains.forecast.usage import NodeTotals, Samples, Usage
+from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Piece
-from multisched.framework.plugin import InThread
 
 if TYPE_CHECKING:
     from domains.forecast.node_loads import Look, Seen

@@ -18,8 +18,8 @@ from domains.forecast.profiles import Profiles
 from domains.forecast.service_names import PodName
 from domains.forecast.source import LookingSource, Reading, Source, SourceError, merged
 from domains.forecast.spikes import RATIO, without_spikes
+from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
-from multisched.framework.plugin import InThread
 
 Learn = Callable[[Reading, int, float], Profiles]
 """(reading, version, now in epoch seconds); runs in a worker thread."""

@@ -22,8 +22,8 @@ from domains.forecast.service_names import stripped
 from domains.forecast.source import NOTES_MAX, SERVICES_MAX, Reading, SourceError, Table, first_step, joined, usage_of
 from domains.forecast.source_settings import DIMENSIONS_MAX, Aggregation, CsvSettings, Dimension
 from domains.forecast.usage import Usage
+from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
-from multisched.framework.plugin import InThread
 
 SAMPLES_MAX: Final = 20_000_000
 """Lines that are kept over all files, at 24 bytes each while they are read."""

@@ -20,7 +20,9 @@ from domains.gpu.device_row import (
 )
 from domains.gpu.gpu_ledger import GpuLedger, Milli
 from domains.gpu.hold import Hold, may_hold
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState, StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import (
     ASSIGNED_POD_DELETE,
     Action,
@@ -31,8 +33,10 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.node_view import Codes, Int64, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
 

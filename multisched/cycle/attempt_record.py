@@ -22,7 +22,7 @@ from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.placement_log import PlacementLog
 from multisched.cycle.pod_class import Finals, PodClass, Totals
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.plugin import FilterPlugin
+from multisched.framework.points import FilterPlugin
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod

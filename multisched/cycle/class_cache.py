@@ -18,17 +18,11 @@ from multisched.cycle.class_changes import Changes
 from multisched.cycle.class_scores import ClassScores, is_for_one_attempt
 from multisched.cycle.pod_class import NO_TOTALS, FilterColumn, PodClass
 from multisched.cycle.shared_answers import SharedAnswers
+from multisched.framework.caching import SignPlugin, StampPlugin, TracingPlugin, TwoStamps
 from multisched.framework.cycle_state import CycleState
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, PASSES, Bools, Rows, any_true
-from multisched.framework.plugin import (
-    CycleView,
-    Dependency,
-    Plugin,
-    SignPlugin,
-    StampPlugin,
-    TracingPlugin,
-    TwoStamps,
-)
+from multisched.framework.points import CycleView, Plugin
 from multisched.framework.registry import PluginSet, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status

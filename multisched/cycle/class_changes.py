@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, Rows
-from multisched.framework.plugin import Dependency
 
 _ROW = Dependency.ROW
 

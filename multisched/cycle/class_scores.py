@@ -15,8 +15,11 @@ from multisched.cycle.class_changes import Changes
 from multisched.cycle.pod_class import Finals, PodClass, ScoreColumn, Totals, totals_type
 from multisched.cycle.row_groups import RowGroups
 from multisched.cycle.shared_answers import SharedAnswers
+from multisched.framework.caching import StampPlugin
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
-from multisched.framework.plugin import MAX_SCORE, Dependency, PreScorePlugin, ScorePlugin, StampPlugin
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import PreScorePlugin, ScorePlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code

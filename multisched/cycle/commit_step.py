@@ -17,7 +17,7 @@ from multisched.cycle.diagnosis import fit_error, refused_node
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status

@@ -13,8 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from multisched.framework.node_view import Bools, Codes, Int32, Rows, any_true
-from multisched.framework.plugin import FilterPlugin, Heed
+from multisched.framework.points import FilterPlugin
 from multisched.framework.preemption import Costs, DisplacementRule, LabelSet
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay

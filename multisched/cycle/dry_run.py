@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from multisched.cycle.displacement import Displacement, RowMemory, first_refusals, has_any, victims_on
 from multisched.cycle.promised_room import PromisedRoom, wants_room_only
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
-from multisched.framework.plugin import CycleView, FilterPlugin
+from multisched.framework.points import CycleView, FilterPlugin
 from multisched.framework.preemption import Costs, DisplacementRule, Found
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner

@@ -11,7 +11,7 @@ from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.pod_class import Totals
 from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.node_view import Bools, Rows
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.runner import Runner
 from multisched.framework.status import Status
 from multisched.model.objects import Pod

@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 from multisched.cycle.row_groups import RowGroups
 from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int32, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE, ByLargest
-from multisched.framework.plugin import (
-    CycleView,
-    FilterPlugin,
-    NormalizeScorePlugin,
-    PreFilterResult,
-    ScorePlugin,
-)
+from multisched.framework.points import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 

@@ -15,7 +15,7 @@ from multisched.cycle.dry_run import AttemptDryRun, DryRuns, Failed
 from multisched.cycle.pod_class import PodClass
 from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, PostFilterResult
+from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.preemption import Preemption
 from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure

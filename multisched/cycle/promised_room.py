@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from multisched.cycle.pod_class import PodClass
 from multisched.framework.node_view import Rows, any_true
-from multisched.framework.plugin import CycleView, FilterPlugin, Heed, HeedingPlugin, PreFilterExtensions
+from multisched.framework.points import CycleView, FilterPlugin, PreFilterExtensions
 from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.sensitivity import Heed, HeedingPlugin
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay

@@ -21,7 +21,7 @@ from multisched.cycle.post_filter import PostFilterRuns
 from multisched.cycle.results import Asked
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
-from multisched.framework.plugin import CycleView, PostFilterResult
+from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status

@@ -7,8 +7,9 @@ from collections.abc import Generator, Mapping, Sequence
 import msgspec
 
 from multisched.cycle.post_filter import CLEARED
-from multisched.framework.plugin import AskingPlugin, CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.preemption import Preemption
+from multisched.framework.remote import AskingPlugin
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 

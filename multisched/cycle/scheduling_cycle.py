@@ -26,21 +26,13 @@ from multisched.cycle.promised_room import Held, PromisedRoom
 from multisched.cycle.remote_answers import Choice, RemoteAnswers
 from multisched.cycle.results import Asked, Attempt, Conflicted, Placed, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
-from multisched.framework.plugin import (
-    CycleView,
-    QueuedPod,
-)
+from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import (
-    CANDIDATES_MAX,
-    MOVED,
-    TAKEN,
-    Candidate,
-)
+from multisched.state.commit import CANDIDATES_MAX, MOVED, TAKEN, Candidate
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 

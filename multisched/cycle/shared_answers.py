@@ -13,9 +13,11 @@ import numpy as np
 
 from multisched.cycle.pod_class import Finals, PodClass
 from multisched.cycle.row_groups import RowGroupBook, RowGroups
+from multisched.framework.caching import GroupingPlugin, SignPlugin
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Codes, Rows, Scores, any_true
 from multisched.framework.normalize import MAX_SCORE, ByLargest
-from multisched.framework.plugin import Dependency, FilterPlugin, GroupingPlugin, Plugin, ScorePlugin, SignPlugin
+from multisched.framework.points import FilterPlugin, Plugin, ScorePlugin
 from multisched.framework.registry import those
 from multisched.framework.runner import Runner
 from multisched.state.domain_rows import DomainRows

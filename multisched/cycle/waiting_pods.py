@@ -1,6 +1,6 @@
 """Pods held by Permit: assumed and reserved, not bound until every plugin that waits has allowed them.
 
-Implements `framework.plugin.WaitingPods` for one domain. Decisions come out through the callback given to `hold`, once
+Implements `framework.context.WaitingPods` for one domain. Decisions come out through the callback given to `hold`, once
 per pod: success when nobody waits any more, or the refusal of the first plugin that rejected or timed out.
 """
 

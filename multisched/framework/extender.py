@@ -8,7 +8,8 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import AskingPlugin, CycleView, Plugin, PostFilterResult, Refusals
+from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
+from multisched.framework.remote import AskingPlugin
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 

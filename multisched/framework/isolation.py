@@ -23,15 +23,13 @@ import msgspec
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
+from multisched.framework.dependency import Dependency, Isolation
 from multisched.framework.frozen_nodes import FrozenNodes, RowRecord
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import (
-    AskingPlugin,
+from multisched.framework.points import (
     CycleView,
-    Dependency,
     FilterPlugin,
-    Isolation,
     NormalizeScorePlugin,
     Plugin,
     PreFilterExtensions,
@@ -41,6 +39,7 @@ from multisched.framework.plugin import (
 )
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import EXTENSION_POINTS, Factory, PluginSetupError, PluginUse
+from multisched.framework.remote import AskingPlugin
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from multisched.framework.plugin import Plugin
+from multisched.framework.points import Plugin
 from multisched.framework.ports import ObjectRef
 from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.model.objects import Pod

@@ -15,18 +15,16 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
 
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency, Isolation
 from multisched.framework.extender import ExtenderPlugin
-from multisched.framework.plugin import (
-    AskingPlugin,
+from multisched.framework.points import (
     BindPlugin,
-    Dependency,
     EnqueueExtensions,
     FilterPlugin,
-    Isolation,
     NormalizeScorePlugin,
     PermitPlugin,
     Plugin,
-    PluginContext,
     PostBindPlugin,
     PostFilterPlugin,
     PreBindPlugin,
@@ -39,6 +37,7 @@ from multisched.framework.plugin import (
     ScorePlugin,
 )
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.remote import AskingPlugin
 
 Factory = Callable[..., Plugin]
 ArgsCheck = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -134,7 +133,7 @@ class Registry:
             raise PluginSetupError(f"plugin {use.name}: has no name; give it a `name`")
         _refuse_halves(plugin, use)
         if not extension_points(plugin):
-            raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.plugin")
+            raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.points")
         return plugin
 
 

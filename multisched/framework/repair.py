@@ -22,7 +22,7 @@ import msgspec
 
 from multisched.framework.node_view import Bools, NodeView, Rows
 from multisched.framework.objects_view import ObjectsView
-from multisched.framework.plugin import Plugin
+from multisched.framework.points import Plugin
 from multisched.model.objects import Pod
 
 ALL_DIMENSIONS: Final = ""

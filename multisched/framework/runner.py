@@ -11,9 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from multisched.framework.caching import SignPlugin, TracingPlugin
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import (
-    MAX_SCORE,
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import (
     CycleView,
     FilterPlugin,
     NormalizeScorePlugin,
@@ -28,8 +29,6 @@ from multisched.framework.plugin import (
     Refusals,
     ReservePlugin,
     ScorePlugin,
-    SignPlugin,
-    TracingPlugin,
 )
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod

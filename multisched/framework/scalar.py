@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import Plugin
+from multisched.framework.points import Plugin
 from multisched.framework.ports import Clock
 
 

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from multisched.framework.durations import Durations
-from multisched.framework.plugin import PluginMetric
+from multisched.framework.introspection import PluginMetric
 from multisched.observe.families import counter, gauge, histogram
 
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated")

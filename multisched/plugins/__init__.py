@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multisched.framework.plugin import Plugin, PluginContext
+from multisched.framework.context import PluginContext
+from multisched.framework.points import Plugin
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs

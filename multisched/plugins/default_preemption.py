@@ -8,11 +8,12 @@ from typing import Final
 
 import numpy as np
 
+from multisched.framework.context import PluginContext
 from multisched.framework.events import EventRegistration
 from multisched.framework.extender import Offer
 from multisched.framework.node_view import Bools
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, PluginContext, PostFilterResult, Refusals
+from multisched.framework.points import CycleView, PostFilterResult, Refusals
 from multisched.framework.preemption import Costs, DryRun, Found, Preemption, StandingPods
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod

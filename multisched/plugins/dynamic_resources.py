@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from multisched.framework.cycle_state import StateKey
-from multisched.framework.plugin import CycleView, Dependency, PostFilterResult, PreFilterResult, Refusals
+from multisched.framework.dependency import Dependency
+from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.status import SKIP, Status
 from multisched.model.objects import Pod
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs

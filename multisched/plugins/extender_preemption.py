@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from multisched.framework.extender import Offer
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.ports import ExtenderError
 from multisched.model.objects import Pod
 from multisched.model.wire import UNREADABLE

@@ -12,7 +12,7 @@ import numpy as np
 
 from multisched.framework.extender import Offer
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.ports import (
     BindAnswer,
     Binder,

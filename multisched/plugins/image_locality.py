@@ -6,8 +6,10 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView
 from multisched.model.objects import Pod
 
 MEBI = 1024 * 1024

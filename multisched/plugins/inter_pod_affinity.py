@@ -6,21 +6,18 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from multisched.framework.caching import TwoStamps
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import NO_ROWS, Bools, Codes, NodeView, Rows, Scores
+from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import (
-    MAX_SCORE,
-    CycleView,
-    Dependency,
-    Heed,
-    PluginContext,
-    PreFilterResult,
-    TwoStamps,
-)
 from multisched.framework.pod_counts import PodCountsView
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.term_columns import Asker
 from multisched.model.cluster_objects import Namespace

@@ -8,21 +8,18 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.decode import node_affinity
 from multisched.model.decode_selectors import Refusal
 from multisched.model.objects import Node, Pod
 from multisched.model.objects import NodeAffinity as Affinity
-from multisched.model.selectors import (
-    NODE_NAME_FIELD,
-    NodeSelector,
-    Operator,
-)
+from multisched.model.selectors import NODE_NAME_FIELD, NodeSelector, Operator
 from multisched.plugins.columns import zeros
 from multisched.plugins.config_fields import Fields
 from multisched.plugins.node_matching import NodeMatcher

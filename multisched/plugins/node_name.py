@@ -6,9 +6,10 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import NODE_ADD, EventRegistration
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
 from multisched.model.objects import Pod

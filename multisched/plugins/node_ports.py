@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code
 from multisched.model.objects import HostPort, Pod

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import VIEW_FROM, Amount, Int64, NodeView, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.plugins.columns import FEW_ROWS, HALF, HUNDRED, ONE

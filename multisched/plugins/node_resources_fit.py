@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores, any_true
-from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, Requests

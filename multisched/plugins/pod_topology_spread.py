@@ -6,19 +6,16 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from multisched.framework.caching import TwoStamps
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import (
-    MAX_SCORE,
-    CycleView,
-    Dependency,
-    Heed,
-    PluginContext,
-    PreFilterResult,
-    TwoStamps,
-)
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
 from multisched.plugins.default_selector import KINDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 
 
 class PrioritySort:

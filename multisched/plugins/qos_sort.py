@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.model.objects import QosClass
 
 _RANK = {QosClass.GUARANTEED: 0, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 2}

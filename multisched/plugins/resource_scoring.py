@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.node_view import Amount, Float64, Int64, NodeView, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE
+from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PodSpec
 from multisched.model.resources import is_scalar_resource
 from multisched.plugins.columns import EXACT_BELOW, HUNDRED, NOUGHT, ONE

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int32, Int64, NodeView, Rows, Scores
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.domain_tally import DomainTally
 from multisched.plugins.natural_log import natural_log

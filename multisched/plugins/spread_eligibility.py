@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int32, NodeView, Rows
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.plugins.node_matching import NodeMatcher
 from multisched.plugins.spread_rules import SpreadRule, SpreadRules
 from multisched.plugins.taint_toleration import are_untolerated

@@ -6,10 +6,11 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod

@@ -11,7 +11,9 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import (
     Action,
     ClusterEvent,
@@ -23,15 +25,11 @@ from multisched.framework.events import (
 )
 from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
 from multisched.framework.objects_view import ObjectKind, hidden
-from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
-from multisched.model.cluster_objects import (
-    CsiDriver,
-    CsiNode,
-    CsiStorageCapacity,
-    StorageClass,
-)
+from multisched.model.cluster_objects import CsiDriver, CsiNode, CsiStorageCapacity, StorageClass
 from multisched.model.objects import Pod
 from multisched.plugins.pod_claims import may_name_claim
 from multisched.plugins.resource_scoring import score_curve

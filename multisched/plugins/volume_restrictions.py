@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.objects_view import ObjectKind, hidden
-from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.cluster_objects import READ_WRITE_ONCE_POD
 from multisched.model.objects import Pod

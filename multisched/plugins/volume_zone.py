@@ -6,12 +6,15 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows
 from multisched.framework.objects_view import ObjectKind, hidden
-from multisched.framework.plugin import CycleView, Dependency, Heed, PluginContext, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, Code, Status
 from multisched.model.cluster_objects import (
     WAIT_FOR_FIRST_CONSUMER,

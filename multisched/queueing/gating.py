@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from multisched.framework.plugin import PreEnqueuePlugin
+from multisched.framework.points import PreEnqueuePlugin
 from multisched.framework.runner import sentence
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod

@@ -12,9 +12,10 @@ from enum import IntEnum
 
 from msgspec.structs import replace
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.durations import Durations, growing
 from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource
-from multisched.framework.plugin import Dependency, EnqueueExtensions, Plugin
+from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import those
 from multisched.model.objects import Pod
 

@@ -20,7 +20,7 @@ import msgspec
 
 from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
-from multisched.framework.plugin import Plugin, PreEnqueuePlugin, QueuedPod, QueueSortPlugin
+from multisched.framework.points import Plugin, PreEnqueuePlugin, QueuedPod, QueueSortPlugin
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods

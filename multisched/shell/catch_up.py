@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import anyio
 import anyio.lowlevel
 
-from multisched.framework.plugin import CatchUpPlugin
+from multisched.framework.background import CatchUpPlugin
 from multisched.framework.registry import PluginSet, implements
 from multisched.framework.runner import PluginFailure, Runner
 

@@ -18,7 +18,7 @@ import orjson
 from multisched.client.cluster_list import cluster_pages
 from multisched.client.errors import ApiError, Gone
 from multisched.client.lister import MalformedAnswerError
-from multisched.framework.plugin import Assistant, DutyProcessError, ProcessPorts
+from multisched.framework.background import Assistant, DutyProcessError, ProcessPorts
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.wire import Transport, TransportError

@@ -25,7 +25,7 @@ from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventObject, Resource
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.plugin import PreBindPlugin, QueuedPod
+from multisched.framework.points import PreBindPlugin, QueuedPod
 from multisched.framework.ports import (
     BindAnswer,
     Binder,

@@ -20,9 +20,9 @@ import msgspec
 from multisched.client.backoff import Backoff
 from multisched.client.pod_metrics import MetricsApi
 from multisched.client.prometheus import PrometheusMeter
+from multisched.framework.background import DutyPlugin, DutyPorts, DutyProcess, DutyProcessError, InThread
 from multisched.framework.measures import LoadReader, Meter, MeterSettings
 from multisched.framework.moving import Mover
-from multisched.framework.plugin import DutyPlugin, DutyPorts, DutyProcess, DutyProcessError, InThread
 from multisched.framework.ports import Clock
 from multisched.framework.registry import PluginSet, implements
 from multisched.model.wire import Transport

@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from multisched.client.prometheus import PrometheusMeter
+from multisched.framework.background import Assistant, ProcessPorts
 from multisched.framework.measures import Meter, MeterSettings
-from multisched.framework.plugin import Assistant, ProcessPorts
 from multisched.shell.duty_threads import DutyThreads
 
 NICENESS: Final = 10

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from multisched.framework.plugin import DutyProcess, DutyProcessError
+from multisched.framework.background import DutyProcess, DutyProcessError
 from multisched.shell.duty_process import Opening, Reply
 from multisched.shell.duty_threads import DutyThreads
 

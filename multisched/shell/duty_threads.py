@@ -24,7 +24,7 @@ async def in_worker_thread(work: Callable[[], T]) -> T:
 
 
 class DutyThreads:
-    """Implements `framework.plugin.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
+    """Implements `framework.background.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(THREADS_MAX)

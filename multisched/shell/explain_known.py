@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from multisched.framework.events import Action, ClusterEvent, Resource
-from multisched.framework.plugin import EnqueueExtensions, Plugin, TellingPlugin
+from multisched.framework.introspection import TellingPlugin
+from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
 from multisched.model.objects import Pod
 from multisched.observe.explain_attempt import AttemptReader

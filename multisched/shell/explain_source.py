@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from multisched.config_schema import Configuration
-from multisched.framework.plugin import InThread
+from multisched.framework.background import InThread
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
 from multisched.shell.duty_threads import in_worker_thread

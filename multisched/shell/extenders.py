@@ -12,7 +12,7 @@ from multisched.client.extender_client import ApiDocuments, HttpExtenderClient
 from multisched.client.reflector import ReflectorHandler
 from multisched.config_extenders import ExtenderConfig, ExtenderTls
 from multisched.config_schema import DomainConfig
-from multisched.framework.plugin import Plugin
+from multisched.framework.points import Plugin
 from multisched.framework.ports import ExtenderClient, ExtenderError, ExtenderSettings, ExtenderTrust
 from multisched.framework.registry import PluginSetupError
 from multisched.model.wire import Transport

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import Answer, Question, consider
-from multisched.framework.plugin import Plugin
+from multisched.framework.points import Plugin
 from multisched.framework.registry import Factory, Registry
 
 LENGTH_BYTES = 8

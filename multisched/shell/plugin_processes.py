@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import Answer, IsolatedError, Question
-from multisched.framework.plugin import FilterPlugin, Plugin
+from multisched.framework.points import FilterPlugin, Plugin
 from multisched.framework.registry import PluginUse
 from multisched.shell.plugin_process import LENGTH_BYTES, frame
 

@@ -15,7 +15,7 @@ import threading
 import anyio
 
 from multisched.framework.isolation import Answer, IsolatedError, Question, consider
-from multisched.framework.plugin import FilterPlugin, Plugin
+from multisched.framework.points import FilterPlugin, Plugin
 
 THREADS_MAX = 8
 """Threads of one plugin that answer at the same time."""

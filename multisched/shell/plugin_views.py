@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 import orjson
 
-from multisched.framework.plugin import InThread
+from multisched.framework.background import InThread
 from multisched.framework.registry import implements
 from multisched.framework.views import NoViewError, ViewedPlugin, ViewPorts, ViewQuery
 from multisched.shell.domain import DomainWorker

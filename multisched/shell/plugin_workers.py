@@ -6,8 +6,9 @@ Needs real time: under the simulation's virtual clock a timeout always comes bef
 
 from __future__ import annotations
 
+from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import Worker
-from multisched.framework.plugin import Isolation, Plugin
+from multisched.framework.points import Plugin
 from multisched.framework.registry import PluginUse
 from multisched.shell.plugin_processes import ProcessWorker
 from multisched.shell.plugin_threads import ThreadWorker

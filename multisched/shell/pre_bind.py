@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import anyio
 
 from multisched.cycle.results import Placed
-from multisched.framework.plugin import PreBindPlugin
+from multisched.framework.points import PreBindPlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner, in_full
 from multisched.framework.status import Code, Status

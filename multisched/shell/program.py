@@ -35,10 +35,11 @@ from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.background import InThread
+from multisched.framework.context import PluginContext
 from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.isolation import Isolator, Workshop
 from multisched.framework.measures import Measures
-from multisched.framework.plugin import InThread, PluginContext
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.repair import RepairAsked, RepairPlan

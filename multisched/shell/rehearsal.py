@@ -23,8 +23,9 @@ from multisched.config_schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
 from multisched.cycle.bind_outcome import Outcome
 from multisched.cycle.results import Placed, Result
+from multisched.framework.introspection import HandoverPlugin
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import HandoverPlugin, QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.framework.registry import Registry, implements
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.pod_class import PodClass
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools
-from multisched.framework.plugin import Dependency
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code
 from multisched.model.objects import Pod

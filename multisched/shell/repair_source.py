@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from multisched.config_schema import Configuration
+from multisched.framework.background import InThread
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
-from multisched.framework.plugin import InThread
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairAsked, RepairingPlugin, RepairPlan, RepairRefusedError
 from multisched.shell.domain import DomainWorker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from multisched.client.reflector import Reflector
 from multisched.framework.durations import Durations
-from multisched.framework.plugin import HealthPlugin, MetricsPlugin, PluginMetric
+from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
 from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod

@@ -10,8 +10,11 @@ from collections.abc import Hashable, Mapping
 
 import numpy as np
 
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Float64, Rows, Scores
-from multisched.framework.plugin import MAX_SCORE, CycleView, Dependency, PluginContext
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView
 from multisched.model.objects import Node, Pod
 
 SERIES_ANNOTATION = "simulate.multisched.io/series"

@@ -24,7 +24,7 @@ from multisched.config_plugins import plugin_registry, resolve_profile
 from multisched.config_schema import Configuration, DomainConfig, PluginEntry
 from multisched.config_sections import DURATION_MAX_S
 from multisched.config_structure import nearest
-from multisched.framework.plugin import PluginContext
+from multisched.framework.context import PluginContext
 from multisched.framework.registry import PluginUse, Registry
 from multisched.simulate.lessons import Study
 from multisched.simulate.moment_load import MomentLoad, Readings

@@ -23,7 +23,7 @@ UNKNOWN_VERSION = -1
 
 
 class LedgerBook:
-    """All ledgers by name; implements `framework.plugin.Ledgers`."""
+    """All ledgers by name; implements `framework.context.Ledgers`."""
 
     def __init__(self) -> None:
         self._ledgers: dict[str, Ledger] = {}

@@ -16,8 +16,8 @@ import numpy as np
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Amount, Bools, Derive, Float64, Int32, Int64, Rows, amounts_of
 from multisched.framework.overlaid_counts import OverlaidCounts
-from multisched.framework.plugin import CycleView, PreFilterExtensions
 from multisched.framework.pod_counts import PodCountsView
+from multisched.framework.points import CycleView, PreFilterExtensions
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.volume_users import VolumeUsers

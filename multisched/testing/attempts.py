@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from multisched.config_schema import Queue
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
 from multisched.queueing.pod_queue import CONFLICTS_IN_A_ROW, PodQueue

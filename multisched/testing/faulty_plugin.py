@@ -11,16 +11,10 @@ import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
+from multisched.framework.context import PluginContext
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import (
-    CycleView,
-    PermitResult,
-    PluginContext,
-    PostFilterResult,
-    PreFilterResult,
-    Refusals,
-)
+from multisched.framework.points import CycleView, PermitResult, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod

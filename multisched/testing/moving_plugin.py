@@ -12,17 +12,12 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from multisched.framework.background import DutyPorts
+from multisched.framework.context import PluginContext
 from multisched.framework.moving import EvictAnswer, Mover
-from multisched.framework.plugin import CycleView, DutyPorts, PluginContext
+from multisched.framework.points import CycleView
 from multisched.framework.ports import ObjectRef, UnreachableError
-from multisched.framework.repair import (
-    RepairAsked,
-    RepairMove,
-    RepairPeak,
-    RepairPlan,
-    RepairRefusedError,
-    RepairScene,
-)
+from multisched.framework.repair import RepairAsked, RepairMove, RepairPeak, RepairPlan, RepairRefusedError, RepairScene
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Pod
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency, PermitResult, PluginContext
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 

@@ -17,7 +17,7 @@ import orjson
 from multisched.cluster.storage import Store
 from multisched.config_domains import judged_domains
 from multisched.config_schema import Configuration
-from multisched.framework.plugin import InThread
+from multisched.framework.background import InThread
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.objects import Pod

@@ -15,7 +15,7 @@ from multisched.config_schema import Configuration
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.results import Result, Unplaced
 from multisched.framework.ledger import Ledger, SummingLedger
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 from multisched.plugins.image_locality import normalized

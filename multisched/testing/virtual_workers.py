@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 import anyio
 
+from multisched.framework.background import Assistant, DutyProcessError, ProcessPorts
 from multisched.framework.isolation import Answer, IsolatedError, Question, Worker, consider
 from multisched.framework.measures import Meter, MeterSettings
-from multisched.framework.plugin import Assistant, DutyProcessError, Plugin, ProcessPorts
+from multisched.framework.points import Plugin
 from multisched.framework.registry import PluginUse
 
 DELAY_MAX_S = 0.02
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class VirtualThreads:
-    """Implements `framework.plugin.InThread`: what a duty would compute beside the loop is computed on it, in no time."""
+    """Implements `framework.background.InThread`: what a duty would compute beside the loop is computed on it, in no time."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
         return work()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from multisched.cycle.class_cache import ClassCache
 from multisched.framework.events import ClusterEvent, EventObject, Resource
-from multisched.framework.plugin import EnqueueExtensions
+from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import those
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod

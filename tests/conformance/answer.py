@@ -33,8 +33,9 @@ from multisched.config_plugins import plugin_registry
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.results import Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
+from multisched.framework.context import PluginContext
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, PluginContext, PreFilterExtensions, QueuedPod
+from multisched.framework.points import CycleView, PreFilterExtensions, QueuedPod
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from multisched.framework.caching import GroupingPlugin, SignPlugin, StampPlugin
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import (
+from multisched.framework.points import (
     CycleView,
     FilterPlugin,
-    GroupingPlugin,
-    HeedingPlugin,
     NormalizeScorePlugin,
     Plugin,
     PreFilterExtensions,
@@ -21,11 +20,10 @@ from multisched.framework.plugin import (
     PreFilterResult,
     PreScorePlugin,
     ScorePlugin,
-    SignPlugin,
-    StampPlugin,
 )
 from multisched.framework.registry import implements
 from multisched.framework.runner import Runner
+from multisched.framework.sensitivity import HeedingPlugin
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod, PodSpec
 from multisched.state.cluster_cache import PlacedPod

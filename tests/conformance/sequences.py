@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from multisched.cycle.results import Placed, Result, Unplaced
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from tests.conformance.answer import Scene, load, preemption_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multisched.cycle.results import Placed
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.framework.status import Status
 from multisched.model.decode import Decoder
 from tests.conformance.answer import load

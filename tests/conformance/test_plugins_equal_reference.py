@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import (
+from multisched.framework.points import (
     CycleView,
     FilterPlugin,
     PreFilterExtensions,

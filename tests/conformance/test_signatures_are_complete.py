@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.caching import SignPlugin, StampPlugin
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.plugin import Plugin, PluginContext, SignPlugin, StampPlugin
+from multisched.framework.points import Plugin
 from multisched.framework.registry import PluginUse, implements
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder

@@ -6,8 +6,9 @@ or wait; then all go. When one times out, its unreserve sends the others back wi
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from multisched.framework.context import PluginContext
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
-from multisched.framework.plugin import CycleView, PermitResult, PluginContext
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
 

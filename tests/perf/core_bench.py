@@ -25,7 +25,7 @@ from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.results import Placed
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.plugin import PluginContext
+from multisched.framework.context import PluginContext
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import Runner
 from multisched.garbage import leave_to_reference_counts

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.results import Placed
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import CPU, Pod, PodSpec
 from multisched.queueing.active_pods import COST_UNITS_MAX, LEAD_UNITS

@@ -23,8 +23,9 @@ from domains.forecast.profiles import Profiles
 from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.plugin import CycleView, PluginContext, QueuedPod
+from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.registry import build_profile
 from multisched.framework.runner import Runner
 from multisched.garbage import leave_to_reference_counts

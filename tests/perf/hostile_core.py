@@ -21,7 +21,7 @@ import orjson
 
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.events import ASSIGNED_POD_ADD
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure

@@ -17,7 +17,7 @@ import msgspec
 import orjson
 
 from multisched.cycle.results import Placed
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from tests.perf.core_bench import Core

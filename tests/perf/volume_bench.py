@@ -15,7 +15,7 @@ import numpy as np
 
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.model.cluster_objects import (
     CsiNode,
     CsiNodeDriver,

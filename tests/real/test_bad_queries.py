@@ -17,7 +17,7 @@ from multisched.app import SystemClock
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.plugin import PluginContext
+from multisched.framework.context import PluginContext
 from multisched.shell.duties import NetworkMeasures
 from multisched.state.cluster_cache import ClusterCache
 from tests.real.prometheus_server import Series, make_blocks, serving

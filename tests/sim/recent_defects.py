@@ -21,10 +21,11 @@ from multisched.cycle.dry_run import AttemptDryRun
 from multisched.cycle.pod_class import PodClass, ScoreColumn
 from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import ClusterEvent, Hint, Resource
 from multisched.framework.node_view import Amount, Codes, Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.status import SUCCESS, Code
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.wire import UNREADABLE

@@ -7,7 +7,7 @@ import pytest
 
 from domains.forecast.forecast import Forecast
 from multisched import config
-from multisched.framework.plugin import HandoverPlugin
+from multisched.framework.introspection import HandoverPlugin
 from multisched.framework.registry import implements
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.explain_source import ProgramExplanations

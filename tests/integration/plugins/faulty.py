@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.plugin import Dependency, PermitResult, PostFilterResult, PreFilterResult
+from multisched.framework.points import PermitResult, PostFilterResult, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod

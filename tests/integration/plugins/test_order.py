@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from multisched.framework.plugin import Dependency, PermitResult
+from multisched.framework.dependency import Dependency
+from multisched.framework.points import PermitResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Status
 from tests.integration.plugins.faulty import BENIGN

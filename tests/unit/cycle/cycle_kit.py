@@ -16,8 +16,10 @@ from multisched.cycle.class_cache import ClassCache
 from multisched.cycle.results import Asked, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency, PermitResult, Plugin, PluginContext, QueuedPod
+from multisched.framework.points import CycleView, PermitResult, Plugin, QueuedPod
 from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, PluginUse, build_profile

@@ -14,8 +14,9 @@ from multisched.cycle import attempt_record, placement_log
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome, Picture
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.results import Conflicted, Placed, Unplaced
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod

@@ -9,7 +9,8 @@ import pytest
 
 from multisched.cycle.class_cache import CLASS_BYTES_MAX, SPECS_BYTES_MAX
 from multisched.cycle.results import Placed, Unplaced
-from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.dependency import Dependency
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Owner, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm

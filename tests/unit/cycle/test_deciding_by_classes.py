@@ -18,8 +18,9 @@ from multisched.config_plugins import base_profile, plugin_registry
 from multisched.cycle.results import Attempt, Placed, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.context import PluginContext
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import PluginContext, QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.cluster_objects import Namespace, Service

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle.diagnosis import NO_NODES, Diagnosis, diagnose, fit_error, refused_node
-from multisched.framework.plugin import CycleView, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from multisched.cycle import displacement
 from multisched.cycle.displacement import RowMemory
-from multisched.framework.plugin import Heed
 from multisched.framework.preemption import LabelSet
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state import change_log

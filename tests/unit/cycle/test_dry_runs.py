@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from multisched.cycle import dry_run
 from multisched.cycle.dry_run import AttemptDryRun
 from multisched.cycle.results import Placed, Unplaced
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, Heed, Plugin, PostFilterResult, PreFilterResult, Refusals
+from multisched.framework.points import CycleView, Plugin, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.preemption import StandingPods
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state import standing_pods

@@ -14,7 +14,7 @@ from multisched.cycle.extender_answers import TOTAL_MAX, add_up, recorded, refus
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Bools
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.ports import ExtenderSettings
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status

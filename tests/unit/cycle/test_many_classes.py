@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from multisched.cycle import class_cache
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from tests.perf.core_bench import Core
 from tests.perf.relations_bench import free_hosts, is_placed, waiting_pods

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from multisched.cycle.results import Unplaced
 from multisched.framework.extender import ExtenderPlugin, Offer
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import CPU, Pod, PodSpec

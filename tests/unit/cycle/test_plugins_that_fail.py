@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 from multisched.cycle.results import Placed, Unplaced
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import (
-    CycleView,
-    Dependency,
-    PreFilterResult,
-)
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Code, Status

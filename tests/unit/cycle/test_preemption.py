@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multisched.cycle.results import Placed, Unplaced
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import Dependency, PluginContext
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import PodDisruptionBudget

@@ -10,8 +10,9 @@ import pytest
 from multisched.cycle import row_groups
 from multisched.cycle.results import Placed
 from multisched.cycle.row_groups import RowGroupBook
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.status import Status
 from multisched.model.objects import CPU, Node, Pod, PodSpec
 from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint

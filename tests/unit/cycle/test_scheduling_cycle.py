@@ -10,15 +10,9 @@ from msgspec.structs import replace
 
 from multisched.cycle.results import Conflicted, Placed, Unplaced
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import (
-    CycleView,
-    Dependency,
-    PermitResult,
-    PostFilterResult,
-    PreFilterResult,
-    Refusals,
-)
+from multisched.framework.points import CycleView, PermitResult, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import CPU, PODS, Pod, PodSpec

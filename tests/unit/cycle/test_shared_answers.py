@@ -11,8 +11,8 @@ from multisched.cycle import shared_answers
 from multisched.cycle.results import Placed
 from multisched.cycle.row_groups import RowGroups
 from multisched.cycle.shared_answers import TOPS_MAX, SharedScores
+from multisched.framework.dependency import Dependency
 from multisched.framework.normalize import MAX_SCORE, ByLargest
-from multisched.framework.plugin import Dependency
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 
 rows = st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=3 * TOPS_MAX)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from multisched.cycle.results import Unplaced
 from multisched.framework.node_view import Bools
-from multisched.framework.plugin import CycleView, Plugin, PostFilterResult, Refusals
+from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
 from multisched.framework.preemption import Costs, Preemption, StandingPods
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod

@@ -15,9 +15,10 @@ from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.results import Placed
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import CPU, MEMORY, HostPort, Image, NodeAffinity, Pod, PodSpec

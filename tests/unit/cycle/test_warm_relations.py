@@ -14,9 +14,11 @@ from multisched.config_plugins import plugin_registry
 from multisched.cycle.class_cache import ClassCache
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.caching import TwoStamps
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, PluginContext, TwoStamps
+from multisched.framework.points import CycleView
 from multisched.framework.registry import PluginUse, Profile, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.cluster_objects import Namespace, Service

@@ -13,9 +13,11 @@ import pytest
 
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency, Heed, PermitResult, PreFilterResult
+from multisched.framework.points import CycleView, PermitResult, PreFilterResult
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 from multisched.cycle.results import Unplaced
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import (
-    CycleView,
-    Dependency,
-    PermitResult,
-    Plugin,
-    PostFilterResult,
-    PreFilterResult,
-    Refusals,
-)
+from multisched.framework.points import CycleView, PermitResult, Plugin, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod

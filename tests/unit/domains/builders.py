@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.profiles import Profiles
+from multisched.framework.context import PluginContext, WaitingPods
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.ledger import Ledger
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import CycleView, PluginContext, WaitingPods
+from multisched.framework.points import CycleView
 from multisched.model.objects import Node, Owner, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.ledgers import LedgerBook

@@ -12,7 +12,7 @@ from domains.forecast.forecast import Forecast
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import Origin, Profiles
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.plugin import PluginContext
+from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.cycle.cycle_kit import make_node, make_pod
 

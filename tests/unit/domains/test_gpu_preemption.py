@@ -13,7 +13,8 @@ from domains.gpu.demand import GPU, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MIL
 from domains.gpu.gpu_share import GpuShare
 from multisched.cycle.results import Unplaced
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.dependency import Dependency
+from multisched.framework.points import CycleView
 from multisched.model.objects import CPU, Node, Pod
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
 

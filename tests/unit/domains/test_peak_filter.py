@@ -10,7 +10,7 @@ import pytest
 from domains.forecast.peak_filter import SENTENCES_WITH_SLOT_MAX, PeakFilter
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import Profiles
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.registry import extension_points
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import ClusterCache

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.forecast.peak_forecast import PeakForecast, peak_forecast
-from multisched.framework.plugin import PluginContext
+from multisched.framework.context import PluginContext
 from multisched.framework.registry import PluginSetupError, PluginUse, Registry
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache

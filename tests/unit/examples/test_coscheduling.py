@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multisched.framework.plugin import CycleView, EnqueueExtensions, PermitPlugin, ReservePlugin
+from multisched.framework.points import CycleView, EnqueueExtensions, PermitPlugin, ReservePlugin
 from multisched.framework.registry import extension_points
 from multisched.framework.status import Code
 from multisched.model.objects import Pod

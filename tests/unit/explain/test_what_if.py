@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from multisched import config
 from multisched.cycle.results import Conflicted
-from multisched.framework.plugin import CycleView, PermitResult
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.decode import LABELS_MAX, Decoder
 from multisched.model.objects import Pod

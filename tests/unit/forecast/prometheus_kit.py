@@ -17,8 +17,8 @@ from domains.forecast.service_names import PodName
 from domains.forecast.source import Labels
 from domains.forecast.source_settings import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
+from multisched.framework.background import DutyPorts
 from multisched.framework.measures import MeterSettings
-from multisched.framework.plugin import DutyPorts
 from tests.unit.client.servers import serving
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from domains.forecast.profiles import Origin, Profiles
 from domains.forecast.source import Reading
 from domains.forecast.usage import Usage
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.plugin import PluginContext
+from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.forecast.placements import totals_of, wandering_stays
 from tests.unit.forecast.prometheus_kit import ports_at

@@ -14,9 +14,9 @@ from domains.forecast.node_loads import NodeLoads, Seen
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import Profiles
 from domains.forecast.refit import Refit, RefitSettings
+from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
 from multisched.framework.measures import PodUse
 from multisched.framework.node_view import Rows
-from multisched.framework.plugin import HealthPlugin, MetricsPlugin, PluginMetric
 from multisched.framework.registry import implements
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_profiles

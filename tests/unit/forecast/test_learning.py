@@ -18,7 +18,8 @@ from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import WEEK_S
 from domains.forecast.profiles_file import dumps, loads
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.plugin import DutyPlugin, PluginContext
+from multisched.framework.background import DutyPlugin
+from multisched.framework.context import PluginContext
 from multisched.framework.registry import implements
 from multisched.shell.duty_processes import ChildProcess
 from multisched.state.cluster_cache import ClusterCache

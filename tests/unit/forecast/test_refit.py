@@ -25,8 +25,8 @@ from domains.forecast.source import Reading, Source, SourceError
 from domains.forecast.source_settings import Dimension, PrometheusSettings
 from domains.forecast.usage import Usage
 from multisched.client.prometheus import PrometheusMeter
+from multisched.framework.background import DutyPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings
-from multisched.framework.plugin import DutyPorts, InThread
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.leaping_loop import leap
 from tests.unit.client.servers import raw_serving

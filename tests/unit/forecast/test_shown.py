@@ -16,7 +16,7 @@ from domains.forecast.recent import recent_of
 from domains.forecast.report_document import CODES_MAX
 from domains.forecast.show import document_of
 from domains.forecast.usage import Usage
-from multisched.framework.plugin import HandoverPlugin
+from multisched.framework.introspection import HandoverPlugin
 from multisched.framework.registry import implements
 from multisched.framework.views import Document, NoViewError, ViewedPlugin, ViewQuery
 from tests.unit.domains.builders import make_node, make_profiles

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import CycleView, Dependency, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Pod

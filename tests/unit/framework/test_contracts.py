@@ -9,8 +9,9 @@ import pytest
 
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.cycle_state import CycleState, StateKey
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PreFilterExtensions, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterExtensions, PreFilterResult
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Image, Pod, PodSpec
 from multisched.state.overlay import OverlayCycle

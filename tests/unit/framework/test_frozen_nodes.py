@@ -10,16 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import Answer, IsolatedPlugin, Question, consider
 from multisched.framework.normalize import ByLargest
-from multisched.framework.plugin import (
-    FilterPlugin,
-    Isolation,
-    NormalizeScorePlugin,
-    Plugin,
-    PreScorePlugin,
-    ScorePlugin,
-)
+from multisched.framework.points import FilterPlugin, NormalizeScorePlugin, Plugin, PreScorePlugin, ScorePlugin
 from multisched.framework.registry import PluginUse
 from multisched.framework.status import Code
 from multisched.plugins.image_locality import ImageLocality

@@ -13,20 +13,14 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from multisched.framework.caching import SignPlugin
+from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import IsolatedError, IsolatedPlugin, Isolator
 from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import (
-    AskingPlugin,
-    CycleView,
-    FilterPlugin,
-    Isolation,
-    Plugin,
-    PreFilterPlugin,
-    ScorePlugin,
-    SignPlugin,
-)
+from multisched.framework.points import CycleView, FilterPlugin, Plugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupError, PluginUse, Registry
+from multisched.framework.remote import AskingPlugin
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
 from multisched.model.objects import Pod

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency, Isolation
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, Isolation, Plugin, PluginContext
+from multisched.framework.points import CycleView, Plugin
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import (
     EXTENSION_POINTS,

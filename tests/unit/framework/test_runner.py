@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.plugin import CycleView, PermitResult, PostFilterResult, PreFilterResult
+from multisched.framework.points import CycleView, PermitResult, PostFilterResult, PreFilterResult
 from multisched.framework.runner import SAMPLED_EVERY, PluginFailure, Runner, in_full, sentence
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.state.node_table import NodeTable

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.events import Action, ClusterEvent, Resource
 from multisched.framework.normalize import MAX_SCORE, ByLargest
-from multisched.framework.plugin import PermitResult, PostFilterResult, PreFilterResult
+from multisched.framework.points import PermitResult, PostFilterResult, PreFilterResult
 from multisched.framework.reasons import REASON_CODES_MAX, ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 

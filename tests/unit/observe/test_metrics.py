@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.plugin import PluginMetric
+from multisched.framework.introspection import PluginMetric
 from multisched.model.objects import Pod
 from multisched.observe.metrics import Metrics
 from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading

@@ -13,10 +13,11 @@ import numpy as np
 import orjson
 from hypothesis import strategies as st
 
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, FilterPlugin, PluginContext, PreFilterPlugin, ScorePlugin
+from multisched.framework.points import CycleView, FilterPlugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decoders

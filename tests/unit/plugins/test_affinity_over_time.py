@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from multisched.framework import pod_counts, pod_demands
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import Namespace

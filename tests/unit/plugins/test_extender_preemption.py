@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import Offer
 from multisched.framework.node_view import Int32, Int64, Rows
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.ports import ExtenderError
 from multisched.framework.preemption import Found, LabelSet
 from multisched.model.objects import Pod

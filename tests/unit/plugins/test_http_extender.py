@@ -20,8 +20,9 @@ from multisched.cycle.class_scores import NOWHERE
 from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import ExtenderPlugin
-from multisched.framework.plugin import AskingPlugin, CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, ExtenderError, ExtenderSettings, PodTruth
+from multisched.framework.remote import AskingPlugin
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod

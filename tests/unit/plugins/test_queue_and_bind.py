@@ -7,16 +7,10 @@ from itertools import permutations
 import msgspec
 import pytest
 
+from multisched.framework.caching import SignPlugin
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, Hint, Resource
-from multisched.framework.plugin import (
-    Dependency,
-    FilterPlugin,
-    Plugin,
-    QueuedPod,
-    QueueSortPlugin,
-    ScorePlugin,
-    SignPlugin,
-)
+from multisched.framework.points import FilterPlugin, Plugin, QueuedPod, QueueSortPlugin, ScorePlugin
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth
 from multisched.framework.registry import EXTENSION_POINTS, PluginSetupError, PluginUse, Registry, extension_points
 from multisched.framework.status import Code

@@ -28,7 +28,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import (
+from multisched.framework.points import (
     EnqueueExtensions,
     FilterPlugin,
     PermitPlugin,

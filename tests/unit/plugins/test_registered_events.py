@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multisched.framework.plugin import EnqueueExtensions
+from multisched.framework.points import EnqueueExtensions
 from multisched.plugins import IN_TREE
 from tests.unit.plugins.test_queueing_hints import plugin_of
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from multisched.framework.plugin import Dependency, FilterPlugin, PreFilterPlugin, ScorePlugin, SignPlugin
+from multisched.framework.caching import SignPlugin
+from multisched.framework.dependency import Dependency
+from multisched.framework.points import FilterPlugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.registry import extension_points
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.scalar import ScalarPlugin

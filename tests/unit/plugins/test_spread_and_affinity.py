@@ -11,7 +11,7 @@ import pytest
 from multisched.framework import pod_demands
 from multisched.framework.events import Hint
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod

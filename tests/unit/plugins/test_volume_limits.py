@@ -16,7 +16,7 @@ from multisched.framework.cycle_state import CycleState
 from multisched.framework.events import Hint
 from multisched.framework.node_view import NodeView
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView
+from multisched.framework.points import CycleView
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import CsiNode
 from multisched.model.objects import Pod

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.framework.context import PluginContext
 from multisched.framework.events import EventRegistration, Hint
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import EnqueueExtensions, PluginContext
+from multisched.framework.points import EnqueueExtensions
 from multisched.framework.runner import Runner
 from multisched.framework.status import SKIP, Code, Status
 from multisched.model.objects import Pod

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, PluginContext
+from multisched.framework.points import CycleView
 from multisched.framework.ports import VolumeWriter
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod

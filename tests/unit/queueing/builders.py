@@ -15,7 +15,7 @@ from multisched.framework.events import (
     Hint,
     Resource,
 )
-from multisched.framework.plugin import Plugin, PreEnqueuePlugin, QueuedPod
+from multisched.framework.points import Plugin, PreEnqueuePlugin, QueuedPod
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import EMPTY_SPEC, Node, Pod, PodSpec
 from multisched.queueing.backoff import BackoffPolicy

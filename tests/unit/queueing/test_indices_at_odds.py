@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multisched.framework.events import NODE_ADD
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.framework.status import Status
 from multisched.model.objects import NodeAffinity, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm

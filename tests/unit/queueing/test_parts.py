@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, EventRegistration, Resource
-from multisched.framework.plugin import Dependency
 from multisched.model.objects import Owner, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy

@@ -16,7 +16,7 @@ from multisched.framework.events import (
     Hint,
     Resource,
 )
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod, PodSpec
 from multisched.model.selectors import Toleration

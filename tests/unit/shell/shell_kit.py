@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.plugin import CycleView, PermitResult, Plugin
+from multisched.framework.points import CycleView, PermitResult, Plugin
 from multisched.framework.ports import (
     BindAnswer,
     BindReply,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from multisched.framework.plugin import Plugin
+from multisched.framework.points import Plugin
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse
 from multisched.framework.runner import Runner
 from multisched.shell.catch_up import CATCH_UP_EVERY_S, CatchUp

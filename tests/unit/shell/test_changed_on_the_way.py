@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from domains.gpu.demand import GPU_MILLI
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, Plugin
+from multisched.framework.points import CycleView, Plugin
 from multisched.framework.reasons import ReasonTable
 from multisched.model.decode import LABELS_MAX
 from multisched.model.objects import CPU, Pod

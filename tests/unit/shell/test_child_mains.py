@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import Answer, IsolatedPlugin, Isolator, Question
-from multisched.framework.plugin import Isolation
 from multisched.framework.registry import PluginUse, Registry
 from multisched.shell import duty_process, plugin_process
 from multisched.shell.duty_process import Opening, Reply

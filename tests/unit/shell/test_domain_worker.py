@@ -13,9 +13,10 @@ import orjson
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.dependency import Dependency
 from multisched.framework.isolation import IsolatedError
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PermitResult
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.ports import (
     BindAnswer,
     Binder,

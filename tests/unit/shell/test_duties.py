@@ -16,8 +16,10 @@ from multisched.app import SystemClock
 from multisched.client.prometheus import PrometheusMeter
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
+from multisched.framework.background import DutyPlugin, DutyPorts
+from multisched.framework.context import PluginContext
 from multisched.framework.measures import MeterError, MeterSettings
-from multisched.framework.plugin import CycleView, DutyPlugin, DutyPorts, Plugin, PluginContext
+from multisched.framework.points import CycleView, Plugin
 from multisched.framework.ports import ExtenderTrust
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, implements
 from multisched.model.objects import Pod

@@ -11,8 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
+from multisched.framework.background import DutyProcessError, ProcessPorts
 from multisched.framework.measures import MeterSettings
-from multisched.framework.plugin import DutyProcessError, ProcessPorts
 from multisched.shell.duty_process import MEMORY_BYTES_MAX, NICENESS
 from multisched.shell.duty_processes import ChildProcess
 

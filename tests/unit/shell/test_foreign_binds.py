@@ -11,7 +11,7 @@ import pytest
 from multisched import config
 from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
-from multisched.framework.plugin import CycleView, PermitResult
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.shell.program import Program, Surroundings

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import (
     Action,
     ClusterEvent,
@@ -20,7 +21,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder

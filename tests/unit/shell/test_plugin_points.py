@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
-from multisched.framework.plugin import CycleView, Dependency, Heed, PermitResult, PreFilterResult
+from multisched.framework.points import CycleView, PermitResult, PreFilterResult
 from multisched.framework.ports import Binder, BindReply, BindRequest, PodTruth
 from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.testing.sim_loop import SimLoop, simulate

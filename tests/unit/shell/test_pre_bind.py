@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from multisched.framework.plugin import CycleView, Plugin
+from multisched.framework.points import CycleView, Plugin
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.shell import pre_bind

@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.plugin import CycleView, PermitResult, PluginContext
+from multisched.framework.context import PluginContext
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.ports import ObjectRef, WriteAnswer, WriteReply
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod

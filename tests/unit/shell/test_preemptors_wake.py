@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.framework.plugin import CycleView, PostFilterResult, Refusals
+from multisched.framework.points import CycleView, PostFilterResult, Refusals
 from multisched.framework.ports import (
     BindReply,
     BindRequest,

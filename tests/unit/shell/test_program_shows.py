@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_ADD, EventObject, EventRegistration, Hint
+from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.objects_view import ObjectKind
-from multisched.framework.plugin import CycleView, Dependency, PermitResult, PluginMetric
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod

@@ -12,9 +12,10 @@ import pytest
 
 from domains.forecast.forecast import Forecast
 from multisched import config
+from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency, PermitResult
+from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.status import SUCCESS, Code, Status

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multisched import config
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.model.objects import Pod
 from multisched.shell import repair_fits

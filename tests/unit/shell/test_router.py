@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multisched.framework.events import EventRegistration
-from multisched.framework.plugin import CycleView, PreFilterResult
+from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.ports import Condition
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod

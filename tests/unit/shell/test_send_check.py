@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.plugin import CycleView, Dependency
+from multisched.framework.points import CycleView
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code

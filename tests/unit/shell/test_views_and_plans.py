@@ -14,7 +14,7 @@ from domains.forecast.forecast import Forecast
 from multisched import config
 from multisched.config_plugins import plugin_registry
 from multisched.framework.moving import RepairStatus
-from multisched.framework.plugin import Plugin
+from multisched.framework.points import Plugin
 from multisched.framework.registry import Registry
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multisched.config_schema import Queue
-from multisched.framework.plugin import QueuedPod
+from multisched.framework.points import QueuedPod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.testing.attempts import TURNS_EVERY, Attempts
 from tests.unit.queueing.builders import CONFLICT, ERROR, REFUSED, make_pod, make_queue, pop_uid

@@ -1,0 +1,62 @@
+"""What a plugin may keep from its construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from multisched.framework.ledger import Ledger
+from multisched.framework.measures import Measures
+from multisched.framework.node_view import NodeView, Rows
+from multisched.framework.objects_view import ObjectsView
+from multisched.framework.ports import VolumeWriter
+from multisched.framework.preemption import NoPreemptions, PreemptionsUnderWay
+from multisched.model.objects import Pod
+
+
+class WaitingPods(Protocol):
+    """Pods held by Permit, for plugins that decide about several at once (coscheduling)."""
+
+    def waiting(self) -> Sequence[Pod]:
+        """Pods of this domain that wait now."""
+        ...
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        """This plugin's wait for that pod is over; False if it does not wait. Binding starts when no plugin waits."""
+        ...
+
+    def reject(self, uid: str, plugin: str, reason: str) -> bool:
+        """The pod is unreserved, forgotten and requeued; False if it does not wait."""
+        ...
+
+
+class Ledgers(Protocol):
+    """The ledgers of the process, shared by all domains."""
+
+    def register(self, ledger: Ledger) -> Ledger:
+        """Adds the ledger, or returns the one already registered under its name."""
+        ...
+
+
+class PluginContext(msgspec.Struct, frozen=True):
+    """What a plugin may keep from its construction: read views and the two ways to act on others."""
+
+    domain: str
+    nodes: NodeView
+    waiting_pods: WaitingPods
+    hold: Ledgers
+    """Where a plugin registers the ledgers it owns."""
+    objects: ObjectsView
+    """Services, volumes, claims, …: the kinds that enabled plugins declare by `reads_objects`; see objects_view."""
+    volume_writer: VolumeWriter | None = None
+    """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
+    preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
+    """Whose victims are being removed at this moment."""
+    measures: Measures | None = None
+    """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
+    rows: Callable[[], Rows] | None = None
+    """The domain's rows as they are now, ascending; None: all rows of the table."""
+    scheduler_names: frozenset[str] | None = None
+    """The schedulerNames that the domains of this program serve, all together; None: every name is one of them."""

@@ -1,0 +1,83 @@
+"""What plugins tell of themselves: for explanations, rehearsals, metrics and health."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from multisched.framework.points import Plugin
+from multisched.model.objects import Pod
+
+
+@runtime_checkable
+class TellingPlugin(Plugin, Protocol):
+    """A plugin that knows more of a node than a score can say: `explain` repeats it."""
+
+    def tell(self, pod: Pod, row: int) -> str:
+        """What it knows of the row for the pod as things are now, as the end of a sentence; empty: nothing."""
+        ...
+
+
+@runtime_checkable
+class HandoverPlugin(Plugin, Protocol):
+    """A plugin that learned more than its configuration and the cluster say: a rehearsal takes it over, to answer as it would."""
+
+    def hand_over(self) -> object:
+        """What another instance with the same args needs to say the same; immutable, for it is read in a thread. Cheap."""
+        ...
+
+    def take_over(self, handed: object) -> None:
+        """What `hand_over` of the other one gave; called before any node or pod is told."""
+        ...
+
+
+METRIC_SERIES_MAX = 256
+"""Of one metric of one plugin."""
+
+
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+
+
+class PluginMetric(msgspec.Struct, frozen=True):
+    """One metric at one moment, as plain numbers: the program adds the prefix `multisched_` and the label `domain`.
+
+    Label values come from a set that is small and known, never names of pods, nodes or services. ValueError for what cannot be shown.
+    """
+
+    name: str
+    """As `forecast_refits`; of a counter without `_total`, which is added. Beginning with a word of the plugin's own."""
+    text: str
+    values: Mapping[tuple[str, ...], float]
+    """Label values -> number; what is missing is not shown."""
+    labels: tuple[str, ...] = ()
+    is_counter: bool = False
+    """It only grows, from the start of the process; else a gauge."""
+
+    def __post_init__(self) -> None:
+        if not all(map(_METRIC_NAME.match, (self.name, *self.labels))) or "domain" in self.labels:
+            raise ValueError(f"metric {self.name!r} {self.labels}: write a-z, 0-9 and _; the label domain is added")
+        if len(self.values) > METRIC_SERIES_MAX:
+            raise ValueError(f"metric {self.name}: {len(self.values)} series, more than {METRIC_SERIES_MAX}")
+        if any(len(values) != len(self.labels) for values in self.values):
+            raise ValueError(f"metric {self.name}: a value for each of {self.labels}")
+
+
+@runtime_checkable
+class MetricsPlugin(Plugin, Protocol):
+    """A plugin that counts or knows something worth watching."""
+
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        """Everything at this moment (epoch seconds), the same names each time. Asked at each scrape, on the loop: within milliseconds."""
+        ...
+
+
+@runtime_checkable
+class HealthPlugin(Plugin, Protocol):
+    """A plugin whose own work may fail while it goes on with what it has: `/readyz?verbose` says so beside a check that stays good."""
+
+    def health(self, now_s: float) -> str:
+        """How it goes, in one sentence; empty: nothing to say. Cheap."""
+        ...

@@ -1,0 +1,30 @@
+"""Plugins whose Filter or Score needs an answer from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol, runtime_checkable
+
+from multisched.framework.node_view import Rows
+from multisched.framework.points import CycleView, Plugin
+from multisched.model.objects import Pod
+
+
+@runtime_checkable
+class AskingPlugin(Plugin, Protocol):
+    """A plugin whose Filter or Score needs an answer from outside. Those must depend on `Dependency.ATTEMPT`.
+
+    The cycle stops after all other filters; the shell awaits `answer` within `answer_timeout_s` while other cycles go
+    on; then this plugin's Filter and Score run with `cycle.answers[self.name]`. At commit Filter runs again on a row that
+    changed meanwhile; a plugin whose answer does not cover such a row has `recheck`, with Filter's signature, for that.
+    """
+
+    answer_timeout_s: float
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        """The question about the rows that passed so far, self-contained (no views); None: no answer needed."""
+        ...
+
+    def answer(self, question: object) -> Awaitable[object]:
+        """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
+        ...
