@@ -30,6 +30,7 @@ from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
+from multisched.framework.traits import Traits
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.objects import CPU, MEMORY, Pod
 
@@ -108,14 +109,14 @@ class Forecast:
     name = "PeakForecast"
     view = "forecast"
     depends_on = Dependency.ROW
-    reads_objects: tuple[ObjectKind, ...] = READ_FOR_REPAIR
+    traits = Traits(reads_objects=READ_FOR_REPAIR)
     carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
     """The refit, where there is something to learn from, and repair, where it is configured (`framework.background.DutyPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
         if settings.repair is not None:  # else a role that does not grant it would make the program unready
-            self.reads_objects = (*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA)
+            self.traits = Traits(reads_objects=(*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA))
         self._history = _load(settings)
         self._learner = _learner(settings)
         self._domain, self._nodes = context.domain, context.nodes
@@ -276,7 +277,7 @@ class Forecast:
         from domains.forecast.repair_settings import RepairSettings
 
         plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings())
-        if ObjectKind.RESOURCE_QUOTA in self.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
+        if ObjectKind.RESOURCE_QUOTA in self.traits.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
             return plan
         return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 

@@ -26,6 +26,7 @@ from multisched.framework.points import CycleView, Plugin
 from multisched.framework.registry import PluginSet, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod, PodSpec
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
@@ -61,8 +62,8 @@ class ClassCache:
         kept_pre_filters = [p for p in those(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
         reading: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *kept_pre_filters)}
         signers = those(reading.values(), SignPlugin)
-        self._spec_signers = [p for p in signers if _signs_spec_only(p)]
-        self._pod_signers = [p for p in signers if not _signs_spec_only(p)]
+        self._spec_signers = [p for p in signers if traits_of(p).signs_spec_only]
+        self._pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
         signed = frozenset(p.name for p in signers)
         self._unsigned = [name for name in reading if name not in signed]
         self._asking = frozenset(p.name for p in plugins.asking)
@@ -513,10 +514,6 @@ def _check_failure(entry: PodClass) -> None:
     if status is not None:
         text = f'running "{status.plugin}" filter plugin: {status.message}'
         raise PluginFailure(Status.error(text).by(status.plugin))
-
-
-def _signs_spec_only(plugin: SignPlugin) -> bool:
-    return bool(getattr(plugin, "signs_spec_only", False))
 
 
 def _nowhere_left(plugins: tuple[str, ...]) -> str:

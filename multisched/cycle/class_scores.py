@@ -23,6 +23,7 @@ from multisched.framework.points import PreScorePlugin, ScorePlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code
+from multisched.framework.traits import traits_of
 
 NOWHERE: Final = -1
 """The total of a row that is not feasible."""
@@ -42,7 +43,7 @@ class ClassScores:
         self._plugins = plugins
         self._runner = runner
         self._shared = shared
-        self._feasible_readers = frozenset(name for name, p in stamped.items() if getattr(p, "reads_feasible", False))
+        self._feasible_readers = frozenset(name for name, p in stamped.items() if traits_of(p).reads_feasible)
         """Plugins with a stamp whose scores hang on which rows are feasible."""
         self._asking = frozenset(p.name for p in plugins.asking)
         self._for_one_attempt = frozenset(p.name for p in (*plugins.pre_score, *plugins.score) if is_for_one_attempt(p))

@@ -13,6 +13,7 @@ from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int32, Rows, S
 from multisched.framework.normalize import MAX_SCORE, ByLargest
 from multisched.framework.points import CycleView, FilterPlugin, NormalizeScorePlugin, PreFilterResult, ScorePlugin
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ class ScoreColumn:
         self.custom = custom
         self.weight = weight
         self.depends_on = plugin.depends_on
-        normalizer = getattr(plugin, "normalizer", None)
-        self.normalizer: ByLargest | None = normalizer if isinstance(normalizer, ByLargest) else None
+        self.normalizer: ByLargest | None = traits_of(plugin).normalizer
         self.is_plain = self.normalizer is None and self.custom is None
         """True if raw scores count as they are."""
         self.raw: Scores | Int32 = NO_SCORES
@@ -228,7 +228,7 @@ class PodClass:
         self.filters.append(column)
         if column.depends_on.reads_pods:
             self.moving_filters.append(column)
-        if getattr(column.plugin, "may_fail", False):
+        if traits_of(column.plugin).may_fail:
             self.fallible_filters.append(column)
 
     def failure(self) -> Status | None:

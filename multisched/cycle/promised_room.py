@@ -18,6 +18,7 @@ from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.sensitivity import Heed, HeedingPlugin
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.node_table import NodeTable
@@ -29,7 +30,7 @@ Held = dict[int, Status]
 
 
 def wants_room_only(plugin: FilterPlugin) -> bool:
-    return bool(getattr(plugin, "wants_room_only", False)) and not implements(plugin, PreFilterExtensions)
+    return traits_of(plugin).wants_room_only and not implements(plugin, PreFilterExtensions)
 
 
 class PromisedRoom:

@@ -17,8 +17,7 @@ class SignPlugin(Plugin, Protocol):
     Namespace and priority always count. Labels, annotations, owner and nominated node count only where a plugin puts
     them into its fragment: pods of a thousand Jobs differ in their labels and in nothing that places them. Pods with
     equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod a class of
-    its own. One that reads nothing of a pod but its spec says so by an attribute `signs_spec_only = True`: its fragment
-    is then made once per spec, which the pods of a workload share, and not for each pod.
+    its own. One that reads nothing of a pod but its spec says so by `Traits.signs_spec_only`.
     """
 
     def sign(self, pod: Pod) -> Hashable | None:
@@ -48,7 +47,7 @@ class StampPlugin(Plugin, Protocol):
 
     PreFilter's state stays in the class's CycleState from one attempt to the next, so a plugin may bring what it wrote up to
     date instead of making it anew. It is always asked about the pod at hand, whose signature is the class's. A plugin that
-    sets `reads_feasible = True` has PreScore and Score asked again also when other rows became feasible, and Score about
+    has `Traits.reads_feasible` has PreScore and Score asked again also when other rows became feasible, and Score about
     feasible rows only.
     """
 

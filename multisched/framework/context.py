@@ -49,7 +49,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     hold: Ledgers
     """Where a plugin registers the ledgers it owns."""
     objects: ObjectsView
-    """Services, volumes, claims, …: the kinds that enabled plugins declare by `reads_objects`; see objects_view."""
+    """Services, volumes, claims, …: the kinds that enabled plugins declare by `Traits.reads_objects`; see objects_view."""
     volume_writer: VolumeWriter | None = None
     """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
     preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)

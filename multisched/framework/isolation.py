@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -26,7 +26,6 @@ from multisched.framework.cycle_state import CycleState
 from multisched.framework.dependency import Dependency, Isolation
 from multisched.framework.frozen_nodes import FrozenNodes, RowRecord
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
-from multisched.framework.normalize import ByLargest
 from multisched.framework.points import (
     CycleView,
     FilterPlugin,
@@ -42,6 +41,7 @@ from multisched.framework.registry import EXTENSION_POINTS, Factory, PluginSetup
 from multisched.framework.remote import AskingPlugin
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import Traits, traits_of
 from multisched.model.objects import Pod
 
 WAIT_IN_LINE_MAX_S = 30.0
@@ -59,7 +59,6 @@ _INLINE = (
     "bind",
     "post_bind",
     "events_to_register",
-    "reads_objects",
 )
 _ELSEWHERE = frozenset({"PreFilter", "Filter", "PreScore", "Score", "NormalizeScore"})
 
@@ -148,7 +147,7 @@ def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
         return f"{', '.join(others)} would run in another object than Filter and Score; use thread"
     if "context" in inspect.signature(factory).parameters:
         return "it takes a context, which means nothing in another process; use thread"
-    if getattr(plugin, "reads_objects", ()):
+    if traits_of(plugin).reads_objects:
         return "it reads objects, which are not there in another process; use thread"
     return ""
 
@@ -157,13 +156,20 @@ class IsolatedPlugin:
     """An `AskingPlugin` with the wrapped plugin's name, points and reasons."""
 
     depends_on = Dependency.ATTEMPT
-    signs_spec_only = True
 
     def __init__(self, wrapped: Plugin, use: PluginUse, worker: Worker) -> None:
         self.name = wrapped.name
         self.reasons = ReasonTable(wrapped.name)
         self.answer_timeout_s = use.timeout_s + WAIT_IN_LINE_MAX_S
         self.wrapped = wrapped
+        own = traits_of(wrapped)
+        # Of Filter and Score it runs itself, and keeps nothing; what it passes on it passes on as it is.
+        self.traits = Traits(
+            signs_spec_only=True,
+            pre_bind_timeout_s=own.pre_bind_timeout_s,
+            keeps_deadline=own.keeps_deadline,
+            reads_objects=own.reads_objects,
+        )
         self._reads = _dependencies(wrapped)
         self._records: dict[int, RowRecord] = {}
         self._worker = worker
@@ -373,8 +379,8 @@ def _scored(runner: Runner, plugin: Plugin, view: CycleView, question: Question,
     if isinstance(plugin, PreScorePlugin) and runner.pre_score(plugin, view, pod, rows).code is Code.SKIP:
         return scores
     raw = runner.score(plugin, view, pod, rows)
-    normalizer: Any = getattr(plugin, "normalizer", None)
-    if isinstance(normalizer, ByLargest):
+    normalizer = traits_of(plugin).normalizer
+    if normalizer is not None:
         raw = normalizer.apply(raw, max(0, int(raw.max())))
     elif isinstance(plugin, NormalizeScorePlugin):
         raw = runner.normalize(plugin, view, pod, raw)

@@ -3,7 +3,7 @@
 A plugin that reads such objects declares the kinds, as an attribute of its class, and keeps the view it is given:
 
     class VolumeZone:
-        reads_objects = (ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM)
+        traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM))
 
         def __init__(self, context: PluginContext) -> None:
             self._objects = context.objects

@@ -117,12 +117,7 @@ class PreFilterExtensions(Plugin, Protocol):
 class FilterPlugin(Plugin, Protocol):
     """Says which rows can take the pod.
 
-    One that depends on ROW and reads nothing of a row's pods but requested amounts, their number and host ports, so that
-    a pod more never makes a refused row pass, says so by an attribute `wants_room_only = True`: preemption then looks at
-    thousands of rows at once with it.
-
-    One that has codes for Code.ERROR says so by `may_fail = True`: where no filter before it refuses such a row, the whole
-    attempt fails with that status, as upstream's does.
+    `Traits.wants_room_only` and `Traits.may_fail` are about it.
     """
 
     depends_on: Dependency
@@ -174,7 +169,7 @@ class PreScorePlugin(Plugin, Protocol):
     """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score.
 
     A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone: it is shown all
-    rows in place of the feasible ones, unless it sets `reads_feasible` (`StampPlugin`).
+    rows in place of the feasible ones, unless `Traits.reads_feasible` (`StampPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
@@ -265,7 +260,7 @@ class PreBindPreFlightPlugin(Plugin, Protocol):
 class BindPlugin(Plugin, Protocol):
     """Posts the binding. The first plugin that does not pass speaks for the pod; outcomes are resolved by the caller.
 
-    One that waits for nothing but `binder`, which ends by its deadline, may say `keeps_deadline = True`: others get a timer.
+    It is given a timer, unless `Traits.keeps_deadline`.
     """
 
     async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:

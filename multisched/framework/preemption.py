@@ -9,7 +9,7 @@ Nothing is written: what is to be done, a `Preemption`, leaves the cycle as a va
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -143,3 +143,11 @@ class NoPreemptions:
 
     def is_preempting(self, uid: str) -> bool:
         return False
+
+
+@runtime_checkable
+class PreemptingPlugin(Protocol):
+    """A PostFilter plugin that counts how often it tried to make room, for the metric of that name."""
+
+    name: str
+    preemption_attempts: int

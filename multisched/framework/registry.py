@@ -38,6 +38,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.remote import AskingPlugin
+from multisched.framework.traits import why_wrong
 
 Factory = Callable[..., Plugin]
 ArgsCheck = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -132,6 +133,8 @@ class Registry:
         if not isinstance(getattr(plugin, "name", None), str) or not plugin.name:
             raise PluginSetupError(f"plugin {use.name}: has no name; give it a `name`")
         _refuse_halves(plugin, use)
+        if why := why_wrong(plugin):
+            raise PluginSetupError(f"plugin {use.name}: {why}")
         if not extension_points(plugin):
             raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.points")
         return plugin

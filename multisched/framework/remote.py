@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol, runtime_checkable
 
-from multisched.framework.node_view import Rows
+from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, Plugin
 from multisched.model.objects import Pod
 
@@ -16,7 +16,7 @@ class AskingPlugin(Plugin, Protocol):
 
     The cycle stops after all other filters; the shell awaits `answer` within `answer_timeout_s` while other cycles go
     on; then this plugin's Filter and Score run with `cycle.answers[self.name]`. At commit Filter runs again on a row that
-    changed meanwhile; a plugin whose answer does not cover such a row has `recheck`, with Filter's signature, for that.
+    changed meanwhile; a plugin whose answer does not cover such a row is a `RecheckingPlugin`.
     """
 
     answer_timeout_s: float
@@ -27,4 +27,13 @@ class AskingPlugin(Plugin, Protocol):
 
     def answer(self, question: object) -> Awaitable[object]:
         """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
+        ...
+
+
+@runtime_checkable
+class RecheckingPlugin(Plugin, Protocol):
+    """A plugin that asks outside and looks itself at rows that changed since it did."""
+
+    def recheck(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: as Filter, in place of it, for rows that may have changed meanwhile."""
         ...

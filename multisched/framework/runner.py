@@ -30,6 +30,8 @@ from multisched.framework.points import (
     ReservePlugin,
     ScorePlugin,
 )
+from multisched.framework.registry import implements
+from multisched.framework.remote import RecheckingPlugin
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 
@@ -135,7 +137,7 @@ class Runner:
 
     def recheck(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """Filter for rows that changed since they were asked about; a plugin whose answer is older refuses them itself."""
-        again: Callable[..., Codes] = getattr(plugin, "recheck", plugin.filter)
+        again = plugin.recheck if implements(plugin, RecheckingPlugin) else plugin.filter
         codes = self.call(plugin, "Filter", again, cycle, pod, rows)
         self._check(plugin, "Filter", codes, _UINT8, rows)
         return codes

@@ -36,7 +36,6 @@ PASSED_ON = (
     "post_filter",
     "pre_score",
     "normalize_score",
-    "normalizer",
     "reserve",
     "unreserve",
     "permit",
@@ -45,8 +44,8 @@ PASSED_ON = (
     "bind",
     "post_bind",
     "events_to_register",
-    "reads_objects",
     "sign",
+    "traits",
 )
 """Everything but Filter and Score is asked of the wrapped object itself, in the framework's own form."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from multisched.framework.ports import Binder, BindReply, BindRequest
+from multisched.framework.traits import Traits
 
 
 class DefaultBinder:
     """Source: kube-scheduler 1.36, plugins/defaultbinder/default_binder.go."""
 
     name = "DefaultBinder"
-    keeps_deadline = True
+    traits = Traits(keeps_deadline=True)
 
     async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply:
         return await binder.post(request, timeout_s=timeout_s)

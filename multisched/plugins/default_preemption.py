@@ -16,6 +16,7 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, PostFilterResult, Refusals
 from multisched.framework.preemption import Costs, DryRun, Found, Preemption, StandingPods
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.disruption_budgets import DisruptionBudgets
@@ -64,7 +65,7 @@ class DefaultPreemption:
     """Source: kube-scheduler 1.36, plugins/defaultpreemption and framework/preemption, with every candidate looked at."""
 
     name = "DefaultPreemption"
-    reads_objects = (ObjectKind.POD_DISRUPTION_BUDGET,)
+    traits = Traits(reads_objects=(ObjectKind.POD_DISRUPTION_BUDGET,))
 
     def __init__(self, context: PluginContext, args: DefaultPreemptionArgs | None = None) -> None:
         self.args = args or DefaultPreemptionArgs()

@@ -11,6 +11,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.status import SKIP, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 
@@ -22,7 +23,7 @@ class DynamicResources:
 
     name = "DynamicResources"
     depends_on = Dependency.NODE
-    signs_spec_only = True
+    traits = Traits(signs_spec_only=True)
 
     def __init__(self, args: DynamicResourcesArgs | None = None) -> None:
         self.args = args or DynamicResourcesArgs()

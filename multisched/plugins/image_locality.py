@@ -10,6 +10,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import CycleView
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 
 MEBI = 1024 * 1024
@@ -22,7 +23,7 @@ class ImageLocality:
 
     name = "ImageLocality"
     depends_on = Dependency.NODES
-    signs_spec_only = True
+    traits = Traits(signs_spec_only=True)
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows], 0..100: bytes of the pod's images present, each scaled by the share of nodes that have it.

@@ -20,6 +20,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.term_columns import Asker
+from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import Namespace
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm
@@ -139,7 +140,7 @@ class InterPodAffinity:
 
     name = "InterPodAffinity"
     depends_on = Dependency.STAMP
-    reads_objects = (ObjectKind.NAMESPACE,)
+    traits = Traits(reads_objects=(ObjectKind.NAMESPACE,))
 
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
         self._book = AffinityRuleBook(args, context.objects, context.nodes.pod_counts)

@@ -15,6 +15,7 @@ from multisched.framework.normalize import ByLargest
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.decode import node_affinity
 from multisched.model.decode_selectors import Refusal
 from multisched.model.objects import Node, Pod
@@ -68,8 +69,7 @@ class NodeAffinity:
 
     name = "NodeAffinity"
     depends_on = Dependency.NODE
-    signs_spec_only = True
-    normalizer = ByLargest()
+    traits = Traits(signs_spec_only=True, normalizer=ByLargest())
 
     def __init__(self, args: NodeAffinityArgs | None = None) -> None:
         added = args.added_affinity if args else None

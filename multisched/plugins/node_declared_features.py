@@ -12,6 +12,7 @@ from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code
+from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
 from multisched.plugins.columns import zeros
 
@@ -21,7 +22,7 @@ class NodeDeclaredFeatures:
 
     name = "NodeDeclaredFeatures"
     depends_on = Dependency.NODE
-    signs_spec_only = True
+    traits = Traits(signs_spec_only=True)
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)

@@ -10,6 +10,7 @@ from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, Code
+from multisched.framework.traits import Traits
 from multisched.model.objects import HostPort, Pod
 from multisched.plugins.columns import zeros
 
@@ -21,8 +22,7 @@ class NodePorts:
 
     name = "NodePorts"
     depends_on = Dependency.ROW
-    signs_spec_only = True
-    wants_room_only = True
+    traits = Traits(signs_spec_only=True, wants_room_only=True)
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)

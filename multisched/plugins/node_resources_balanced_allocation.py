@@ -16,6 +16,7 @@ from multisched.framework.node_view import VIEW_FROM, Amount, Int64, NodeView, R
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import CycleView
 from multisched.framework.status import SKIP, SUCCESS, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.plugins.columns import FEW_ROWS, HALF, HUNDRED, ONE
 from multisched.plugins.config_fields import Fields
@@ -60,7 +61,7 @@ class NodeResourcesBalancedAllocation:
 
     name = "NodeResourcesBalancedAllocation"
     depends_on = Dependency.ROW
-    signs_spec_only = True
+    traits = Traits(signs_spec_only=True)
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs | None = None) -> None:
         self._resources = tuple(r.name for r in (args or NodeResourcesBalancedAllocationArgs()).resources)

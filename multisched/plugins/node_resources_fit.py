@@ -15,6 +15,7 @@ from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores, a
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
+from multisched.framework.traits import Traits
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, Requests
 from multisched.model.resources import is_extended_resource
 from multisched.model.selectors import is_qualified_name
@@ -76,8 +77,7 @@ class NodeResourcesFit:
 
     name = "NodeResourcesFit"
     depends_on = Dependency.ROW
-    signs_spec_only = True
-    wants_room_only = True
+    traits = Traits(signs_spec_only=True, wants_room_only=True)
 
     def __init__(self, args: NodeResourcesFitArgs | None = None) -> None:
         args = args or NodeResourcesFitArgs()

@@ -12,6 +12,7 @@ from multisched.framework.node_view import Codes, Rows, any_true
 from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
+from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import NO_SCHEDULE, Taint
 from multisched.plugins.columns import Selection, zeros
@@ -24,7 +25,7 @@ class NodeUnschedulable:
 
     name = "NodeUnschedulable"
     depends_on = Dependency.NODE
-    signs_spec_only = True
+    traits = Traits(signs_spec_only=True)
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)

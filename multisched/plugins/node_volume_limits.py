@@ -15,6 +15,7 @@ from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import CsiNode, VolumeAttachment
 from multisched.model.objects import Pod
 from multisched.model.volumes import COUNTED_PLUGINS, PodVolume
@@ -28,13 +29,15 @@ class NodeVolumeLimits:
 
     name = "NodeVolumeLimits"
     depends_on = Dependency.ROW_AND_STAMP
-    may_fail = True
-    reads_objects = (
-        ObjectKind.PERSISTENT_VOLUME,
-        ObjectKind.PERSISTENT_VOLUME_CLAIM,
-        ObjectKind.STORAGE_CLASS,
-        ObjectKind.CSI_NODE,
-        ObjectKind.VOLUME_ATTACHMENT,
+    traits = Traits(
+        may_fail=True,
+        reads_objects=(
+            ObjectKind.PERSISTENT_VOLUME,
+            ObjectKind.PERSISTENT_VOLUME_CLAIM,
+            ObjectKind.STORAGE_CLASS,
+            ObjectKind.CSI_NODE,
+            ObjectKind.VOLUME_ATTACHMENT,
+        ),
     )
 
     def __init__(self, context: PluginContext) -> None:
@@ -49,7 +52,7 @@ class NodeVolumeLimits:
 
     def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """Anything that volumes are counted by; only rows with another number of them get another answer."""
-        return self._objects.versions(*self.reads_objects) if any(map(_may_count, pod.spec.volumes)) else None
+        return self._objects.versions(*self.traits.reads_objects) if any(map(_may_count, pod.spec.volumes)) else None
 
     def heed(self, cycle: CycleView, pod: Pod) -> Heed:
         """Pods with volumes, which count."""
@@ -59,7 +62,7 @@ class NodeVolumeLimits:
         """Skips pods without claims and without disks that a CSI driver took over."""
         if not any(map(_may_count, pod.spec.volumes)):
             return PreFilterResult(SKIP)
-        unknown = hidden(self._objects, *self.reads_objects)
+        unknown = hidden(self._objects, *self.traits.reads_objects)
         return PreFilterResult(Status.unresolvable(unknown).by(self.name) if unknown else SUCCESS)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:

@@ -17,6 +17,7 @@ from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
 from multisched.plugins.default_selector import KINDS
 from multisched.plugins.domain_tally import versions
@@ -40,8 +41,7 @@ class PodTopologySpread:
 
     name = "PodTopologySpread"
     depends_on = Dependency.STAMP
-    reads_feasible = True
-    reads_objects = KINDS
+    traits = Traits(reads_feasible=True, reads_objects=KINDS)
 
     def __init__(self, args: PodTopologySpreadArgs, context: PluginContext) -> None:
         self._book = SpreadRuleBook(args, context.objects)

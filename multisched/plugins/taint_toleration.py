@@ -13,6 +13,7 @@ from multisched.framework.normalize import ByLargest
 from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, Toleration
 from multisched.plugins.columns import Selection
@@ -26,8 +27,7 @@ class TaintToleration:
 
     name = "TaintToleration"
     depends_on = Dependency.NODE
-    signs_spec_only = True
-    normalizer = ByLargest(reverse=True)
+    traits = Traits(signs_spec_only=True, normalizer=ByLargest(reverse=True))
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)

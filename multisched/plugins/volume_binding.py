@@ -29,6 +29,7 @@ from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import CsiDriver, CsiNode, CsiStorageCapacity, StorageClass
 from multisched.model.objects import Pod
 from multisched.plugins.pod_claims import may_name_claim
@@ -56,11 +57,12 @@ class VolumeBinding:
 
     name = "VolumeBinding"
     depends_on = Dependency.STAMP
-    reads_objects = READ_KINDS
-    may_fail = True
-    signs_spec_only = True
 
     def __init__(self, context: PluginContext, args: VolumeBindingArgs | None = None) -> None:
+        timeout_s = (args or VolumeBindingArgs()).bind_timeout_s + WRITES_MAX_S
+        self.traits = Traits(
+            reads_objects=READ_KINDS, may_fail=True, signs_spec_only=True, pre_bind_timeout_s=timeout_s
+        )
         self._args = args or VolumeBindingArgs()
         ledger = context.hold.register(VolumeLedger(context.objects, context.nodes))
         assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} is another plugin's"
@@ -73,11 +75,6 @@ class VolumeBinding:
         for (bound, unbound), reasons in REASONS.items():
             if reasons:
                 self._codes[bound, unbound] = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *reasons)
-
-    @property
-    def pre_bind_timeout_s(self) -> float:
-        """How long PreBind may take as a whole; the shell gives up on it then."""
-        return self._args.bind_timeout_s + WRITES_MAX_S
 
     # -- where -----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import READ_WRITE_ONCE_POD
 from multisched.model.objects import Pod
 from multisched.plugins.columns import positions, zeros
@@ -38,8 +39,7 @@ class VolumeRestrictions:
 
     name = "VolumeRestrictions"
     depends_on = Dependency.ROW_AND_STAMP
-    reads_objects = (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
-    signs_spec_only = True
+    traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME_CLAIM,), signs_spec_only=True)
 
     def __init__(self, context: PluginContext) -> None:
         self._objects = context.objects
@@ -56,7 +56,7 @@ class VolumeRestrictions:
         if not pod.spec.volumes:
             return None
         users = cycle.nodes.volume_users
-        return hidden(self._objects, *self.reads_objects), *(
+        return hidden(self._objects, *self.traits.reads_objects), *(
             (self._objects.claim(pod.namespace, volume.claim), bool(users.claim_users(pod.namespace, volume.claim)))
             for volume in pod.spec.volumes
             if volume.claim is not None
@@ -71,7 +71,7 @@ class VolumeRestrictions:
         """Refuses a pod that names a missing claim; skips one that no other pod can be in the way of."""
         if not pod.spec.volumes:
             return PreFilterResult(SKIP)
-        unknown = hidden(self._objects, *self.reads_objects)
+        unknown = hidden(self._objects, *self.traits.reads_objects)
         if unknown and any(volume.claim is not None for volume in pod.spec.volumes):
             return PreFilterResult(Status.unresolvable(unknown).by(self.name))
         for volume in pod.spec.volumes:

@@ -16,6 +16,7 @@ from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SKIP, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import (
     WAIT_FOR_FIRST_CONSUMER,
     PersistentVolume,
@@ -44,8 +45,10 @@ class VolumeZone:
 
     name = "VolumeZone"
     depends_on = Dependency.STAMP
-    reads_objects = (ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.STORAGE_CLASS)
-    signs_spec_only = True
+    traits = Traits(
+        reads_objects=(ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.STORAGE_CLASS),
+        signs_spec_only=True,
+    )
 
     def __init__(self, context: PluginContext) -> None:
         self._objects = context.objects
@@ -58,7 +61,7 @@ class VolumeZone:
         if not names:
             return None
         objects = self._objects
-        found: list[Hashable] = [hidden(objects, *self.reads_objects)]
+        found: list[Hashable] = [hidden(objects, *self.traits.reads_objects)]
         for name in names:
             claim = objects.claim(pod.namespace, name)
             if claim is None:
@@ -76,7 +79,7 @@ class VolumeZone:
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Finds where the pod's bound volumes are; refuses a claim that has no volume and will not get one by waiting."""
         places: list[_Place] = []
-        unknown = hidden(self._objects, *self.reads_objects)
+        unknown = hidden(self._objects, *self.traits.reads_objects)
         for volume in pod.spec.volumes:
             if volume.claim is None:
                 continue

@@ -44,6 +44,7 @@ from multisched.framework.ports import (
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner, sentence
 from multisched.framework.status import Status
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod, ask_alike
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.doomed import alike
@@ -640,7 +641,7 @@ class DomainWorker:
         """The first Bind plugin's reply. One that failed may have sent the binding before."""
         for plugin in self.plugins.bind:
             try:
-                if getattr(plugin, "keeps_deadline", False):
+                if traits_of(plugin).keeps_deadline:
                     reply = await plugin.bind(self._outside.binder, request, timeout_s=self._bind_timeout_s)
                 else:
                     async with asyncio.timeout(self._bind_timeout_s + BIND_GRACE_S):  # a third of what anyio's costs

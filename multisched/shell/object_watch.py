@@ -16,6 +16,7 @@ from multisched.client.reflector import Reflector, ReflectorHandler
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
+from multisched.framework.traits import traits_of
 from multisched.model.cluster_objects import ClusterObject, VolumeAttachment
 from multisched.model.decode_objects import decoders
 from multisched.shell.audit_sides import Here, NamedSide, Side
@@ -37,7 +38,7 @@ class ReflectorFactory(Protocol):
 
 def kinds_read_by(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
     """The kinds that some plugin of some profile reads, in the order of ObjectKind."""
-    wanted = {kind for plugins in profiles for b in plugins.built for kind in getattr(b.plugin, "reads_objects", ())}
+    wanted = {kind for plugins in profiles for b in plugins.built for kind in traits_of(b.plugin).reads_objects}
     return tuple(kind for kind in ObjectKind if kind in wanted)
 
 

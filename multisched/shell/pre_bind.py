@@ -17,9 +17,10 @@ from multisched.framework.points import PreBindPlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner, in_full
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import traits_of
 
 PRE_BIND_MAX_S = 900.0
-"""For one plugin's PreBind, unless the plugin itself says otherwise by `pre_bind_timeout_s`."""
+"""For one plugin's PreBind, unless the plugin itself says otherwise by `Traits.pre_bind_timeout_s`."""
 
 PRE_BINDS_MAX = 4_096
 """Pods at PreBind at the same time; more wait their turn."""
@@ -87,7 +88,7 @@ class PreBindStage:
         return len(self._scopes)
 
     async def _run_one(self, placed: Placed, plugin: PreBindPlugin) -> Status:
-        timeout_s = CLOSING_S if self._is_closing else getattr(plugin, "pre_bind_timeout_s", PRE_BIND_MAX_S)
+        timeout_s = CLOSING_S if self._is_closing else traits_of(plugin).pre_bind_timeout_s or PRE_BIND_MAX_S
         status: Status | None = None
         ended: Status | None = None
         failure: Status | None = None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from multisched.client.reflector import Reflector
 from multisched.framework.durations import Durations
 from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
-from multisched.framework.registry import implements
+from multisched.framework.preemption import PreemptingPlugin
+from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
 from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading
@@ -177,12 +178,19 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         class_hits=worker.cycle.classes.hits,
         class_misses=worker.cycle.classes.misses,
         unsigned=worker.cycle.classes.unsigned,
-        preemption_attempts=sum(getattr(p, "preemption_attempts", 0) for p in worker.plugins.post_filter),
+        preemption_attempts=_preemption_attempts(worker.plugins),
         records=worker.cycle.records.statistics(),
         hints=_copied(worker.queue.hint_durations()),
         plugin_metrics=_plugin_metrics(program, worker),
         is_lease_held=worker.is_leading if lease is None else lease.may_bind(),
     )
+
+
+def _preemption_attempts(plugins: PluginSet) -> int:
+    found = 0
+    for plugin in those(plugins.post_filter, PreemptingPlugin):
+        found += plugin.preemption_attempts
+    return found
 
 
 def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric]:

@@ -25,6 +25,7 @@ from multisched.framework.registry import implements
 from multisched.framework.runner import Runner
 from multisched.framework.sensitivity import HeedingPlugin
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod, PodSpec
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.node_table import NodeTable
@@ -42,7 +43,7 @@ class Signer:
 
     def signature(self, pod: Pod) -> Hashable | None:
         """None for a pod that cannot be signed, and is a class of its own."""
-        if getattr(self._plugin, "signs_spec_only", False):
+        if traits_of(self._plugin).signs_spec_only:
             _, fragment = self._by_spec.setdefault(id(pod.spec), (pod.spec, self._plugin.sign(pod)))
         else:
             fragment = self._plugin.sign(pod)

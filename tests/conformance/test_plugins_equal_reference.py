@@ -29,6 +29,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.registry import implements
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import traits_of
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.state.overlay import OverlayCycle
@@ -156,7 +157,7 @@ class Trial:
         if has_pre_score and runner.pre_score(self.plugin, self.view, pod, rows).code is Code.SKIP:
             return SKIP
         raw = runner.score(self.plugin, self.view, pod, rows)
-        by_largest = getattr(self.plugin, "normalizer", None)
+        by_largest = traits_of(self.plugin).normalizer
         if by_largest is not None:
             raw = by_largest.apply(raw, int(raw.max()))
         elif self.plugin.name in self.scene.plugins.normalize:

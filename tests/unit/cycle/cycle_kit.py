@@ -25,6 +25,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, PluginUse, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -70,7 +71,7 @@ class FilterBy:
         self.depends_on = depends_on
         self.reasons = ReasonTable(name)
         self.asked: list[list[str]] = []
-        self.may_fail = code is Code.ERROR
+        self.traits = Traits(may_fail=code is Code.ERROR)
         self.sign = sign
         self._rule = rule
         self._code = code

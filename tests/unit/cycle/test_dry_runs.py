@@ -20,6 +20,7 @@ from multisched.framework.points import CycleView, Plugin, PostFilterResult, Pre
 from multisched.framework.preemption import StandingPods
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.state import standing_pods
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, Waiting, make_node, make_pod
@@ -231,7 +232,7 @@ def test_what_was_answered_from_outside_holds_whoever_goes(allowed: dict[str, in
 class Room(FilterBy):
     """Wants room only, of which there is enough, and keeps which nodes it was asked about."""
 
-    wants_room_only = True
+    traits = Traits(wants_room_only=True)
 
     def __init__(self) -> None:
         super().__init__(

@@ -17,6 +17,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import Code
+from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import CPU, HostPort, Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
@@ -539,7 +540,7 @@ def test_a_node_that_an_unwelcome_pod_was_promised_is_not_cleared_for_another() 
 class Flaky(FilterBy):
     """Fails where it is asked what would be without some pods, as long as it is broken."""
 
-    wants_room_only = True
+    traits = Traits(wants_room_only=True)
 
     def __init__(self) -> None:
         super().__init__("Flaky", lambda pod, name: "", depends_on=Dependency.ROW)

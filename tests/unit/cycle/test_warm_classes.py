@@ -21,6 +21,7 @@ from multisched.framework.normalize import ByLargest
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SKIP, SUCCESS, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import CPU, MEMORY, HostPort, Image, NodeAffinity, Pod, PodSpec
 from multisched.model.selectors import NodeSelector, NodeTerm, Operator, PreferredTerm, Requirement, Taint, Toleration
 from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, ScoreBy, make_node, make_pod
@@ -70,7 +71,7 @@ class Spreads(ScoreBy):
 class Busy(ScoreBy):
     """Row dependent, normalised by the largest score."""
 
-    normalizer = ByLargest(reverse=True)
+    traits = Traits(normalizer=ByLargest(reverse=True))
 
     def __init__(self) -> None:
         super().__init__("Busy", lambda pod, name: 0, depends_on=Dependency.ROW)

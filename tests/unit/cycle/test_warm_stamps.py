@@ -16,6 +16,7 @@ from multisched.framework.normalize import ByLargest
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.state import change_log
 from multisched.state.change_log import CHANGES_KEPT
@@ -41,7 +42,7 @@ class Book:
 class Stamped:
     """By the book; of pods of no team it has nothing to say."""
 
-    normalizer: ByLargest | None = None
+    traits = Traits(normalizer=None)
 
     def __init__(self, name: str, book: Book, depends_on: Dependency) -> None:
         self.name = name
@@ -72,7 +73,7 @@ class Plain(Stamped):
 class Largest(Plain):
     """A hundredfold of the book, brought back to 0..100 by the largest."""
 
-    normalizer = ByLargest()
+    traits = Traits(normalizer=ByLargest())
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         return 100 * super().score(cycle, pod, rows)
@@ -84,7 +85,7 @@ _FEASIBLE: StateKey[int] = StateKey("Rivals.feasible")
 class Rivals(Plain):
     """Goes by how many rows are feasible, and normalises by itself; skips where that is an even number."""
 
-    reads_feasible = True
+    traits = Traits(reads_feasible=True)
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
         cycle.state.write(_FEASIBLE, len(rows))

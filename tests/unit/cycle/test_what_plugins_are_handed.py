@@ -19,6 +19,7 @@ from multisched.framework.points import CycleView, PermitResult, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
 
@@ -125,7 +126,7 @@ class Heeding(Stamped):
 
 
 class ReadsFeasible(Stamped):
-    reads_feasible = True
+    traits = Traits(reads_feasible=True)
 
 
 STAMPS: Final = (Dependency.STAMP, Dependency.ROW_AND_STAMP)

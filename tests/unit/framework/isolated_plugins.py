@@ -18,6 +18,7 @@ from multisched.framework.normalize import ByLargest
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 
 FULL = "node(s) have no room by this plugin's own count"
@@ -28,7 +29,7 @@ class Roomy:
 
     name = "Roomy"
     depends_on = Dependency.ROW
-    normalizer = ByLargest()
+    traits = Traits(normalizer=ByLargest())
     released = threading.Event()
     """Ends the hangs of a test in this process."""
     meeting = threading.Barrier(9)

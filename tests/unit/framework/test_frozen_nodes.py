@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import Answer, IsolatedPlugin, Question, consider
-from multisched.framework.normalize import ByLargest
 from multisched.framework.points import FilterPlugin, NormalizeScorePlugin, Plugin, PreScorePlugin, ScorePlugin
 from multisched.framework.registry import PluginUse
 from multisched.framework.status import Code
+from multisched.framework.traits import traits_of
 from multisched.plugins.image_locality import ImageLocality
 from multisched.plugins.node_affinity import NodeAffinity
 from multisched.plugins.node_ports import NodePorts
@@ -54,8 +54,8 @@ def final_scores(plugin: ScorePlugin, scene: Scene, passing: list[str]) -> dict[
     if skips or not len(rows):
         return dict.fromkeys(passing, 0)
     raw = plugin.score(view, scene.pod, rows)
-    normalizer = getattr(plugin, "normalizer", None)
-    if isinstance(normalizer, ByLargest):
+    normalizer = traits_of(plugin).normalizer
+    if normalizer is not None:
         raw = normalizer.apply(raw, int(raw.max()))
     elif isinstance(plugin, NormalizeScorePlugin):
         raw = plugin.normalize_score(view, scene.pod, raw)

@@ -23,6 +23,7 @@ from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupErr
 from multisched.framework.remote import AskingPlugin
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.shell import plugin_processes
 from multisched.shell.object_watch import kinds_read_by
@@ -348,7 +349,7 @@ class Scalar:
 
 
 class ReadsClaims(Roomy):
-    reads_objects = (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
+    traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME_CLAIM,))
 
     def __init__(self) -> None:
         super().__init__({})

@@ -91,7 +91,9 @@ def test_untolerated_hard_taints_refuse_and_soft_ones_are_counted(scene: Scene) 
 
 
 def test_soft_taint_scores_are_turned_round() -> None:
-    scores = TaintToleration.normalizer.apply(np.array([0, 1, 3], np.int64), 3)
+    by_largest = TaintToleration.traits.normalizer
+    assert by_largest is not None
+    scores = by_largest.apply(np.array([0, 1, 3], np.int64), 3)
     assert scores.tolist() == [100, 67, 0]
 
 

@@ -66,7 +66,7 @@ def test_a_pod_with_claims_waits_while_a_kind_cannot_be_read(
     plugin, view = make(scene.context()), scene.view()
     plain = decode_pod(pod_document("plain"))
     before, readable = plugin.pre_filter(view, scene.pod), plugin.stamp(view, scene.pod)
-    for kind in plugin.reads_objects:
+    for kind in plugin.traits.reads_objects:
         scene.objects.set_unreadable(kind, "403 Forbidden: no")
         words = f"{kind.value} objects cannot be read by the scheduler: 403 Forbidden: no"
         assert plugin.pre_filter(view, scene.pod).status == Status(UNRESOLVABLE, plugin.name, (words,))

@@ -11,6 +11,7 @@ import pytest
 
 from multisched.framework.points import CycleView, Plugin
 from multisched.framework.status import SKIP, SUCCESS, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.shell import pre_bind
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -36,7 +37,7 @@ class SlowVolumes:
     """Pods called slow-… take `takes_s` at PreBind, all others nothing."""
 
     name = "SlowVolumes"
-    pre_bind_timeout_s = 700.0
+    traits = Traits(pre_bind_timeout_s=700.0)
 
     def __init__(self) -> None:
         self.takes_s = 600.0
