@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from multisched.cycle.diagnosis import Diagnosis
+from multisched.cycle.picture import Mark, Picture, Score
 from multisched.cycle.placement_log import PlacementLog
-from multisched.cycle.pod_class import Finals, PodClass, Totals
-from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.points import FilterPlugin
+from multisched.cycle.pod_class import PodClass
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
@@ -38,23 +36,11 @@ REFUSED_BYTES_MAX = 8 * 1024 * 1024
 """Pictures of refused attempts of one domain: some 200 at 5,000 nodes."""
 SAMPLED_BYTES_MAX = 8 * 1024 * 1024
 """Pictures of attempts that placed a pod."""
-PICTURE_BYTES_MIN = 2_048
-"""What the smallest picture costs besides its arrays."""
-OTHERS = "(all others)"
-"""Stands for the score plugins of which nothing is kept any more."""
 STATUS_BYTES = 160
 """What one refusal by name costs: those of plugins that asked outside, and of rows held for nominated pods."""
 
 _BYTES = tuple(bytes((final,)) for final in range(256))
 """Made once: a final score as it is kept."""
-
-
-class Score(NamedTuple):
-    """What one plugin gave the chosen row: `final` times `weight` counts."""
-
-    plugin: str
-    weight: int
-    final: int
 
 
 class Outcome(Enum):
@@ -68,128 +54,26 @@ class Outcome(Enum):
     """It had a node, and a later point, or the API server, turned it away there."""
 
 
-class FilterCopy(msgspec.Struct, frozen=True):
-    """One Filter plugin's codes over the picture's rows."""
-
-    plugin: FilterPlugin
-    codes: Codes
-
-
-class ScoreCopy(msgspec.Struct, frozen=True):
-    """One Score plugin's normalised scores over the picture's rows; meaningless on rows that are not feasible."""
-
-    plugin: str
-    weight: int
-    final: Finals
-    is_moving: bool = False
-    """It reads the pods on a row: each placed pod's own score is kept beside the picture."""
-
-
-class Picture:
-    """The columns of a class at one moment. `drop` empties it when its memory is needed; references to it live on."""
-
-    __slots__ = (
-        "_names",
-        "at_s",
-        "domain_size",
-        "feasible",
-        "filters",
-        "generation",
-        "is_kept",
-        "mark",
-        "narrowed_by",
-        "nbytes",
-        "of",
-        "refusal",
-        "rows",
-        "scores",
-        "skipped",
-        "total",
-    )
-
-    def __init__(self, group: PodClass, at_s: float, *, with_scores: bool = True) -> None:
-        self.at_s = at_s
-        self.mark = mark_of(group)
-        self.generation = group.generation
-        """Of the domain's rows: which node a row was is known as long as the row has stayed the domain's since."""
-        self.domain_size = group.domain_size
-        self.refusal: Status | None = group.refusal
-        self.narrowed_by = group.narrowed_by
-        self.skipped = group.skipped
-        self.rows: Rows = group.rows
-        self.feasible: Bools = group.feasible.copy()
-        self.filters = tuple(FilterCopy(c.plugin, c.copy_of_codes()) for c in group.filters)
-        self.scores: tuple[ScoreCopy, ...] = ()
-        self.total: Totals = group.total[:0]
-        """Empty where nothing was scored."""
-        if group.is_scored and with_scores:
-            self.total = group.total.copy()
-            self.scores = tuple(
-                ScoreCopy(c.plugin.name, c.weight, c.copy_of_final(), c.depends_on.reads_pods) for c in group.scores
-            )
-        self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
-        columns = len(self.filters) + len(self.scores) + 1
-        self.nbytes = PICTURE_BYTES_MIN + columns * len(self.rows) + self.total.nbytes
-        self.is_kept = True
-        self.of = ("", 0)
-        """uid and attempt of the placed pod that it was taken for."""
-
-    def scores_at(self, at: int, moving: bytes, total: int) -> tuple[Score, ...]:
-        """The scores of a row that was chosen under this picture, where it had `total`.
-
-        `moving`: those by plugins that read pods, as they were then, all but the last; the others are as they are here, and
-        the last has what is left. Once the picture is dropped, what is not in `moving` is told in one sum.
-        """
-        if not self.is_kept:
-            names = [(name, weight) for name, weight, is_moving in self._names if is_moving]
-            known = [Score(name, weight, final) for (name, weight), final in zip(names, moving, strict=False)]
-            rest = total - sum(score.weight * score.final for score in known)
-            return (*known, Score(OTHERS, 1, rest)) if rest else tuple(known)
-        finals, last, rest = iter(moving), -1, total
-        scores: list[Score] = []
-        for column in self.scores:
-            final = next(finals, None) if column.is_moving else int(column.final[at])
-            if final is None:
-                last, final = len(scores), 0
-            rest -= column.weight * final
-            scores.append(Score(column.plugin, column.weight, final))
-        if last >= 0:
-            scores[last] = scores[last]._replace(final=rest // scores[last].weight)
-        return tuple(scores)
-
-    def add_answers(self, total: Totals, scores: Sequence[ScoreCopy]) -> None:
-        """What plugins that asked outside made of it, once they were answered."""
-        self.total = total
-        self.scores = (*self.scores, *scores)
-        self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
-        self.nbytes += sum(len(c.final) for c in scores)
-
-    def is_of(self, group: PodClass) -> bool:
-        """True if a picture taken of the class now would show the same refusals."""
-        return (
-            self.is_kept
-            and self.mark == mark_of(group)
-            and self.refusal == group.refusal
-            and len(self.filters) == len(group.filters)
-            and all(
-                a.plugin is b.plugin and a.codes.tobytes() == b.codes.tobytes()
-                for a, b in zip(self.filters, group.filters, strict=True)
-            )
-        )
-
-    def drop(self) -> None:
-        """Gives the arrays back."""
-        self.is_kept = False
-        self.rows = self.rows[:0].copy()
-        self.feasible = self.feasible[:0].copy()
-        self.total = self.total[:0].copy()
-        self.filters = ()
-        self.scores = ()
-
-
-def mark_of(group: PodClass) -> tuple[int, int, int]:
+def mark_of(group: PodClass) -> Mark:
     """Moves whenever a row of the class may have."""
     return group.generation, group.node_sequence, group.row_sequence
+
+
+def _picture_of(group: PodClass, at_s: float, *, with_scores: bool = True) -> Picture:
+    is_scored = group.is_scored and with_scores
+    return Picture(
+        at_s,
+        mark_of(group),
+        group.rows,
+        group.feasible,
+        group.filters,
+        group.scores if is_scored else (),
+        group.total if is_scored else group.total[:0],
+        domain_size=group.domain_size,
+        refusal=group.refusal,
+        narrowed_by=group.narrowed_by,
+        skipped=group.skipped,
+    )
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
@@ -290,10 +174,11 @@ class AttemptRecords:
     def placed(self, pod: Pod, attempt: int, group: PodClass, at: int, node: str) -> None:
         """The pod is assumed on the class's row number `at`. Called for every placed pod, before the class is renewed."""
         now_s = self._stopwatch()
-        picture = group.picture
-        if picture is None or group.unrecorded <= 0:
+        pictures = group.pictures
+        picture = pictures.placed
+        if picture is None or pictures.left <= 0 or pictures.fixed_changes != group.fixed_changes:
             picture = self._sample(pod, attempt, group, now_s)
-        group.unrecorded -= 1
+        pictures.left -= 1
         # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
         total = group.total.item(at) if group.is_scored else 0
         # Of the scores, only what moves with every pod is read: each column is memory that no cache holds any more. Of the
@@ -306,15 +191,15 @@ class AttemptRecords:
         log += (pod.uid, attempt, now_s, node, at, finals, total, picture)
 
     def _sample(self, pod: Pod, attempt: int, group: PodClass, now_s: float) -> Picture:
-        picture = group.picture = Picture(group, now_s)
+        picture = group.pictures.placed = _picture_of(group, now_s)
         picture.of = (pod.uid, attempt)
         self._samples.keep(picture)
-        group.unrecorded = self._sampled_every
+        group.pictures.left, group.pictures.fixed_changes = self._sampled_every, group.fixed_changes
         return picture
 
     def picture(self, group: PodClass) -> Picture:
         """The class as an attempt that is about to wait for answers from outside has seen it."""
-        return Picture(group, self._stopwatch())
+        return _picture_of(group, self._stopwatch())
 
     def placed_after_answers(
         self, pod: Pod, attempt: int, picture: Picture, at: int, node: str, passed_over: tuple[str, ...]
@@ -345,9 +230,9 @@ class AttemptRecords:
     ) -> None:
         """No row took the pod."""
         now_s = self._stopwatch()
-        picture = group.refused_picture
-        if picture is None or not picture.is_of(group):
-            picture = group.refused_picture = Picture(group, now_s, with_scores=False)
+        picture = group.pictures.refused
+        if picture is None or not picture.shows(mark_of(group), group.refusal, group.filters):
+            picture = group.pictures.refused = _picture_of(group, now_s, with_scores=False)
             self._refusals.keep(picture)
         if late or held:
             self._refusals.weigh(STATUS_BYTES * (len(late) + len(held)))

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from multisched.cycle.class_changes import Changes
 from multisched.cycle.class_scores import ClassScores, is_for_one_attempt
-from multisched.cycle.pod_class import NO_TOTALS, FilterColumn, PodClass
+from multisched.cycle.columns import NO_TOTALS, FilterColumn
+from multisched.cycle.picture import ClassPictures
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.shared_answers import SharedAnswers
 from multisched.framework.caching import SignPlugin, StampPlugin, TracingPlugin, TwoStamps
 from multisched.framework.cycle_state import CycleState
@@ -229,8 +231,7 @@ class ClassCache:
         fewer.scores, fewer.moving_scores = [], []
         fewer.total = NO_TOTALS
         fewer.is_scored = False
-        fewer.picture = None
-        fewer.unrecorded = 0
+        fewer.pictures = ClassPictures()
         return fewer
 
     def forget_all(self) -> None:

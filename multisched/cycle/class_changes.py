@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from multisched.cycle.pod_class import FilterColumn, PodClass, ScoreColumn
+from multisched.cycle.columns import FilterColumn, ScoreColumn
+from multisched.cycle.pod_class import PodClass
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, Rows
 

@@ -12,9 +12,11 @@ from typing import Final
 import numpy as np
 
 from multisched.cycle.class_changes import Changes
-from multisched.cycle.pod_class import Finals, PodClass, ScoreColumn, Totals, totals_type
+from multisched.cycle.columns import ScoreColumn, Totals, totals_type
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.row_groups import RowGroups
 from multisched.cycle.shared_answers import SharedAnswers
+from multisched.cycle.shared_scores import Finals
 from multisched.framework.caching import StampPlugin
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
@@ -155,7 +157,7 @@ class ClassScores:
             entry.sum += self._weighed(column.final, column.weight)
         entry.total = _where(entry.feasible, entry.sum)
         if fixed.tobytes() != entry.fixed_total.tobytes():
-            entry.unrecorded = 0  # the latest picture no longer tells the fixed scores
+            entry.fixed_changes += 1
         entry.fixed_total = fixed
 
     def _weighed(self, final: Finals, weight: int) -> Totals:

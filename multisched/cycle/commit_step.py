@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from multisched.cycle.attempt_record import AttemptRecords, Picture
+from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.class_cache import ClassCache
 from multisched.cycle.diagnosis import fit_error, refused_node
+from multisched.cycle.picture import Picture
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced

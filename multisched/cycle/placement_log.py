@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from multisched.cycle.attempt_record import Picture
+    from multisched.cycle.picture import Picture
 
 PLACED_KEPT = 16_384
 """Attempts of one domain that placed a pod, the latest: some 150 bytes each, besides the pod's uid."""

@@ -11,12 +11,14 @@ from collections.abc import Generator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from multisched.cycle.attempt_record import AttemptRecords, Picture, ScoreCopy
+from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.class_cache import ClassCache
 from multisched.cycle.class_scores import NOWHERE
+from multisched.cycle.columns import Totals
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.extender_answers import add_up, recorded, refuse
-from multisched.cycle.pod_class import PodClass, Totals
+from multisched.cycle.picture import Picture, ScoreCopy
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.post_filter import PostFilterRuns
 from multisched.cycle.results import Asked
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer

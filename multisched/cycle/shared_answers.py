@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-import numpy as np
-
-from multisched.cycle.pod_class import Finals, PodClass
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.row_groups import RowGroupBook, RowGroups
+from multisched.cycle.shared_scores import SharedScores
 from multisched.framework.caching import GroupingPlugin, SignPlugin
 from multisched.framework.dependency import Dependency
-from multisched.framework.node_view import Bools, Codes, Rows, Scores, any_true
-from multisched.framework.normalize import MAX_SCORE, ByLargest
+from multisched.framework.node_view import Codes, Scores
 from multisched.framework.points import FilterPlugin, Plugin, ScorePlugin
 from multisched.framework.registry import those
 from multisched.framework.runner import Runner
@@ -26,53 +24,9 @@ from multisched.state.node_table import NodeTable
 SHARED_MAX = 64
 """Answers that classes share; 8 bytes a row each at most."""
 
-FINALS_MAX = 4
-"""Normalised scores kept for one answer, by the largest raw score among the feasible rows; a byte a row each."""
-
-TOPS_MAX = 64
-"""Rows of the largest raw score that are looked at, before all are."""
-
 A = TypeVar("A")
 _Mark = tuple[int, int]
 """Generation of the domain's rows and version of the nodes."""
-
-
-class SharedScores:
-    """Raw scores of all the domain's rows that classes share, and the final ones: as they are, or normalised by the largest."""
-
-    __slots__ = ("_finals", "_plain", "_top", "_tops", "raw")
-
-    def __init__(self, raw: Scores) -> None:
-        self.raw = raw
-        """Read only."""
-        self._top = -1
-        self._tops: Rows | None = None
-        self._finals: dict[int, Finals] = {}
-        self._plain: Finals | None = None
-
-    def plain(self) -> Finals | None:
-        """uint8[rows], read only: raw scores that count as they are; None where some row's is out of range."""
-        if self._plain is None and not any_true(self.raw.view(np.uint64) > MAX_SCORE):  # what is below zero is large so
-            self._plain = self.raw.astype(np.uint8)
-        return self._plain
-
-    def largest(self, feasible: Bools) -> int:
-        """The largest raw score among the feasible rows."""
-        if self._tops is None:
-            self._top = int(self.raw.max(initial=0))
-            self._tops = (self.raw == self._top).nonzero()[0][:TOPS_MAX]
-        if not self._top or any_true(feasible.take(self._tops)):
-            return self._top
-        return int((self.raw * feasible).max(initial=0))
-
-    def normalized(self, normalizer: ByLargest, largest: int) -> Finals:
-        """uint8[rows], read only."""
-        final = self._finals.get(largest)
-        if final is None:
-            if len(self._finals) >= FINALS_MAX:
-                self._finals.clear()
-            final = self._finals[largest] = normalizer.apply(self.raw, largest).astype(np.uint8)
-        return final
 
 
 class SharedAnswers:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from multisched.cycle.attempt_record import OTHERS, AttemptRecord, FilterCopy, Outcome, Picture
+from multisched.cycle.attempt_record import AttemptRecord, Outcome
+from multisched.cycle.picture import OTHERS, FilterCopy, Picture
 from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
 from multisched.framework.status import Code, Status

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from multisched.cycle.attempt_record import Picture
+from multisched.cycle.picture import Picture
 from multisched.cycle.results import Placed
 from multisched.framework.node_view import Rows
 from multisched.framework.status import Code

@@ -16,9 +16,10 @@ from multisched.client.lease_record import LeaseWatcher
 from multisched.client.reflector import Ending, Reflector, _line_decoder
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.class_scores import ClassScores
+from multisched.cycle.columns import ScoreColumn
 from multisched.cycle.displacement import RowMemory
 from multisched.cycle.dry_run import AttemptDryRun
-from multisched.cycle.pod_class import PodClass, ScoreColumn
+from multisched.cycle.pod_class import PodClass
 from multisched.cycle.promised_room import PromisedRoom
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.dependency import Dependency

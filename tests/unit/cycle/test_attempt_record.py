@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle import attempt_record, placement_log
-from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome, Picture
+from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome
+from multisched.cycle.picture import OTHERS, PICTURE_BYTES_MIN, Picture
 from multisched.cycle.pod_class import PodClass
 from multisched.cycle.results import Conflicted, Placed, Unplaced
 from multisched.framework.dependency import Dependency
@@ -221,7 +222,7 @@ def test_a_picture_counts_the_bytes_of_its_arrays() -> None:
             *(c.codes for c in picture.filters),
             *(c.final for c in picture.scores),
         ]
-        assert sizes[name] == attempt_record.PICTURE_BYTES_MIN + sum(column.nbytes for column in columns)
+        assert sizes[name] == PICTURE_BYTES_MIN + sum(column.nbytes for column in columns)
 
 
 def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told(
@@ -244,7 +245,7 @@ def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told
     assert not after.picture.is_kept
     told = {score.plugin: score for score in before.scores}
     assert after.scores[0] == told["NodeResourcesFit"]
-    assert [score.plugin for score in after.scores[1:]] == [attempt_record.OTHERS]
+    assert [score.plugin for score in after.scores[1:]] == [OTHERS]
     assert sum(score.weight * score.final for score in after.scores) == after.total == before.total
     assert all(isinstance(score.final, int) for score in (*before.scores, *after.scores))
 
@@ -329,8 +330,8 @@ def test_a_conflict_names_the_nodes_that_others_took() -> None:
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement_log, "FULL", 8 * placement_log.WIDTH)
     monkeypatch.setattr(attempt_record, "REFUSED_PODS_KEPT", 8)
-    monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
-    monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * attempt_record.PICTURE_BYTES_MIN)
+    monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * PICTURE_BYTES_MIN)
+    monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * PICTURE_BYTES_MIN)
     domain = Domain(make_node("n1", pods=1000))
     for number in range(100):
         domain.schedule(make_pod(f"small-{number}", cpu=1, priority=number))
@@ -339,7 +340,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = domain.cycle.records.statistics()
     assert 8 <= sizes["placed"] <= 16
     assert 4 <= sizes["rare_pods"] <= 8
-    assert max(sizes["sampled_bytes"], sizes["refused_bytes"]) <= 3 * attempt_record.PICTURE_BYTES_MIN
+    assert max(sizes["sampled_bytes"], sizes["refused_bytes"]) <= 3 * PICTURE_BYTES_MIN
     first = domain.cycle.records.read("uid-small-92")[-1]
     assert first.picture is not None
     assert not first.picture.is_kept

@@ -8,6 +8,7 @@ import pytest
 
 from multisched.cycle import attempt_record
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, AttemptRecords, Outcome
+from multisched.cycle.picture import PICTURE_BYTES_MIN
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.status import Status
 from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
@@ -87,7 +88,7 @@ def test_a_pod_that_was_turned_away_after_it_was_placed_is_told_with_how_it_was_
 
 def test_pictures_are_counted_by_their_bytes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [make_node(f"n{number}", cpu=10) for number in range(100)]
-    one = attempt_record.PICTURE_BYTES_MIN + 2 * 100  # a filter's codes and who is feasible
+    one = PICTURE_BYTES_MIN + 2 * 100  # a filter's codes and who is feasible
     monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * one)
     domain = Domain(*nodes, in_tree=("NodeResourcesFit",))
     for number in range(5):
