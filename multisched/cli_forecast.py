@@ -161,9 +161,9 @@ def _with_usage(found: Document, files: Sequence[Path]) -> Document:
     """The report with the history of these files, by its own slots; `history.notes` tell what was left out. Raises AskError."""
     from domains.forecast.recent import DAYS, recent_of
     from domains.forecast.report_document import with_history
-    from domains.forecast.slot_grid import DAY_S
     from domains.forecast.source import SourceError
     from domains.forecast.source_settings import Dimension
+    from domains.forecast.units import DAY_S
     from domains.forecast.usage_csv import read_usage
     from multisched.framework.measures import Grid
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.attribution import Attribution
 from domains.forecast.profiles import Backtest, Curves, Origin, Profiles
-from domains.forecast.timed_weights import HOUR_S
+from domains.forecast.units import HOUR_S
 
 BAND_ERRORS: Final = 2.0
 """Standard errors of the weight on each side of the band."""

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from domains.forecast.moves import Moves, Stretches, moves_of, node_blocks, stretches_of
 from domains.forecast.quantiles import grouped_quantiles
 from domains.forecast.slot_grid import slots_of
-from domains.forecast.timed_weights import HOUR_S, IDLE_SHARE, Block, Solution, Times, solve, sums_of, times_of
+from domains.forecast.timed_weights import IDLE_SHARE, Block, Solution, Times, solve, sums_of, times_of
+from domains.forecast.units import DAY_S, HOUR_S
 from domains.forecast.usage import NodeTotals
 
-DAY_S: Final = 86_400
 SHAPE_MIN: Final = 0.1
 """Of its mean: hours of less use count as so much, else their noise would be blown up."""
 CLIP_DEVIATIONS: Final = 5.0

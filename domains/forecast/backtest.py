@@ -12,8 +12,9 @@ from domains.forecast.fit_settings import FitSettings
 from domains.forecast.profiles import Backtest
 from domains.forecast.quantiles import Series
 from domains.forecast.season import means_of, season_curves
-from domains.forecast.slot_grid import DAY_S, Numbers, SlotGrid
+from domains.forecast.slot_grid import Numbers, SlotGrid
 from domains.forecast.slot_quantiles import flat_curves, slot_curves
+from domains.forecast.units import DAY_S
 
 HOLDOUT_DAYS_MIN = 1.0
 

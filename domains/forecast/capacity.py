@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from domains.forecast.history import MILLI
+from domains.forecast.units import MILLI
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, Node
 from multisched.model.quantity import QUANTITY_MAX, QuantityError, parse_milli
 

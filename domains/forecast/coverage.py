@@ -13,9 +13,9 @@ import numpy as np
 
 from domains.forecast.profiles import Origin, Profiles
 from domains.forecast.source import Reading
+from domains.forecast.units import DAY_S
 from domains.forecast.usage import Samples
 
-DAY_S: Final = 86_400
 WHOLE_SHARE: Final = 0.9
 """Of the window: with so much of it there is nothing to tell."""
 SPACING_ROWS: Final = 256

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.picture import Picture
 from domains.forecast.profiles import DAYS, Backtest, Origin, Profiles
-from domains.forecast.slot_grid import DAY_S
+from domains.forecast.units import DAY_S
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 PERCENTILES: Final = (50, 90, 99)

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from domains.forecast.backtest import backtest, known_days
 from domains.forecast.fit_settings import FitSettings
-from domains.forecast.profiles import WEEK_S, Backtest, Origin, Profiles
+from domains.forecast.profiles import Backtest, Origin, Profiles
 from domains.forecast.quantiles import Series
 from domains.forecast.season import season_curves
-from domains.forecast.slot_grid import DAY_S, SlotGrid, slot_grid
+from domains.forecast.slot_grid import SlotGrid, slot_grid
 from domains.forecast.slot_quantiles import flat_curves, slot_curves
+from domains.forecast.units import DAY_S, WEEK_S
 from domains.forecast.usage import Usage
 
 CHUNK: Final = 256

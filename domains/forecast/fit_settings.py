@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from domains.forecast.profiles import SLOT_S_DEFAULT
-from domains.forecast.slot_grid import DAY_S
+from domains.forecast.units import DAY_S
 
 SLOT_S_MIN: Final = 300
 DAY_HARMONICS_MAX: Final = 24

@@ -14,14 +14,11 @@ import msgspec
 
 from domains.forecast.history_file import HistoryError, LineProblem
 from domains.forecast.profiles import Profiles
+from domains.forecast.units import DAY_S
 
 if TYPE_CHECKING:
     from domains.forecast.fit_settings import FitSettings
 
-MILLI: Final = 1000
-"""Amounts of nodes and requests are integers in thousandths of the plain unit, so that sums of them are exact."""
-
-DAY_S: Final = 86_400
 
 HISTORIES_KEPT: Final = 2
 """Per process; samples are let go of, a history is the profiles alone."""

@@ -10,8 +10,7 @@ import msgspec
 
 from domains.forecast.capacity import Capacity, MeasuredCapacity
 from domains.forecast.fit_settings import FitSettings
-from domains.forecast.settings import QUANTILE_MAX
-from domains.forecast.settings_reader import Settings
+from domains.forecast.settings_reader import QUANTILE_MAX, Settings
 from domains.forecast.source_settings import HISTORY, Dimension, HistorySettings, QueryCapacity, history_of
 from domains.forecast.windows import DAYS
 

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.history import MILLI
 from domains.forecast.service_names import PodName
+from domains.forecast.units import MILLI
 from multisched.framework.measures import PodUse
 from multisched.framework.node_view import Rows
 from multisched.model.objects import CPU, MEMORY

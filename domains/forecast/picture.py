@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.history import MILLI
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Demand, Predictor
 from domains.forecast.profile_book import ProfileBook
 from domains.forecast.profiles import Profiles
+from domains.forecast.units import MILLI
 from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.views import NoViewError
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from domains.forecast.history import MILLI
 from domains.forecast.profile_book import Curve, ProfileBook
 from domains.forecast.service import class_of, service_of
+from domains.forecast.units import MILLI
 from multisched.model.objects import CPU, MEMORY, Pod
 
 NO_SERVICE = "no_service"

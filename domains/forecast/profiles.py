@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from domains.forecast.units import WEEK_S
+
 if TYPE_CHECKING:
     from domains.forecast.recent import Recent
 
-WEEK_S: Final = 7 * 86_400
 SLOT_S_DEFAULT: Final = 3_600
 
 Curves = NDArray[np.float32]

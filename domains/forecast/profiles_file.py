@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.profiles import WEEK_S, Backtest, Origin, Profiles
+from domains.forecast.profiles import Backtest, Origin, Profiles
+from domains.forecast.units import WEEK_S
 
 MAGIC: Final = b"MSPROFIL"
 FORMAT_VERSION: Final = 1

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.slot_grid import DAY_S, wall_times
+from domains.forecast.slot_grid import wall_times
+from domains.forecast.units import DAY_S
 from domains.forecast.usage import Samples, Usage
 
 DAYS: Final = 14

@@ -19,7 +19,8 @@ from domains.forecast.node_documents import Floats, fullest_first, peaks_of, pod
 from domains.forecast.picture import Fleet, Picture
 from domains.forecast.profiles import Origin, Profiles
 from domains.forecast.recent import CODE_MAX, CODE_NAN, DAYS, Recent
-from domains.forecast.slot_grid import DAY_S, slots_of
+from domains.forecast.slot_grid import slots_of
+from domains.forecast.units import DAY_S
 from multisched.framework.views import Document, ViewQuery
 
 CODES_MAX: Final = 8_000_000

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from domains.forecast.fit_settings import FitSettings
 from domains.forecast.quantiles import Series, flat_quantiles, grouped_quantiles
 from domains.forecast.slot_grid import Numbers, SlotGrid
+from domains.forecast.units import HOUR_S
 
 CLIP_DEVIATIONS: Final = 3.0
 """Residuals of bins beyond so many robust standard deviations are outliers."""
@@ -46,7 +47,6 @@ REST_HARMONICS: Final = 6
 REST_PENALTY: Final = 3.0
 PENALTY_HARMONIC: Final = 4.0
 """The harmonic of the day at which the penalty is doubled; it grows with the square."""
-HOUR_S: Final = 3_600
 
 
 class Design(msgspec.Struct, frozen=True):

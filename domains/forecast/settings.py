@@ -11,7 +11,7 @@ import msgspec
 
 from domains.forecast.capacity import Capacity, MeasuredCapacity, SettingError, read_capacity
 from domains.forecast.history_file import RESOURCES_MAX, HistoryError, history_files
-from domains.forecast.settings_reader import Settings
+from domains.forecast.settings_reader import QUANTILE_MAX, WEIGHT_MAX, Settings
 
 if TYPE_CHECKING:
     from domains.forecast.fit_settings import FitSettings
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
 """Defaults: four weeks see every weekday four times."""
 WINDOW_DAYS_MAX = 3660
-QUANTILE_MAX = 0.999
-"""The largest sample of all is no quantile."""
 FILES_HOURS_MIN = 1e-6
 """Whoever names files means them: one sample says something."""
 SETTINGS = (
@@ -44,8 +42,6 @@ LEARNING = ("history", "fit", "profilesFile")
 FILES_MAX = 10_000
 THRESHOLD_PERCENT = 100.0
 THRESHOLD_PERCENT_MAX = 1000
-WEIGHT_MAX = 100
-"""Of a dimension, wherever it is said."""
 
 
 class Mode(Enum):

@@ -13,6 +13,10 @@ from typing import Any
 from domains.forecast.capacity import SettingError
 
 PAIRS_MAX = 64
+QUANTILE_MAX = 0.999
+"""The largest sample of all is no quantile."""
+WEIGHT_MAX = 100
+"""Of a dimension, wherever it is said."""
 
 
 class Settings:

@@ -15,9 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.profiles import WEEK_S
+from domains.forecast.units import DAY_S, WEEK_S
 
-DAY_S: Final = 86_400
 OFFSET_STEP_S: Final = 900
 """Clocks are set back and forward at whole quarter hours of UTC, everywhere."""
 STEPS_MAX: Final = 1_000_000

@@ -28,9 +28,9 @@ import msgspec
 
 from domains.forecast.capacity import Capacity, SettingError, default_capacity, read_capacity
 from domains.forecast.queries import READY, WINDOW, Per, unbalanced
-from domains.forecast.settings import WEIGHT_MAX
-from domains.forecast.settings_reader import Settings
+from domains.forecast.settings_reader import WEIGHT_MAX, Settings
 from domains.forecast.source import Labels
+from domains.forecast.units import DAY_S
 from multisched.framework.measures import (
     ANSWER_BYTES_MAX,
     CONCURRENCY,
@@ -49,7 +49,6 @@ SOURCES_MAX: Final = 8
 FILES_MAX: Final = 10_000
 STEP_S, WINDOW_DAYS, REFRESH_S, LOAD_STEP_S = 300, 28.0, 3_600, 60
 """Defaults."""
-DAY_S: Final = 86_400
 STEPS_MAX: Final = 40_000
 """Of the window: 28 days by the minute."""
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from domains.forecast.units import DAY_S
 from domains.forecast.usage import Samples, Usage
 
 RATIO: Final = 20.0
@@ -23,7 +24,6 @@ RECURS_DAILY: Final = 1 / 3
 """Of the other days."""
 ROWS: Final = 256
 """Series that are looked at together."""
-DAY_S: Final = 86_400
 
 
 def without_spikes(usage: Usage) -> tuple[Usage, int]:

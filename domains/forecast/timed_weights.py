@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from domains.forecast.nonnegative import nonnegative
 from domains.forecast.slot_grid import Numbers, slots_of
+from domains.forecast.units import HOUR_S
 
-HOUR_S: Final = 3_600
 DAY_HOURS: Final = 24
 WEEK_HOURS: Final = 168
 TIME_HOURS: Final = (2, 4, 12)

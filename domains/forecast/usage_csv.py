@@ -21,6 +21,7 @@ from domains.forecast.history_file import BadField, LineProblem, epoch_seconds, 
 from domains.forecast.service_names import stripped
 from domains.forecast.source import NOTES_MAX, SERVICES_MAX, Reading, SourceError, Table, first_step, joined, usage_of
 from domains.forecast.source_settings import DIMENSIONS_MAX, Aggregation, CsvSettings, Dimension
+from domains.forecast.units import DAY_S
 from domains.forecast.usage import Usage
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
@@ -32,7 +33,6 @@ CELLS_MAX: Final = 200_000_000
 STEP_S_MIN: Final = 60.0
 STEP_S_ALONE: Final = 3_600.0
 """Where no series has two samples."""
-DAY_S: Final = 86_400
 COLUMNS: Final = (("timestamp",), ("service", "pod"), ("dimension", "resource"), ("value",), ("unit",))
 """Each by one of its names; the last may be missing."""
 

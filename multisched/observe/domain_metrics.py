@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -16,10 +16,8 @@ from prometheus_client.registry import Collector
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.durations import Durations, growing
 from multisched.model.objects import Pod
-from multisched.observe.families import counter, histogram
-
-if TYPE_CHECKING:
-    from multisched.observe.metrics import SeldomMetrics
+from multisched.observe.families import WAIT_S, counter, histogram
+from multisched.observe.seldom_metrics import SeldomMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +29,6 @@ _FAST: Final = growing(0.00001, 2, 20)
 """10 us to 5 s: one plugin."""
 ATTEMPT_S: Final = growing(0.0001, 2, 18)
 """100 us to 13 s: one attempt, one request."""
-WAIT_S: Final = growing(0.01, 2, 20)
-"""10 ms to 87 min: from schedulable to bound, as kube-scheduler counts it."""
 _ATTEMPTS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _SLI_ATTEMPTS: Final = ("1", "2", "3", "4", "5+")
 

@@ -10,9 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.utils import floatToGoString
 
-from multisched.framework.durations import Durations
+from multisched.framework.durations import Durations, growing
 
 NAMESPACE: Final = "multisched"
+WAIT_S: Final = growing(0.01, 2, 20)
+"""10 ms to 87 min: from schedulable to bound, as kube-scheduler counts it."""
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 

@@ -7,19 +7,16 @@ for every pod is counted in plain numbers (`domain_metrics`), what the parts cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
 
 import anyio.to_thread
-from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
 
-from multisched.observe.domain_metrics import WAIT_S, DomainCountsCollector, DomainMetrics
+from multisched.observe.domain_metrics import DomainCountsCollector, DomainMetrics
 from multisched.observe.families import NAMESPACE
 from multisched.observe.readings import Readings, ReadingsCollector
-
-_VICTIMS: Final = (1, 2, 4, 8, 16, 32, 64)
+from multisched.observe.seldom_metrics import SeldomMetrics
 
 
 class Metrics:
@@ -63,33 +60,3 @@ class Metrics:
         self._counts.take({name: domain.counts.copy() for name, domain in self._domains.items()})
         encode, content_type = choose_encoder(accept)
         return await anyio.to_thread.run_sync(encode, self.registry), content_type
-
-
-class SeldomMetrics:
-    """What does not happen for every pod."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        made: list[Counter | Histogram] = []
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            made.append(one := Counter(name, text, labels, namespace=NAMESPACE, registry=registry))
-            return one
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            made.append(one := Histogram(name, text, labels, namespace=NAMESPACE, registry=registry, buckets=buckets))
-            return one
-
-        failures = ("plugin", "extension_point", "domain")
-        self.plugin_errors = counter("plugin_errors_total", "Plugin calls that failed.", *failures)
-        ended = ("result", "domain")
-        self.preemptions = counter("preemption_goroutines_execution_total", "Preemptions carried out.", *ended)
-        self.permit_wait = histogram("permit_wait_duration_seconds", "Waits in Permit.", WAIT_S, *ended)
-        self.preemption_victims = histogram("preemption_victims", "Victims chosen for one pod.", _VICTIMS, "domain")
-        text = "Marking and deleting the victims of one pod."
-        self.preemption_duration = histogram("preemption_goroutines_duration_seconds", text, WAIT_S, *ended)
-        self._made = made
-
-    def collect(self) -> Iterator[Metric]:
-        """All families."""
-        for one in self._made:
-            yield from one.collect()

@@ -15,8 +15,8 @@ from domains.forecast.capacity import SettingError
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning import known_pods
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.profiles import WEEK_S
 from domains.forecast.profiles_file import dumps, loads
+from domains.forecast.units import WEEK_S
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.background import DutyPlugin
 from multisched.framework.context import PluginContext
