@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from multisched.framework.demand_places import DemandPlaces
 from multisched.framework.indexed_log import IndexedLog
 from multisched.framework.row_sums import AnySum, no_sum, sum_of
 from multisched.framework.term_columns import Asker, Block, Column, Int32, TermColumns
@@ -215,8 +216,7 @@ class PodDemands:
         """Those without pods too, until the columns are made anew: they may come back."""
         self._numbered: list[_Demander] = []
         self._by_identity: dict[tuple[int, str], _Demander] = {}
-        self._place_demander, self._place_row, self._place_pods = Column(np.int32), Column(np.int32), Column(np.int32)
-        """By place: one for each demander and row."""
+        self._places = DemandPlaces()
         self._living = self._size = self._dead = 0
         """Demanders with pods and terms; what all take of the columns, and those without pods."""
         self._by_tag: dict[Tag, list[_Demander]] = {}
@@ -244,25 +244,25 @@ class PodDemands:
     def account(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:
         """A pod with this affinity comes to the row (1) or leaves it (-1)."""
         demander = self._demander(affinity, namespace)
-        place = demander.places.get(row)
-        if place is None:
-            if sign < 0:
-                raise AssertionError(f"a pod of {namespace} leaves row {row}, where none with its affinity was counted")
-            self._place(demander, row)
-        else:
-            pods = self._place_pods.array
-            pods[place] += sign
-            if not pods[place]:
-                self._clear_place(demander, row, place)
+        if sign < 0 and row not in demander.places:
+            raise AssertionError(f"a pod of {namespace} leaves row {row}, where none with its affinity was counted")
+        had_pods = bool(demander.places)
+        self._places.account(self._numbered, demander, row, sign)
+        self._note_life(demander, bool(demander.places) - had_pods)
         if demander.terms:
             self._log.note((demander.number, row, sign), demander.tags)
         if self._dead > DEAD_MIN and 2 * self._dead > self._size:
             self._compact()
 
+    def _note_life(self, demander: _Demander, change: int) -> None:
+        """It has its first pod (1), or lost its last (-1)."""
+        self._dead -= change * demander.size
+        self._living += change * bool(demander.terms)
+
     def forget_row(self, row: int) -> None:
         """Drops what is known of a row that is counted anew."""
         for demander in [one for one in self._numbered if row in one.places]:
-            for _ in range(int(self._place_pods.array[demander.places[row]])):
+            for _ in range(self._places.pods(demander.places[row])):
                 self.account(row, demander.affinity, demander.namespace, -1)
 
     def topology_added(self) -> None:
@@ -273,8 +273,7 @@ class PodDemands:
             del self._demanders[before.affinity, before.namespace]
             after = self._added(before.affinity, before.namespace)
             after.places, before.places = before.places, {}
-            for place in after.places.values():
-                self._place_demander.array[place] = after.number
+            self._places.renumber(after)
             if after.places:
                 self._living += bool(after.terms) - bool(before.terms)
                 self._dead += before.size - after.size
@@ -317,10 +316,9 @@ class PodDemands:
 
     def rows(self) -> Iterator[tuple[Hashable, dict[int, int]]]:
         """Each demander that has pods, as `key_of` names it, and its pods by row."""
-        pods = self._place_pods.array
         for demander in self._numbered:
             if demander.places:
-                yield id(demander), {row: int(pods[place]) for row, place in demander.places.items()}
+                yield id(demander), {row: self._places.pods(place) for row, place in demander.places.items()}
 
     def key_of(self, affinity: PodAffinity, namespace: str) -> Hashable:
         """Stands for the demander of such pods; for none of those that are there, if it is not known."""
@@ -423,7 +421,7 @@ class PodDemands:
         kind = self._kind(concern, demander)  # first: it may make the concern's kinds anew
         if kind:
             for row, place in demander.places.items():
-                self._add(concern, concern.kinds[kind], row, int(self._place_pods.array[place]))
+                self._add(concern, concern.kinds[kind], row, self._places.pods(place))
 
     def _add(self, concern: Concern, effect: Effect, row: int, pods: int) -> None:
         """So many more pods with that effect stand on the row."""
@@ -435,13 +433,12 @@ class PodDemands:
 
     def _summed(self, demanders: Int32, weights: Int32) -> AnySum:
         """Terms and weights by row, of terms of these demanders."""
-        place_demander, count = self._place_demander.view(), len(self._numbered)
-        pods, rows = self._place_pods.view(), self._place_row.view()
-        found = []
-        for by_demander in (np.bincount(demanders, minlength=count), np.bincount(demanders, weights, minlength=count)):
-            by_row = np.bincount(rows, by_demander.take(place_demander) * pods)  # exact: far below 2^53
-            found.append(by_row.astype(np.int64))
-        return sum_of(found[0], found[1], self._tick())
+        count = len(self._numbered)
+        terms, weighed = (
+            self._places.summed(each)
+            for each in (np.bincount(demanders, minlength=count), np.bincount(demanders, weights, minlength=count))
+        )
+        return sum_of(terms, weighed, self._tick())
 
     def _catch_up(self, concern: Concern) -> None:
         """Applies what came and went since the concern was last asked for."""
@@ -525,31 +522,6 @@ class PodDemands:
         for tag in demander.tags:
             self._by_tag.setdefault(tag, []).append(demander)
 
-    def _place(self, demander: _Demander, row: int) -> None:
-        if not demander.places:
-            self._dead -= demander.size
-            self._living += bool(demander.terms)
-        demander.places[row] = self._place_row.size
-        self._place_demander.append(demander.number)
-        self._place_row.append(row)
-        self._place_pods.append(1)
-
-    def _clear_place(self, demander: _Demander, row: int, place: int) -> None:
-        """The last place comes in its stead."""
-        columns = (self._place_demander, self._place_row, self._place_pods)
-        last = self._place_row.size - 1
-        if place != last:
-            moved = self._numbered[int(self._place_demander.array[last])]
-            moved.places[int(self._place_row.array[last])] = place
-            for column in columns:
-                column.array[place] = column.array[last]
-        for column in columns:
-            column.size = last
-        del demander.places[row]
-        if not demander.places:
-            self._dead += demander.size
-            self._living -= bool(demander.terms)
-
     def _compact(self) -> None:
         """Makes the columns anew, without the demanders that have no pods."""
         living = [one for one in self._numbered if one.places]
@@ -561,7 +533,7 @@ class PodDemands:
         self._lane_of.replace(self._lane_of.view()[kept])
         self._weights.replace(self._weights.view()[kept])
         self._demander_of.replace(number.take(self._demander_of.view()[kept]))
-        self._place_demander.replace(number.take(self._place_demander.view()))
+        self._places.renumber_all(number)
         self._numbered = living
         self._demanders = {(one.affinity, one.namespace): one for one in living}
         self._by_identity.clear()

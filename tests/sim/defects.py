@@ -644,13 +644,14 @@ def no_unreserve_after_permit() -> None:
     genuine = DomainWorker._abandon
 
     def abandon(self: DomainWorker, bind: Any, status: Any) -> None:
-        plugins = self.cycle.plugins
+        step = self.cycle._commit
+        plugins = step._plugins
         if status.plugin == HoldSome.name:
-            self.cycle.plugins = _Without(plugins)  # type: ignore[assignment]
+            step._plugins = _Without(plugins)  # type: ignore[assignment]
         try:
             genuine(self, bind, status)
         finally:
-            self.cycle.plugins = plugins
+            step._plugins = plugins
 
     put(DomainWorker, "_abandon", abandon)
 
