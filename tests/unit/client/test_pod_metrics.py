@@ -45,15 +45,17 @@ def metrics(name: str, *usage: dict[str, str]) -> dict[str, object]:
 async def test_containers_are_added_up_over_all_pages() -> None:
     server = Pages(
         page([metrics("a", {"cpu": "250m", "memory": "1Mi"}, {"cpu": "1500000n", "memory": "1024Ki"})], "x/1="),
-        page([metrics("b", {"cpu": "1", "memory": "5"}), metrics("c", {"cpu": "7u", "memory": "0"})]),
+        page([metrics("b", {"cpu": "1", "memory": "5"}), metrics("c", {"cpu": "7u", "memory": "0"})], "y"),
+        page([metrics("idle", {"cpu": "0", "memory": "9"})]),
     )
     transport: Transport = server
     assert await MetricsApi(transport).pods() == (
         PodUse("shop", "a", 0.2515, 2 * 1024 * 1024),
         PodUse("shop", "b", 1.0, 5.0),
         PodUse("shop", "c", 7e-6, 0.0),
+        PodUse("shop", "idle", 0.0, 9.0),
     )
-    assert server.paths == [f"{PATH}?limit=1000", f"{PATH}?limit=1000&continue=x%2F1%3D"]
+    assert server.paths == [f"{PATH}?limit=1000{more}" for more in ("", "&continue=x%2F1%3D", "&continue=y")]
 
 
 async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:

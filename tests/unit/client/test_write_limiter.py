@@ -131,6 +131,7 @@ def test_delays_double_from_base_to_cap_and_stay_within_their_jitter(seed: int, 
     backoff.reset()
     assert 0.8 <= backoff.next_s() <= 1.6
     assert backoff.next_s(at_least_s=50.0) == 50.0
+    assert Backoff(random.Random(seed), base_s=0.1).next_s() <= 0.2
 
 
 @pytest.mark.parametrize(

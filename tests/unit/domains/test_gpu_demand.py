@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.gpu.demand import GPU_COUNT, GPU_DEVICES, GPU_MILLI, GpuDemand, demand_of, devices_of, devices_text
+from domains.gpu.demand import (
+    DEVICES_MAX,
+    GPU_COUNT,
+    GPU_DEVICES,
+    GPU_MILLI,
+    GpuDemand,
+    demand_of,
+    devices_of,
+    devices_text,
+)
 from tests.unit.domains.builders import GPU, make_pod
 
 
@@ -71,6 +80,9 @@ def test_mistakes_are_told_by_the_annotations_name_with_the_fix(
 
 
 def test_a_pod_that_asks_in_both_ways_counts_as_asking_for_whole_devices() -> None:
+    absurd = demand_of(make_pod("odd", annotations={GPU_MILLI: "500"}, requests={GPU: 10**9}))
+    assert absurd is not None
+    assert absurd.count == DEVICES_MAX + 1  # no node takes it, and no array is made for it
     demand = demand_of(make_pod("odd", annotations={GPU_MILLI: "500"}, requests={GPU: 2}))
 
     assert demand == GpuDemand(1000, 2, is_whole=True, problem=f"annotation multisched.io/gpu-milli: {WHOLE_TOO}")

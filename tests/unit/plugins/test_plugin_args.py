@@ -91,6 +91,11 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         ),
         (
             InterPodAffinityArgs.from_config,
+            {"ignorePreferredTermsOfExistingPods": 0.5},
+            "args.ignorePreferredTermsOfExistingPods: is a number; write true or false",
+        ),
+        (
+            InterPodAffinityArgs.from_config,
             {"hardPodAffinityWeigth": 1},
             "args.hardPodAffinityWeigth: unknown field; did you mean hardPodAffinityWeight?",
         ),

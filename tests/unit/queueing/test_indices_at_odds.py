@@ -11,7 +11,7 @@ from multisched.framework.events import NODE_ADD
 from multisched.framework.points import QueuedPod
 from multisched.framework.status import Status
 from multisched.model.objects import NodeAffinity, Pod, PodSpec
-from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import NodeSelector, NodeTerm
 from multisched.queueing.active_pods import MARKS_MAX, ActivePods
 from multisched.queueing.entry import Entry
@@ -238,6 +238,7 @@ def test_each_term_that_a_hint_may_look_at_costs() -> None:
     near = PodAffinity(required=(term,), anti_required=(term, term))
     terms = (NodeTerm(), NodeTerm(), NodeTerm())
     assert hint_cost(PodSpec()) == 1
+    assert hint_cost(PodSpec(spread=(SpreadConstraint(1, "zone", is_hard=True),) * 2)) == 3
     assert hint_cost(PodSpec(pod_affinity=near)) == 4
     assert hint_cost(PodSpec(affinity=NodeAffinity(required=NodeSelector(terms)))) == 4
     assert hint_cost(PodSpec(pod_affinity=near, affinity=NodeAffinity(required=NodeSelector(terms)))) == 7
