@@ -1,7 +1,6 @@
 """Coscheduling in one file: pods of a group are bound together or not at all.
 Label pods `example.com/group: NAME` and `example.com/group-size: "N"`. A member waits until N of its group are bound
-or wait; then all go. When one times out, its unreserve sends the others back with it.
-"""
+or wait; then all go. When one times out, its unreserve sends the others back with it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
