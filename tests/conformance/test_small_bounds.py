@@ -18,8 +18,9 @@ from multisched.cycle import (
     dry_run,
     row_groups,
     shared_answers,
+    shared_scores,
 )
-from multisched.framework import pod_counts, pod_demands, row_sums
+from multisched.framework import pivots, pod_counts, pod_demands, row_sums
 from multisched.model.decode import Decoder
 from multisched.plugins import (
     affinity_rules,
@@ -27,9 +28,11 @@ from multisched.plugins import (
     columns,
     default_selector,
     disruption_budgets,
+    domain_tally,
     node_matching,
     node_resources_fit,
     resource_scoring,
+    spread_eligibility,
     spread_rules,
     volume_masks,
     volume_matching,
@@ -67,10 +70,12 @@ MEMORIES: Bounds = {
     (pod_counts, "MATCHES_KEPT"): 1,
     (pod_demands, "EFFECTS_MAX"): 1,
     (pod_demands, "LOG_KEPT"): 2,
+    (pod_demands, "PLACES_MAX"): 1,
     (row_groups, "GROUPINGS_MAX"): 1,
     (row_sums, "CHANGES_KEPT"): 1,
-    (shared_answers, "FINALS_MAX"): 1,
+    (shared_scores, "FINALS_MAX"): 1,
     (shared_answers, "SHARED_MAX"): 1,
+    (spread_eligibility, "ANSWERS_KEPT"): 1,
     (spread_rules, "RULES_KEPT"): 1,
     (spread_rules, "SPECS_BYTES_MAX"): 1,
     (standing_pods, "LABEL_SETS_MAX"): 0,
@@ -81,11 +86,16 @@ MEMORIES: Bounds = {
 }
 SHORTCUTS: Bounds = {
     (columns, "FEW_ROWS"): 0,
+    (domain_tally, "SPARSE_ABOVE"): 0,
+    (domain_tally, "SPARSE_MAX"): 1,
     (node_matching, "ISIN_FROM"): 1,
     (node_resources_fit, "TABLE_BITS_MAX"): 0,
     (resource_scoring, "QUOTIENTS_EXACT_BELOW"): 0,
+    (pivots, "READERS_MIN"): 1,
+    (pod_demands, "TAGS_MAX"): 0,
     (row_groups, "ROWS_PER_GROUP_MIN"): 1,
-    (shared_answers, "TOPS_MAX"): 1,
+    (row_sums, "SPARSE_BELOW"): 0,
+    (shared_scores, "TOPS_MAX"): 1,
     (standing_pods, "WIDTH_MAX"): 1,
 }
 BOTH = pytest.mark.parametrize("bounds", [MEMORIES, SHORTCUTS], ids=["memories", "shortcuts"])

@@ -71,7 +71,8 @@ class FilterBy:
         self.depends_on = depends_on
         self.reasons = ReasonTable(name)
         self.asked: list[list[str]] = []
-        self.traits = Traits(may_fail=code is Code.ERROR)
+        if code is Code.ERROR:
+            self.traits = Traits(may_fail=True)
         self.sign = sign
         self._rule = rule
         self._code = code

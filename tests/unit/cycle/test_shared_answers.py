@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle import shared_answers
+from multisched.cycle import shared_scores
 from multisched.cycle.results import Placed
 from multisched.cycle.row_groups import RowGroups
 from multisched.cycle.shared_scores import TOPS_MAX, SharedScores
@@ -77,7 +77,7 @@ def test_classes_alike_to_a_filter_that_reads_no_pods_share_its_answer(depends_o
 
 
 def test_normalised_scores_are_kept_for_a_few_largest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_answers, "FINALS_MAX", 2)
+    monkeypatch.setattr(shared_scores, "FINALS_MAX", 2)
     shared, rule = SharedScores(np.array([1, 2, 4], np.int64)), ByLargest()
     first = shared.normalized(rule, 4)
     assert first.tolist() == [25, 50, 100]
