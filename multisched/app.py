@@ -45,7 +45,7 @@ from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, Surroundings
-from multisched.shell.repair_source import RepairPlans
+from multisched.shell.repair_source import RepairPlans, plans_of
 from multisched.shell.telemetry import ProgramQueues, health_of, read
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,7 @@ def build_program(
             on_ready=leave_to_reference_counts,
             measures=NetworkMeasures(transport, rng),
             lease_runner=LeasesInThread(connect_again, SystemClock()),
+            plan_repairs=plans_of,
         ),
     )
 

@@ -10,9 +10,9 @@ from functools import partial
 
 from domains.forecast.history_sources import open_history
 from domains.forecast.learning import Lesson, learn
-from domains.forecast.node_loads import Look, Seen
 from domains.forecast.service_names import PodName
 from domains.forecast.study import Findings, Order, Refused, Study
+from domains.forecast.usage import Look, Seen
 from multisched.framework.background import ProcessPorts
 
 

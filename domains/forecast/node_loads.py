@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.service_names import PodName
 from domains.forecast.units import MILLI
+from domains.forecast.usage import Seen
 from multisched.framework.measures import PodUse
 from multisched.framework.node_view import Rows
 from multisched.model.objects import CPU, MEMORY
@@ -24,25 +25,6 @@ if TYPE_CHECKING:
 
 PODS_PER_PIECE: Final = 2_000
 """In one go, in some two milliseconds."""
-
-
-class Look(msgspec.Struct, frozen=True):
-    """A question to sources that answer for any moment. Picklable."""
-
-    now_s: float
-    step_s: float
-    deadline_s: float
-    places: Mapping[PodName, int]
-    """Pods there are -> row."""
-
-
-class Seen(msgspec.Struct):
-    """What came of it, in plain units. Picklable."""
-
-    by_row: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-    """Dimension -> rows, and what the pods there use together."""
-    by_node: dict[str, dict[str, float]] = {}
-    """Dimension -> node -> what the whole node uses."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True):

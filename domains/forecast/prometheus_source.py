@@ -13,7 +13,6 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.node_loads import Look, Seen
 from domains.forecast.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
 from domains.forecast.service_names import Naming, Owners, PodName, ServiceNames
 from domains.forecast.source import (
@@ -29,7 +28,7 @@ from domains.forecast.source import (
 )
 from domains.forecast.source_settings import Dimension, PrometheusSettings, QueryCapacity
 from domains.forecast.stays import Stays
-from domains.forecast.usage import NodeTotals
+from domains.forecast.usage import Look, NodeTotals, Seen
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeReport, shown_query
 

@@ -17,11 +17,12 @@ from typing import Final
 import anyio
 import msgspec
 
-from domains.forecast.node_loads import Look, NodeLoads, Seen
+from domains.forecast.node_loads import NodeLoads
 from domains.forecast.profiles import NO_PROFILES, Profiles, duration_told, told_of
 from domains.forecast.service_names import PodName
 from domains.forecast.source import PollingSource, Source, SourceError
 from domains.forecast.study import Findings, Learn, Order, Refused, Study
+from domains.forecast.usage import Look, Seen
 from multisched.framework.background import DutyPorts, DutyProcess, DutyProcessError
 from multisched.framework.measures import Grid
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.profiles import Profiles
-from domains.forecast.repair_case import Floats, RepairCase, RepairLimits
+from domains.forecast.repair_case import Floats, RepairCase
+from domains.forecast.repair_limits import RepairLimits
 from domains.forecast.repair_moves import why_not
 from domains.forecast.repair_plan import Peak, Plan, Step, plan_repair
 from domains.forecast.repair_settings import Movable, RepairSettings, limits_of, unknown_dimensions

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.repair_case import NO_GANG, Fits, Floats, Ints, Mask, RepairCase, RepairLimits
+from domains.forecast.repair_case import NO_GANG, Fits, Floats, Ints, Mask, RepairCase
+from domains.forecast.repair_limits import RepairLimits
 
 TOLERANCE: Final = 1e-9
 """Of a share of capacity: what sums of shares may be off."""

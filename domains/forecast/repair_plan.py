@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from domains.forecast.repair_case import Fits, RepairCase, RepairLimits
+from domains.forecast.repair_case import Fits, RepairCase
+from domains.forecast.repair_limits import RepairLimits
 from domains.forecast.repair_moves import Board, Move
 from domains.forecast.repair_search import HOT_MAX, SET_MAX, Mending, Search
 

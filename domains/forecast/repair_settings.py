@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.forecast.repair_case import RepairLimits
 from domains.forecast.repair_duty import CARRYING, CarrySettings, read_carrying
+from domains.forecast.repair_limits import RepairLimits
 from domains.forecast.settings_reader import Settings
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
 

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from domains.forecast.repair_case import Fits, Floats, Mask, RepairCase, RepairLimits
+from domains.forecast.repair_case import Fits, Floats, Mask, RepairCase
+from domains.forecast.repair_limits import RepairLimits
 from domains.forecast.repair_plan import Plan, plan_repair
 
 PLANS_MAX: Final = 24

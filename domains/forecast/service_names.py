@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 PodName = tuple[str, str]
 """(namespace, name)"""
 
@@ -111,3 +113,14 @@ class ServiceNames:
             service, naming = stripped(name), Naming.POD_NAME
         self.counts[naming] += 1
         return service
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """Which labels of series say what they are about."""
+
+    pod: str = "pod"
+    namespace: str = "namespace"
+    node: str = ""
+    """Empty: the first of NODE_LABELS that a series has."""
+    service: str = ""
+    """Names the service itself, in place of the pod; empty: services are told from pods."""

@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.service_names import PodName, ServiceNames
+from domains.forecast.service_names import Labels, PodName, ServiceNames
 from domains.forecast.usage import NodeTotals, Samples, Usage
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Piece
 
 if TYPE_CHECKING:
-    from domains.forecast.node_loads import Look, Seen
+    from domains.forecast.usage import Look, Seen
 
 SERVICES_MAX = 50_000
 """Services of a reading; more are pods that were taken for services."""
@@ -242,17 +242,6 @@ def _means(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> 
     means = np.full(size, np.nan)
     np.divide(np.bincount(cells, values, size), counts, out=means, where=counts > 0)
     return means
-
-
-class Labels(msgspec.Struct, frozen=True):
-    """Which labels of series say what they are about."""
-
-    pod: str = "pod"
-    namespace: str = "namespace"
-    node: str = ""
-    """Empty: the first of NODE_LABELS that a series has."""
-    service: str = ""
-    """Names the service itself, in place of the pod; empty: services are told from pods."""
 
 
 def service_names_of(piece: Piece, labels: Labels, names: ServiceNames) -> list[str]:

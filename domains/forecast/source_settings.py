@@ -28,8 +28,8 @@ import msgspec
 
 from domains.forecast.capacity import Capacity, SettingError, default_capacity, read_capacity
 from domains.forecast.queries import READY, WINDOW, Per, unbalanced
+from domains.forecast.service_names import Labels
 from domains.forecast.settings_reader import WEIGHT_MAX, Settings
-from domains.forecast.source import Labels
 from domains.forecast.units import DAY_S
 from multisched.framework.measures import (
     ANSWER_BYTES_MAX,

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 
 from domains.forecast.coverage import profile_notes, reading_notes, weight_notes
-from domains.forecast.node_loads import Look, Seen
 from domains.forecast.profiles import Profiles
 from domains.forecast.service_names import PodName
 from domains.forecast.source import LookingSource, Reading, Source, SourceError, merged
 from domains.forecast.spikes import RATIO, without_spikes
+from domains.forecast.usage import Look, Seen
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
 

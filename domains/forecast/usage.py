@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from domains.forecast.service_names import PodName
 
 Samples = NDArray[np.float32]
 """In the dimension's plain unit; NaN where nothing was measured."""
@@ -43,3 +47,22 @@ class NodeTotals(msgspec.Struct, frozen=True):
     values: Samples
     """float32[nodes, dimensions, steps]"""
     stays: tuple[Stay, ...]
+
+
+class Look(msgspec.Struct, frozen=True):
+    """A question to sources that answer for any moment. Picklable."""
+
+    now_s: float
+    step_s: float
+    deadline_s: float
+    places: Mapping[PodName, int]
+    """Pods there are -> row."""
+
+
+class Seen(msgspec.Struct):
+    """What came of it, in plain units. Picklable."""
+
+    by_row: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+    """Dimension -> rows, and what the pods there use together."""
+    by_node: dict[str, dict[str, float]] = {}
+    """Dimension -> node -> what the whole node uses."""

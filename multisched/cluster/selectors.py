@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from multisched.cluster import errors
+from multisched.cluster.resources import Document
 
 SELECTOR_TERMS_MAX = 1_000
 """Terms of one selector: a bound on the work per object that a client can ask for."""
@@ -201,3 +202,19 @@ def field_test(text: str, selectable: Sequence[str], is_namespaced: bool) -> Fie
         return True
 
     return test
+
+
+def selector_text(selector: Document) -> str:
+    """A LabelSelector (or a plain map) as the string form."""
+    labels = selector.get("matchLabels") if "matchLabels" in selector or "matchExpressions" in selector else selector
+    parts = [f"{key}={value}" for key, value in sorted((labels or {}).items())]
+    for entry in selector.get("matchExpressions") or ():
+        key, operator, values = entry["key"], entry["operator"], ",".join(entry.get("values") or ())
+        shapes = {
+            "In": f"{key} in ({values})",
+            "NotIn": f"{key} notin ({values})",
+            "Exists": key,
+            "DoesNotExist": f"!{key}",
+        }
+        parts.append(shapes.get(operator, key))
+    return ",".join(parts)

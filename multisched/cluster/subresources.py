@@ -14,7 +14,7 @@ import orjson
 from multisched.cluster import errors
 from multisched.cluster.objects import DeleteOptions, Objects
 from multisched.cluster.resources import Document, Resource
-from multisched.cluster.selectors import from_label_selector
+from multisched.cluster.selectors import from_label_selector, selector_text
 from multisched.cluster.storage import Stored
 
 SUCCESS_CREATED = orjson.dumps({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
@@ -251,22 +251,6 @@ def _at(document: Any, path: str) -> Any:
     for part in path.strip(".").split("."):
         document = document.get(part) if isinstance(document, dict) else None
     return document
-
-
-def selector_text(selector: Document) -> str:
-    """A LabelSelector (or a plain map) as the string form."""
-    labels = selector.get("matchLabels") if "matchLabels" in selector or "matchExpressions" in selector else selector
-    parts = [f"{key}={value}" for key, value in sorted((labels or {}).items())]
-    for entry in selector.get("matchExpressions") or ():
-        key, operator, values = entry["key"], entry["operator"], ",".join(entry.get("values") or ())
-        shapes = {
-            "In": f"{key} in ({values})",
-            "NotIn": f"{key} notin ({values})",
-            "Exists": key,
-            "DoesNotExist": f"!{key}",
-        }
-        parts.append(shapes.get(operator, key))
-    return ",".join(parts)
 
 
 def apply_scale(resource: Resource, document: Document, scale: Document) -> Document:

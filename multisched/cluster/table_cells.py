@@ -12,7 +12,7 @@ from typing import Any
 
 from multisched.cluster.metadata import parse_stamp
 from multisched.cluster.resources import Document
-from multisched.cluster.subresources import selector_text
+from multisched.cluster.selectors import selector_text
 from multisched.cluster.table_rare import RARE_CELLS
 from multisched.cluster.table_text import (
     NONE,

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from multisched.cluster.resources import Document
-from multisched.cluster.subresources import selector_text
+from multisched.cluster.selectors import selector_text
 from multisched.cluster.table_text import NONE, UNSET, Cells, age, columns, listed, name_of, simple, spec_of, status_of
 
 

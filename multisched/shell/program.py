@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ from multisched.framework.isolation import Isolator, Workshop
 from multisched.framework.measures import Measures
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.framework.registry import PluginSet, Registry, build_profile
-from multisched.framework.repair import RepairAsked, RepairPlan
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
 from multisched.model.limited_toleration import LimitedToleration
@@ -76,7 +76,6 @@ from multisched.state.reservations import Reservations
 
 if TYPE_CHECKING:
     from multisched.shell.cluster_judge import ClusterJudge
-    from multisched.shell.repair_source import RepairPlans
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +85,9 @@ LEASES_FIRST_S = 0.5
 """How long the first list waits for free leases; with them held it need not be read a second time."""
 LEASE_LOOK_MIN_S, LEASE_LOOK_MAX_S = 0.05, 1.0
 """Between two looks at a lease that is held and may not be bound by yet."""
+
+PlanRepair = Callable[[RepairAsked], Awaitable[RepairPlan]]
+"""A plan for the cluster as it is; raises RepairRefusedError."""
 
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """Ended pods hold nothing; the server sends their end as a deletion under this selector."""
@@ -137,6 +139,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Where leases are renewed; None: on the program's own loop."""
     duty_threads: Callable[[], InThread] | None = None
     """Where the duties of plugins compute; None: in threads."""
+    plan_repairs: Callable[[Program], PlanRepair] | None = None
+    """Who plans repairs on a copy of the program; None: nobody."""
     open_process: OpenProcess = ChildProcess
     """How the process of the cluster's judge is begun."""
 
@@ -187,7 +191,7 @@ class Program:
         self._is_ready = False
         self._rewritten = 0
         """Rewritings of history after which everything has been decided anew."""
-        self._plans: RepairPlans | None = None
+        self._plan_repair: PlanRepair | None = None
         self._listing_from_s = -math.inf
         self._relisting = asyncio.Lock()
         self._profiles: list[tuple[PluginSet, Runner]] = []
@@ -441,19 +445,25 @@ class Program:
         )
 
     async def plan_repair(self, asked: RepairAsked) -> RepairPlan:
-        """As the cluster is now, in a thread."""
-        from multisched.shell.repair_source import RepairPlans  # which rehearses with a program
-
-        if self._plans is None:
-            threads = self._outside.duty_threads
-            in_thread = None if threads is None else threads()
-            self._plans = RepairPlans(self, self._configuration, self._outside.registry, in_thread)
-        return await self._plans.plan(asked)
+        """As the cluster is now, in a thread. Raises RepairRefusedError."""
+        if self._plan_repair is None:
+            if self._outside.plan_repairs is None:
+                raise RepairRefusedError("nobody plans repairs in this process", status=404)
+            self._plan_repair = self._outside.plan_repairs(self)
+        return await self._plan_repair(asked)
 
     def _tell_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._configuration
+
+    @property
+    def outside(self) -> Surroundings:
+        return self._outside
 
     @property
     def is_ready(self) -> bool:

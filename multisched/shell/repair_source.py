@@ -7,22 +7,18 @@ the program included: one plan at a time, nothing is written. `plan_on` is the w
 
 from __future__ import annotations
 
-import difflib
-from typing import TYPE_CHECKING
-
 import anyio
 
 from multisched.config_schema import Configuration
 from multisched.framework.background import InThread
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import Registry, implements
-from multisched.framework.repair import RepairAsked, RepairingPlugin, RepairPlan, RepairRefusedError
-from multisched.shell.domain import DomainWorker
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.shell.duty_threads import DutyThreads
-from multisched.shell.program import Program
-
-if TYPE_CHECKING:
-    from multisched.shell.rehearsal import Moment
+from multisched.shell.program import PlanRepair, Program
+from multisched.shell.rehearsal import Moment, Rehearsal
+from multisched.shell.repair_choice import choose
+from multisched.shell.repair_trial import plan_on
 
 QUESTIONS_MAX = 4
 """Plans that wait for their turn or are being made; who comes then is told to ask again."""
@@ -55,8 +51,6 @@ class RepairPlans:
             raise RepairRefusedError("the caches are not in step with the API server yet; ask again", status=503)
         self._questions += 1
         try:
-            from multisched.shell.rehearsal import Moment
-
             async with self._stage:
                 moment = Moment.of(self._program)
                 return await self._in_thread(lambda: self._planned(moment, asked))
@@ -78,34 +72,10 @@ class RepairPlans:
         return plugin
 
     def _planned(self, moment: Moment, asked: RepairAsked) -> RepairPlan:
-        from multisched.shell.rehearsal import Rehearsal
-        from multisched.shell.repair_trial import plan_on
-
         return plan_on(Rehearsal(self._configuration, moment, self._registry), asked)
 
 
-def choose(program: Program, domain: str) -> tuple[DomainWorker, RepairingPlugin]:
-    """The domain that is meant, and its plugin that plans. Raises RepairRefusedError."""
-    found = {worker.name: (worker, plugin) for worker, plugin in _repairing(program)}
-    if domain in found:
-        return found[domain]
-    names = [worker.name for worker in program.router.workers()]
-    if domain:
-        near = difflib.get_close_matches(domain, found, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"those that can: {', '.join(found) or 'none'}"
-        what = "no plugin that plans repairs" if domain in names else "no such domain"
-        raise RepairRefusedError(f"domain {domain}: {what}; {hint}", status=404)
-    if not found:
-        raise RepairRefusedError("no domain has a plugin that plans repairs; enable PeakForecast in one", status=404)
-    if len(found) > 1:
-        raise RepairRefusedError(f"several domains can be repaired; name one of {', '.join(found)}")
-    return next(iter(found.values()))
-
-
-def _repairing(program: Program) -> list[tuple[DomainWorker, RepairingPlugin]]:
-    return [
-        (worker, built.plugin)
-        for worker in program.router.workers()
-        for built in worker.plugins.built
-        if implements(built.plugin, RepairingPlugin)
-    ]
+def plans_of(program: Program) -> PlanRepair:
+    """What plans the repairs that the program's own duties ask for."""
+    threads = program.outside.duty_threads
+    return RepairPlans(program, program.configuration, program.outside.registry, threads() if threads else None).plan

@@ -10,8 +10,8 @@ import msgspec
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 from multisched.shell.domain import DomainWorker
 from multisched.shell.rehearsal import Rehearsal
+from multisched.shell.repair_choice import choose
 from multisched.shell.repair_fits import StandingFits
-from multisched.shell.repair_source import choose
 
 
 def plan_on(rehearsal: Rehearsal, asked: RepairAsked) -> RepairPlan:

@@ -29,6 +29,7 @@ from multisched.cluster.watch import WatchStream
 from multisched.config_schema import Configuration
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, Surroundings
+from multisched.shell.repair_source import plans_of
 from multisched.simulate.lessons import Learning, Lessons
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_studies
@@ -193,6 +194,7 @@ class Run:
             registry=run_registry(self._readings),
             workshop=VirtualWorkers(rng),
             duty_threads=VirtualThreads,
+            plan_repairs=plans_of,
         )
         return Program(configuration, surroundings)
 

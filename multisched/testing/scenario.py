@@ -27,6 +27,7 @@ from multisched.plugins.volume_binding_args import BIND_TIMEOUT_DEFAULT_S
 from multisched.shell.audit import AUDIT_PERIOD_S
 from multisched.shell.object_watch import AUDITED_EVERY
 from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.shell.repair_source import plans_of
 from multisched.testing.bind_judge import LOST_NEWS_S
 from multisched.testing.configurations import EDGE_RANKS
 from multisched.testing.door import Door
@@ -218,6 +219,7 @@ class Run:
             open_process=VirtualProcess,
             workshop=VirtualWorkers(random.Random(self.seed ^ self.started)),  # noqa: S311 - a simulation
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self.faults, transport),
+            plan_repairs=plans_of,
         )
         configuration = self.setting.configuration_of(self.started)
         self.door.renew_deadlines_s[identity] = configuration.lease.renew_deadline_s

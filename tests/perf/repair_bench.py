@@ -17,7 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from domains.forecast.repair_case import NO_GANG, Disruptions, Floats, Ints, Mask, Nodes, Pods, RepairCase, RepairLimits
+from domains.forecast.repair_case import NO_GANG, Disruptions, Floats, Ints, Mask, Nodes, Pods, RepairCase
+from domains.forecast.repair_limits import RepairLimits
 from domains.forecast.repair_plan import plan_repair
 
 DIMENSIONS: Final = ("cpu", "memory", "disk", "net", "log")

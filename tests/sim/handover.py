@@ -30,6 +30,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
 from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.shell.repair_source import plans_of
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
 
@@ -245,6 +246,7 @@ class Site:
             identity,
             "kube-system",
             observer=lambda domain: QuietObserver(),
+            plan_repairs=plans_of,
         )
         program = context.run(Program, config.parse(text, "handover"), outside)
         task = self.loop.create_task(self._keep(program), context=context)

@@ -29,6 +29,7 @@ from multisched.model.wire import JSON, LineStream, Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, Surroundings
+from multisched.shell.repair_source import plans_of
 from multisched.testing.bind_judge import BindJudge
 from multisched.testing.books import decision_of
 from multisched.testing.invariants import Books, differences
@@ -236,6 +237,7 @@ async def open_house(
         registry=registry,
         workshop=workshop,
         measures=measures,
+        plan_repairs=plans_of,
     )
     house.program = Program(parsed, outside)
     async with asyncio.TaskGroup() as tasks:

@@ -33,6 +33,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, LineStream, Response, Transport
 from multisched.shell.program import Program, Surroundings
+from multisched.shell.repair_source import plans_of
 from multisched.state.reservations import is_stand_in
 from multisched.testing.invariants import Books, differences
 from multisched.testing.scenario import QuietObserver
@@ -244,6 +245,7 @@ class Town:
             "kube-system",
             observer=lambda domain: QuietObserver(),
             duty_threads=AtOnce,
+            plan_repairs=plans_of,
         )
         self.program = Program(config.parse(self._text, "town"), outside)
         self._running = asyncio.ensure_future(self.program.run())

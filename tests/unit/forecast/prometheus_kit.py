@@ -13,8 +13,7 @@ import orjson
 from aiohttp import web
 
 from domains.forecast.prometheus_source import PrometheusSource
-from domains.forecast.service_names import PodName
-from domains.forecast.source import Labels
+from domains.forecast.service_names import Labels, PodName
 from domains.forecast.source_settings import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import DutyPorts

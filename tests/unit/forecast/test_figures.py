@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from domains.forecast.forecast import Forecast
-from domains.forecast.node_loads import NodeLoads, Seen
+from domains.forecast.node_loads import NodeLoads
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.profiles import Profiles
 from domains.forecast.refit import Refit, RefitSettings
+from domains.forecast.usage import Seen
 from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
 from multisched.framework.measures import PodUse
 from multisched.framework.node_view import Rows

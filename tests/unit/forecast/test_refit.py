@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from domains.forecast.node_loads import Look, NodeLoads, Seen
+from domains.forecast.node_loads import NodeLoads
 from domains.forecast.peak_ledger import PeakLedger
 from domains.forecast.predictor import Predictor
 from domains.forecast.profiles import Profiles, no_profiles
@@ -23,7 +23,7 @@ from domains.forecast.prometheus_source import PrometheusSource
 from domains.forecast.refit import RETRY_S, Refit, RefitSettings
 from domains.forecast.source import Reading, Source, SourceError
 from domains.forecast.source_settings import Dimension, PrometheusSettings
-from domains.forecast.usage import Usage
+from domains.forecast.usage import Look, Seen, Usage
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import DutyPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings

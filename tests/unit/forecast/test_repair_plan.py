@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.repair_case import Disruptions, Fits, Mask, RepairCase, RepairLimits
+from domains.forecast.repair_case import Disruptions, Fits, Mask, RepairCase
+from domains.forecast.repair_limits import RepairLimits
 from domains.forecast.repair_plan import Plan, plan_repair
 from tests.unit.forecast.repair_builders import everywhere, make_case
 

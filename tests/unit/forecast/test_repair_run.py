@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domains.forecast.repair_case import RepairLimits
+from domains.forecast.repair_limits import RepairLimits
 from domains.forecast.repair_plan import Step, plan_repair
 from domains.forecast.repair_run import (
     REFUSALS_MAX,

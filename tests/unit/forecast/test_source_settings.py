@@ -10,7 +10,7 @@ import yaml
 from domains.forecast import source_settings
 from domains.forecast.capacity import Capacity, SettingError, Source
 from domains.forecast.queries import READY, Per
-from domains.forecast.source import Labels
+from domains.forecast.service_names import Labels
 from domains.forecast.source_settings import (
     Aggregation,
     CsvSettings,

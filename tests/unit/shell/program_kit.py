@@ -15,6 +15,7 @@ from multisched.cluster.direct import DirectTransport
 from multisched.cluster.server import ApiServer
 from multisched.model.wire import JSON, LineStream, Response
 from multisched.shell.program import Program, Surroundings
+from multisched.shell.repair_source import plans_of
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -132,6 +133,7 @@ class Cluster:
             observer=lambda domain: self.observer,
             duty_threads=lambda: self._at_once,
             open_process=VirtualProcess,
+            plan_repairs=plans_of,
         )
         self.program = Program(config.parse(configuration, "test"), surroundings)
 

@@ -1,0 +1,37 @@
+"""Which domain a question of repair is about, and the plugin of it that plans."""
+
+from __future__ import annotations
+
+import difflib
+
+from multisched.framework.registry import implements
+from multisched.framework.repair import RepairingPlugin, RepairRefusedError
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program
+
+
+def choose(program: Program, domain: str) -> tuple[DomainWorker, RepairingPlugin]:
+    """The domain that is meant, and its plugin that plans. Raises RepairRefusedError."""
+    found = {worker.name: (worker, plugin) for worker, plugin in _repairing(program)}
+    if domain in found:
+        return found[domain]
+    names = [worker.name for worker in program.router.workers()]
+    if domain:
+        near = difflib.get_close_matches(domain, found, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"those that can: {', '.join(found) or 'none'}"
+        what = "no plugin that plans repairs" if domain in names else "no such domain"
+        raise RepairRefusedError(f"domain {domain}: {what}; {hint}", status=404)
+    if not found:
+        raise RepairRefusedError("no domain has a plugin that plans repairs; enable PeakForecast in one", status=404)
+    if len(found) > 1:
+        raise RepairRefusedError(f"several domains can be repaired; name one of {', '.join(found)}")
+    return next(iter(found.values()))
+
+
+def _repairing(program: Program) -> list[tuple[DomainWorker, RepairingPlugin]]:
+    return [
+        (worker, built.plugin)
+        for worker in program.router.workers()
+        for built in worker.plugins.built
+        if implements(built.plugin, RepairingPlugin)
+    ]
